@@ -5,9 +5,9 @@
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make wasm   compile the engine to WebAssembly for packages/js, with zig: after changes of its C files
 # make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
-# make campaign  damage files, interrupt commands, fill disks, attack the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
+# make campaign  damage files, interrupt commands, fill disks, ask the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 archive" some
-# make sanitize  run the C functions under sanitizers, guard pages and valgrind, and analyze them (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
+# make sanitize  run the C functions under sanitizers, guard pages and valgrind (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
@@ -51,11 +51,14 @@ quick: $(VENV)/installed-dev
 coverage: $(VENV)/installed-dev
 	$(ALL_TESTS) --cov --cov-report=term --cov-report=html
 
+# All of its parts run, whichever fails.
 check: $(VENV)/installed-dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/codespell
-	$(BIN)/mypy
+	@failed=; \
+	for part in "ruff check ." "ruff format --check ." codespell mypy; do \
+		echo "$$part"; \
+		$(BIN)/$$part || failed="$$failed; $$part"; \
+	done; \
+	if [ "$$failed" ]; then echo "Failed: $${failed#; }"; exit 1; fi
 
 docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --strict

@@ -30,7 +30,7 @@ HOSTS = {
 EXTRAS = {"dataframes": "arrow", "keras": "torch", "lm-eval": "transformers"}
 """The extra of a host whose name it does not have: its page is a recipe."""
 
-OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batching.py"]}
+OTHER_TESTS = {"serve": ["tests/serve/test_serve.py", "tests/serve/test_batcher.py"]}
 """Tests that need the extra and are elsewhere."""
 
 TEST_TOOLS = ["pytest>=8", "hypothesis>=6.100", "torch>=2.6"]

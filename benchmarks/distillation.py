@@ -21,7 +21,7 @@ from typing import Any
 
 import elmokit
 from elmokit.evaluation.pos import probe_pos
-from elmokit.evaluation.tables import Table
+from elmokit.evaluation.result import Table
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.training.reports import TrainingProgress, TrainingReport
 
@@ -33,11 +33,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "text, predictions, layers": {},
 }
 COMPLETE, AS_LONG = "text, predictions, layers", "text, as many predictions"
-BATCH_SIZE = 128
 TRAINING: dict[str, Any] = {
     "matrix_learning_rate": 0.03,
     "learning_rate": 1e-2,
-    "batch_size": BATCH_SIZE,
     "passage_length": 1,
     "lower_case": 0.0,
     "ema_decay": 0.0,
@@ -45,7 +43,7 @@ TRAINING: dict[str, Any] = {
 }
 """The recipe of the teacher, with smaller batches and without averaging, because these trainings are short."""
 TIMED_STEPS = (5, 25)
-PREDICTIONS_PER_STEP = BATCH_SIZE * 20
+WINDOW_LENGTH = 20
 HEAD = ["learned from", "s per step", "processor minutes", "predictions", "perplexity, forward", "backward"]
 
 
@@ -57,6 +55,7 @@ def start(name: str, out: Path, arguments: argparse.Namespace, **settings: Any) 
         "out": out,
         "held_out_sentences": 1000,
         "precision": arguments.precision,
+        "batch_size": arguments.batch_size,
         **TRAINING,
         **sizes,
         **settings,
@@ -92,7 +91,7 @@ def seconds_per_step(name: str, arguments: argparse.Namespace) -> float:
             times[content.n_steps] = time.process_time()
 
     n_steps = TIMED_STEPS[1]
-    start(name, folder, arguments, tokens=n_steps * PREDICTIONS_PER_STEP, log_every=1, report=report)
+    start(name, folder, arguments, tokens=n_steps * arguments.batch_size * WINDOW_LENGTH, log_every=1, report=report)
     shutil.rmtree(folder)
     first, last = TIMED_STEPS[0], n_steps - 1  # the last step includes an evaluation
     return (times[last] - times[first]) / (last - first)
@@ -110,6 +109,7 @@ def main() -> None:
     parser.add_argument("--preset", default="mini", help="char CNN of the student  [default: mini]")
     parser.add_argument("--hidden-dim", type=int, default=256, help="LSTM cells of the student  [default: 256]")
     parser.add_argument("--projection-dim", type=int, default=64, help="outputs of the student  [default: 64]")
+    parser.add_argument("--batch-size", type=int, default=128, help="rows of a window  [default: 128]")
     parser.add_argument("--precision", default="float32", help="precision of the training  [default: float32]")
     parser.add_argument("--only", help="names of the variants, separated by ;")
     arguments = parser.parse_args()
@@ -118,7 +118,7 @@ def main() -> None:
     rows, head = [], HEAD
     for name in [*VARIANTS, AS_LONG] if arguments.only is None else arguments.only.split(";"):
         out, plan = run_folder(name, arguments), length_of(name, arguments)
-        tokens = plan["n_steps"] * PREDICTIONS_PER_STEP
+        tokens = plan["n_steps"] * arguments.batch_size * WINDOW_LENGTH
         result = start(name, out, arguments, tokens=tokens)
         forward, backward = result.best_perplexity
         minutes = plan["n_steps"] * plan["seconds"] / 60

@@ -17,16 +17,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.evaluation.tagged import TaggedSentence, read_conllu
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import perplexity
-from elmokit.network import backends
 from elmokit.network.bilm import BiLM
 from elmokit.storage.text_files import read_lines, split_tokens
 
@@ -108,10 +106,9 @@ def main() -> None:
         if probes:
             vectors = np.concatenate(elmo.embed(words_of(test)), axis=1)
             accuracies = ", ".join(f"{100 * p.score(v, tags):.2f}" for p, v in zip(probes, vectors, strict=True))
-        backend = backends.select_backend(torch.device("cpu"), request)
         cells = [
             request,
-            backend,
+            model.network.computation().kernels[1],
             *(f"{value:.6f}" for each in by_layer for value in (each.mean(), each.min())),
             f"{largest:.1e}",
             *scores,

@@ -28,7 +28,7 @@ CORPUS = (
 ORIGINAL = """
 import sys
 import numpy as np
-from elmokit.engine.config import PRESETS, tensor_shapes
+from elmokit.engine.architecture import PRESETS, tensor_shapes
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
 draw = np.random.default_rng(0)

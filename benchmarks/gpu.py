@@ -6,8 +6,8 @@
 The texts are tokenized, one sentence per line, as for ``elmokit train``. The parts, with their share of the minutes:
 
 - tests (4 of 40): ``tests/network/test_cuda.py``, which compares the GPU with the CPU.
-- parity (3): vectors of en-mini, small and original on the GPU against those on the CPU, in float32 and bfloat16.
-- embedding (8): tokens/s by size, precision and batch size, with and without the transfer to NumPy arrays.
+- parity (3): vectors of en-mini, small and original on the GPU against those on the CPU.
+- embedding (8): tokens/s by size and batch size, with and without the transfer to NumPy arrays.
 - graphs (3): the LSTM loops alone, started kernel by kernel, and the same kernels replayed as a CUDA graph. The ratio
   says how much time the GPU waits for Python, and what CUDA graphs would gain.
 - training (6): predictions/s of a training step by size, precision and batch size.
@@ -33,31 +33,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
+from elmokit.evaluation.result import Table
 from elmokit.evaluation.speed import processor_name
-from elmokit.evaluation.tables import Table
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.devices import parse_device
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.network.lstm_inference import TorchLayer, run_layer_torch
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.lstm_module import LSTMState
+from elmokit.network.softmax_module import FullSoftmax
+from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
 from elmokit.training.distributed import World
-from elmokit.training.losses import WindowLosses
-from elmokit.training.precision import step_autocast
-from elmokit.training.state import config_optimizer
+from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"tests": 4.0, "parity": 3.0, "embedding": 8.0, "graphs": 3.0, "training": 6.0, "model": 15.0}
@@ -67,7 +65,6 @@ SIZES = ("en-mini", "small", "original")
 PRECISIONS = ("float32", "bfloat16")
 N_SAMPLES = 8192  # of the sampled softmax for the size original, as bilm-tf trained it
 WINDOW_LENGTH = 20
-GRAPH_STEPS = 24
 N_TRAINED = 20_000_000  # predictions
 Row = dict[str, Any]
 
@@ -220,13 +217,11 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
     """Compare vectors on the device with those on the CPU in float32."""
     chosen = sentences[: bench.scale.n_parity_sentences]
 
-    def compare(size: str, precision: Any) -> Row:
-        # The CPU in float32 is the reference for both precisions.
+    def compare(size: str) -> Row:
         reference = Elmo(model_of(size), start="zero")
         reference.model.precision = "float32"
         expected = reference.embed(chosen)
         elmo = Elmo(model_of(size), start="zero").to(bench.device)
-        elmo.model.precision = precision
         pairs = [
             (one.reshape(-1, one.shape[-1]), other.reshape(-1, other.shape[-1]))
             for one, other in zip(elmo.embed(chosen), expected, strict=True)
@@ -239,25 +234,24 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
             "least cosine": f"{cosines.min():.6f}",
         }
         if size == "en-mini":
-            lm = LanguageModel.from_pretrained(device=bench.device, precision=precision)
+            lm = LanguageModel.from_pretrained(device=bench.device)
             row["perplexity"] = lm.perplexity(chosen).mean
             row["perplexity on the CPU"] = LanguageModel.from_pretrained(precision="float32").perplexity(chosen).mean
         return row
 
-    for size, precision in itertools.product(bench.scale.sizes, PRECISIONS):
-        bench.row("parity", {"size": size, "precision": precision}, partial(compare, size, precision))
+    for size in bench.scale.sizes:
+        bench.row("parity", {"size": size}, partial(compare, size))
 
 
 def measure_embedding(bench: Bench, sentences: list[list[str]]) -> None:
-    """Measure tokens/s by size, precision and batch size.
+    """Measure tokens/s by size and batch size.
 
     "On the device" leaves the layers where they were computed, as a model that is trained on them does. "To NumPy" is
     ``Elmo.embed``, which copies all layers to the memory of the CPU.
     """
 
-    def measure(size: str, precision: Any, n_rows: int) -> Row:
+    def measure(size: str, n_rows: int) -> Row:
         module = ElmoModule(model_of(size), start="zero").to(bench.device)
-        module.model.precision = precision
         elmo = module.elmo
         batches = batches_of(sentences, n_rows)
         n_tokens = sum(len(sentence) for batch in batches for sentence in batch)
@@ -269,7 +263,7 @@ def measure_embedding(bench: Bench, sentences: list[list[str]]) -> None:
 
         def to_numpy() -> None:
             for batch in batches:
-                list(elmo.embed_planned_batch(batch))
+                elmo.embed(batch, batch_tokens=2**30)
 
         device_seconds = bench.fastest(on_device)
         return {
@@ -278,9 +272,8 @@ def measure_embedding(bench: Bench, sentences: list[list[str]]) -> None:
             **gpu_use(bench, on_device, device_seconds, len(batches)),
         }
 
-    for size, precision, n_rows in itertools.product(bench.scale.sizes, PRECISIONS, bench.scale.batch_sizes):
-        key = {"size": size, "precision": precision, "batch size": n_rows}
-        bench.row("embedding", key, partial(measure, size, precision, n_rows))
+    for size, n_rows in itertools.product(bench.scale.sizes, bench.scale.batch_sizes):
+        bench.row("embedding", {"size": size, "batch size": n_rows}, partial(measure, size, n_rows))
 
 
 def batches_of(sentences: list[list[str]], n_rows: int) -> list[list[list[str]]]:
@@ -307,9 +300,8 @@ def measure_graphs(bench: Bench, sentences: list[list[str]]) -> None:
     """Time the LSTM loops kernel by kernel, and as a CUDA graph that starts the same kernels at once."""
 
     def measure(size: str, precision: Any, n_rows: int, gradient: bool) -> Row:
-        call = (training_loop if gradient else inference_loop)(model_of(size).bilm.to(bench.device), precision, n_rows)
-        n_positions = n_rows * (WINDOW_LENGTH if gradient else GRAPH_STEPS)
-        eager = bench.fastest(call)
+        call = lstm_loop(model_of(size).bilm.to(bench.device), precision, n_rows, gradient)
+        n_positions, eager = n_rows * WINDOW_LENGTH, bench.fastest(call)
         row: Row = {"tokens/s": n_positions / eager}
         if bench.device.type == "cuda":
             replay = bench.fastest(captured(call).replay)
@@ -317,7 +309,7 @@ def measure_graphs(bench: Bench, sentences: list[list[str]]) -> None:
         return row
 
     for size, precision, n_rows in itertools.product(bench.scale.sizes, PRECISIONS, bench.scale.graph_rows):
-        for gradient in (False, True):
+        for gradient in (False, True) if precision == "float32" else (True,):
             loop = "forward and backward" if gradient else "inference"
             key = {"loop": loop, "size": size, "precision": precision, "rows": n_rows}
             bench.row("graphs", key, partial(measure, size, precision, n_rows, gradient))
@@ -338,38 +330,17 @@ def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def inference_loop(bilm: BiLM, precision: Any, n_rows: int) -> Callable[[], object]:
-    """Return a function that runs the packed loop of both directions over rows of equal length, from zeros."""
-    backend: Any = "torch" if precision == "float32" else "torch-bfloat16"
-    # Packed beforehand: the check whether weights have changed waits for the GPU, which a graph cannot.
-    stacks = [
-        [cast(TorchLayer, cast(ProjectedLSTM, layer).prepared(backend)) for layer in cast(LSTMStack, stack).layers]
-        for stack in bilm.directions
-    ]
-    dims = bilm.config.projection_dim, bilm.config.hidden_dim
-    inputs = torch.zeros(n_rows * GRAPH_STEPS, bilm.config.projection_dim, device=bilm.device)
-
-    @torch.no_grad()
-    def run() -> None:
-        for stack in stacks:
-            outputs = inputs
-            for layer in stack:
-                hidden, cell = (inputs.new_zeros(n_rows, dim) for dim in dims)
-                outputs = run_layer_torch(layer, [n_rows] * GRAPH_STEPS, outputs, hidden, cell)
-
-    return run
-
-
-def training_loop(bilm: BiLM, precision: Any, n_rows: int) -> Callable[[], object]:
-    """Return a function that runs a training window through the LSTMs of both directions, with all gradients."""
-    config, weights = bilm.config, list(bilm.directions.requires_grad_(True).parameters())
+def lstm_loop(bilm: BiLM, precision: Any, n_rows: int, gradient: bool) -> Callable[[], object]:
+    """Return a function that runs a window through the LSTMs of both directions, from zeros."""
+    config, weights = bilm.config, list(bilm.directions.requires_grad_(gradient).parameters())
     inputs = torch.zeros(n_rows, WINDOW_LENGTH, config.projection_dim, device=bilm.device)
 
     def run() -> None:
         with torch.autocast(bilm.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             state = LSTMState(*(inputs.new_zeros(n_rows, dim) for dim in (config.projection_dim, config.hidden_dim)))
             tops = [stack(inputs, [state] * config.n_layers)[0][-1] for stack in bilm.directions]
-        torch.autograd.grad(torch.stack([top.sum() for top in tops]).sum(), weights)
+        if gradient:
+            torch.autograd.grad(torch.stack([top.sum() for top in tops]).sum(), weights)
 
     return run
 

@@ -39,17 +39,16 @@ import torch
 from torch import nn
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.engine.config import PRESETS
-from elmokit.engine.matrix import Matrix
+from elmokit.engine import compiler
+from elmokit.engine.architecture import PRESETS
+from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
-from elmokit.evaluation.figures import LINES, PAGE, save_figure, styled_figure
+from elmokit.engine.softmax import Matrix
+from elmokit.evaluation.result import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.network import backends
 from elmokit.network.bilm import BiLM
-from elmokit.network.lstm import LSTMStack, ProjectedLSTM
-from elmokit.network.lstm_inference import MAX_CHUNK_ROWS as TORCH_CHUNK_ROWS
-from elmokit.network.lstm_inference import fixed_product
+from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
 from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import pad_batch
 
@@ -82,19 +81,16 @@ def make_batches(sentences: Sentences, size: int) -> list[Sentences]:
 def embed_batches(elmo: Elmo, batches: list[Sentences]) -> None:
     """Embed batches: the work that is timed."""
     for batch in batches:
-        list(elmo.embed_planned_batch(batch))
+        elmo.embed(batch, batch_tokens=2**30)
 
 
-def bare_products(bilm: BiLM, batches: list[Sentences], backend: backends.Backend) -> Callable[[], None]:
+def bare_products(bilm: BiLM, batches: list[Sentences], library: Library) -> Callable[[], None]:
     """Return a function that runs the matrix products of embedding the batches, and nothing else."""
     products: list[Callable[[], object]] = []
-    library = backends.native_library()
 
     def product(weight: torch.Tensor) -> Product:
-        if backend in backends.NATIVE and library is not None:
-            matrix = Matrix(weight.detach().numpy(), "float32", library)
-            return lambda rows: matrix(rows.numpy(), torch.get_num_threads())
-        return fixed_product("torch", weight)
+        matrix = Matrix(weight.detach().numpy(), "float32", library)
+        return lambda rows: matrix(rows.numpy(), torch.get_num_threads())
 
     layers: list[tuple[Product, Product, Product, ProjectedLSTM]] = []
     for stack in bilm.directions:
@@ -105,7 +101,6 @@ def bare_products(bilm: BiLM, batches: list[Sentences], backend: backends.Backen
             layers.append((*(product(w.contiguous()) for w in (from_input, from_state, layer.projection)), layer))
     linears = [module for module in bilm.token_layer.modules() if isinstance(module, nn.Linear)]
     token_products = [(product(linear.weight), linear.in_features) for linear in linears]
-    max_rows = CHUNK_ROWS if backend in backends.NATIVE else TORCH_CHUNK_ROWS
     for batch in batches:
         padded = pad_batch(batch)
         n_words, lengths = len(padded.words), padded.mask.sum(axis=1)
@@ -113,7 +108,7 @@ def bare_products(bilm: BiLM, batches: list[Sentences], backend: backends.Backen
         for packed, width in token_products:
             products.append(partial(packed, torch.randn(n_words, width)))
         for from_input, from_state, project, layer in layers:
-            chunk = max(1, min(max_rows, sum(steps)))
+            chunk = max(1, min(CHUNK_ROWS, sum(steps)))
             wide = torch.randn(chunk, layer.input_dim)
             for first in range(0, sum(steps), chunk):
                 products.append(partial(from_input, wide[: min(chunk, sum(steps) - first)]))
@@ -174,17 +169,14 @@ def measure(args: argparse.Namespace) -> None:
         for n_rows in map(int, args.batches.split(",")):
             batches = make_batches(sentences, n_rows)
             times: dict[str, list[float]] = {}
-            selected = {request: backends.select_backend(torch.device("cpu"), request) for request in REQUESTS}
-            products = {
-                request: bare_products(bilm, batches, selected[request])
-                for request in REQUESTS
-                if request != "reference" and selected[request] not in ("native-bfloat16", "native-int8")
-            }
+            library, selected = compiler.load_library(), {}
+            products = {} if library is None else {"float32": bare_products(bilm, batches, library)}
             for round_ in range(args.rounds + 1):
                 for request in REQUESTS:
                     os.environ[VARIABLE] = request
                     if round_ == 0:
                         embed_batches(elmos[request], batches[-1:])  # packs the weights
+                        selected[request] = elmos[request].model.network.computation().kernels[1]
                         continue
                     times.setdefault(request, []).append(seconds(partial(embed_batches, elmos[request], batches)))
                     if request in products:

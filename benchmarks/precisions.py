@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 
 from elmokit.engine import compiler
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM

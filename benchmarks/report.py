@@ -28,15 +28,14 @@ from elmokit.config import encode_json
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, read_published_accuracies
 from elmokit.evaluation.pos import probe_pos
-from elmokit.evaluation.result import Result
+from elmokit.evaluation.result import Result, Table, escape_markdown, tabulate
 from elmokit.evaluation.sense_files import DATA, find_sense_set, read_inventory
 from elmokit.evaluation.senses import probe_senses
 from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.evaluation.speed import processor_name
-from elmokit.evaluation.tables import Table, escape_markdown, tabulate
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.formats.model import PretrainedBiLM, describe
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, count_of
 from elmokit.text.tokenize import get_tokenizer
 from elmokit.version import __version__
 
@@ -199,7 +198,7 @@ def main() -> None:
     sections = sections_of(args.out)
     model = open_model(args.model)
     libraries = f"NumPy {version('numpy')}, PyTorch {version('torch')}, Python {platform.python_version()}"
-    machine = f"{processor_name()}, {n_threads()} threads"
+    machine = f"{processor_name()}, {count_of(n_threads(), 'thread')}"
     with ProgressBar("") as progress:
         report = Report(model, args.data, folder, progress)
         for name in args.only or TITLES:

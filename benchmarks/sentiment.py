@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit import Elmo
-from elmokit.tasks.readers.trees import read_trees
+from elmokit.tasks.sst import read_trees
 
 MIN_COUNT = 3
 PENALTIES = (1e-3, 1e-2)  # on the squared weights

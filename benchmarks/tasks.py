@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from elmokit.tasks.run import train_task
-from elmokit.tasks.table import load_config
+from elmokit.tasks.task_table import load_config
 
 
 class Comparison(NamedTuple):

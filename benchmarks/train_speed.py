@@ -37,23 +37,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import elmokit
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import find_text_files
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
-from elmokit.training.losses import WindowLosses
-from elmokit.training.precision import step_autocast
+from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.training_config import TrainingConfig
 
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024
 N_WORDS = 10_000
 N_WARMUP_STEPS = 1  # steps that are not timed
-N_DATA_WINDOWS = 400
+N_DATA_WINDOWS = 100
 Shape = tuple[int, int, int]
 """Shape of a matrix product: rows, inner size, columns."""
 
@@ -69,7 +68,9 @@ class PlainBiLM(nn.Module):
         self.characters = nn.Embedding(cnn.n_chars + 1, cnn.char_dim, padding_idx=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(cnn.char_dim, count, width) for width, count in cnn.filters)
         self.highways = nn.ModuleList(nn.Linear(cnn.n_features, 2 * cnn.n_features) for _ in range(cnn.n_highway))
-        self.projection = nn.Linear(cnn.n_features, config.projection_dim)
+        words = config.word_features
+        self.words = None if words is None else nn.Embedding(words.n_words + 1, words.word_dim, padding_idx=0)
+        self.projection = nn.Linear(n_token_features(config), config.projection_dim)
         self.lstms = nn.ModuleList(
             nn.ModuleList(
                 nn.LSTM(config.projection_dim, config.hidden_dim, batch_first=True, proj_size=config.projection_dim)
@@ -85,7 +86,7 @@ class PlainBiLM(nn.Module):
         """Compute the mean loss, and replace ``states`` with the new states.
 
         Args:
-            char_ids: Characters of each distinct token, ``(tokens, chars)``.
+            char_ids: Characters of each distinct token, ``(tokens, chars)``; before them its word, if words are read.
             inputs: The row in ``char_ids`` of each position, ``(directions, batch, window_length)``.
             targets: Words to predict, ``(directions, batch, window_length)``.
             states: The LSTM states of each direction; None for zeros.
@@ -107,14 +108,23 @@ class PlainBiLM(nn.Module):
 
     def token_vectors(self, char_ids: Tensor) -> Tensor:
         """Convert ``(tokens, chars)`` to ``(tokens, projection_dim)``."""
+        of_words = []
+        if self.words is not None:
+            of_words, char_ids = [self.words(char_ids[:, 0])], char_ids[:, 1:]
         embedded = self.characters(char_ids).transpose(1, 2)
         features = torch.cat([F.relu(convolution(embedded).amax(dim=2)) for convolution in self.convolutions], dim=1)
         for highway in self.highways:
             transformed, gate = highway(features).chunk(2, dim=1)
             gate = torch.sigmoid(gate)
             features = gate * F.relu(transformed) + (1 - gate) * features
-        vectors: Tensor = self.projection(features)
+        vectors: Tensor = self.projection(torch.cat([*of_words, features], dim=1))
         return vectors
+
+
+def n_token_features(config: BiLMConfig) -> int:
+    """Count the features of a token before the projection: of the char CNN, and of the word table if there is one."""
+    assert config.char_cnn is not None
+    return config.char_cnn.n_features + (0 if config.word_features is None else config.word_features.word_dim)
 
 
 Step = Callable[[Window], object]
@@ -194,12 +204,13 @@ def forward_products(config: TrainingConfig, window: Window, n_words: int) -> di
         products[rows, inner, columns] = products.get((rows, inner, columns), 0) + times
 
     n_distinct, n_positions = len(window.tokens), config.batch_size * config.window_length
-    mean_chars = (window.tokens != window.tokens[:, -1:]).sum(axis=1).mean()  # without padding
+    chars = window.tokens[:, model.word_features is not None :]
+    mean_chars = (chars != chars[:, -1:]).sum(axis=1).mean()  # without padding
     for width, count in cnn.filters:
         add(int(n_distinct * (mean_chars + 1)), cnn.char_dim * width, count)
     for _ in range(2 * cnn.n_highway):
         add(n_distinct, cnn.n_features, cnn.n_features)
-    add(n_distinct, cnn.n_features, model.projection_dim)
+    add(n_distinct, n_token_features(model), model.projection_dim)
     times = model.n_directions * model.n_layers
     add(n_positions, model.projection_dim, 4 * model.hidden_dim, times)
     add(config.batch_size, model.projection_dim, 4 * model.hidden_dim, times * config.window_length)
@@ -277,7 +288,7 @@ def main() -> None:
         print("| size | tokens/s, float32 | tokens/s, bfloat16 | ratio |\n|---|---|---|---|", flush=True)
         for size in arguments.sizes.split(","):
             config = TrainingConfig(
-                model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples, precision="float32"
+                model=model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples, precision="float32"
             )
             model = PretrainedBiLM(BiLM(config.model), "elmokit", vocabulary=vocabulary)
             with contextlib.closing(stream_of(config, texts, model)) as stream:

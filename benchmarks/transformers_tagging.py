@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments, set_seed
 
 from elmokit.integrations.transformers import ElmoForTokenClassification, ElmoTokenizer
-from elmokit.tasks.scores.chunks import chunk_f1, chunks_of
+from elmokit.tasks.scores import chunk_f1, chunks_of
 
 
 def read(path: Path) -> list[tuple[list[str], list[str]]]:

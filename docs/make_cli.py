@@ -11,7 +11,7 @@ from html import escape
 
 import click
 
-from elmokit.cli.help import DocumentedCommand
+from elmokit.cli.command import DocumentedCommand
 from elmokit.cli.main import elmokit
 
 PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")

@@ -1,7 +1,8 @@
 """Write the commands that install elmokit into all documents: ``python docs/make_install_lines.py --write``.
 
 As long as the package is not on the package index, they install it from a copy of the repository: ``pip install .``.
-``ON_PACKAGE_INDEX`` in ``elmokit/version.py`` says which. Without ``--write``, this prints the files that differ.
+``ON_PACKAGE_INDEX`` in ``elmokit/version.py`` says which. Without ``--write``, this prints the files that differ, and
+fails if there are any.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ def install_lines(text: str) -> str:
 def changed_documents() -> Iterator[tuple[Path, str]]:
     """Yield each document whose commands do not work today, with its new text."""
     for path in sorted(file for pattern in PATTERNS for file in ROOT.glob(pattern)):
-        if "/about/" not in path.as_posix():  # the log says what was run then
-            text = path.read_text(encoding="utf-8")
-            if (new := install_lines(text)) != text:
-                yield path, new
+        text = path.read_text(encoding="utf-8")
+        if (new := install_lines(text)) != text:
+            yield path, new
 
 
 if __name__ == "__main__":
-    for path, text in changed_documents():
+    changed = list(changed_documents())
+    for path, text in changed:
         if "--write" in sys.argv[1:]:
             path.write_text(text, encoding="utf-8", newline="\n")
         print(path.relative_to(ROOT))
+    sys.exit(bool(changed) and "--write" not in sys.argv[1:])

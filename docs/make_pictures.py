@@ -14,7 +14,7 @@ from dark_pictures import with_dark_colors
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from elmokit.evaluation.figures import COLORS, LINES, styled_figure
+from elmokit.evaluation.result import COLORS, LINES, styled_figure
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

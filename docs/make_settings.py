@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from elmokit.config import describe_type, to_toml
-from elmokit.engine.config import PRESETS
-from elmokit.tasks.config import TaskDataConfig
-from elmokit.tasks.table import TASKS
-from elmokit.training.config import (
+from elmokit.engine.architecture import PRESETS
+from elmokit.tasks.task_config import TaskDataConfig
+from elmokit.tasks.task_table import TASKS
+from elmokit.training.training_config import (
     FINETUNING,
     FINETUNING_SETTINGS,
     NEW_MODEL_SETTINGS,
@@ -83,7 +83,8 @@ def _bilm_parts() -> Iterator[str]:
     yield _table(BaseConfig, names=FINETUNING_SETTINGS)
     yield (
         "Fine-tuning starts from the values of its recipe and from the values below. With the recipe `bilm-tf`, the "
-        f"learning rate is that of the recipe.\n\n```toml\n{to_toml(FINETUNING).rstrip()}\n```"
+        "learning rate is that of the recipe; if the softmax is new, `learning_rate` is that of a training.\n\n"
+        f"```toml\n{to_toml(FINETUNING).rstrip()}\n```"
     )
 
 
@@ -161,8 +162,8 @@ def _table(cls: type, but: type | None = None, names: Collection[str] | None = N
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
         default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
-        if field.default is None and bool in typing.get_args(hint):
-            default = "see right"  # here `false` in a file does not mean none
+        if field.default is None and (bool in typing.get_args(hint) or "efault" in field.metadata["help"]):
+            default = "see right"  # the text says what none means
         cells = (
             f"`{field.name}`",
             describe_type(hint, literal="`{}`"),

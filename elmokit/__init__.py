@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.elmo_module import ElmoModule, ElmoOutput
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
-    from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+    from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
     from elmokit.formats.model import PretrainedBiLM, describe
     from elmokit.formats.open import open_model
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from elmokit.version import __version__ as __version__
 
 _MODULES = {
-    "PRESETS": "elmokit.engine.config",
+    "PRESETS": "elmokit.engine.architecture",
     "BiLM": "elmokit.network.bilm",
-    "BiLMConfig": "elmokit.engine.config",
+    "BiLMConfig": "elmokit.engine.architecture",
     "BiLMOutput": "elmokit.network.bilm",
     "BiLMState": "elmokit.network.bilm",
-    "CharCNNConfig": "elmokit.engine.config",
+    "CharCNNConfig": "elmokit.engine.architecture",
     "Elmo": "elmokit.embedding.elmo",
     "ElmoError": "elmokit.errors",
     "ElmoModule": "elmokit.embedding.elmo_module",

@@ -31,17 +31,16 @@ MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
 MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
 
 
-def setting(default: Any, help: str, group: str = "", off_flag: str = "", is_path: bool = False) -> Any:
+def setting(default: Any, help: str, off_flag: str = "", is_path: bool = False) -> Any:
     """Declare a field of a config.
 
     Args:
         default: The field's default value; ``dataclasses.MISSING`` if a value is required.
         help: One sentence that says what the setting does. Shown by ``--help`` and in the reference of settings.
-        group: The heading that ``--help`` shows the flag under.
         off_flag: The flag that sets a bool to false; by default ``--no-`` and the name of the field.
         is_path: Whether the text (or each text of a list) is the path of a file.
     """
-    metadata = {"help": help, "group": group, "off_flag": off_flag, "is_path": is_path}
+    metadata = {"help": help, "off_flag": off_flag, "is_path": is_path}
     return dataclasses.field(default=default, metadata=metadata)
 
 

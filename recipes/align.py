@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 
 Vectors = NDArray[np.float32]
 N_NEIGHBORS = 10  # whose mean cosine CSLS subtracts
@@ -73,13 +73,15 @@ def main() -> None:
         parser.add_argument(name, help=f"the {name} model")
     for name in ("source_text", "target_text", "dictionary"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("out", help="directory for the source model with its alignment")
+    parser.add_argument("out", type=Path, help="directory for the source model with its alignment")
     parser.add_argument("--centered", action="store_true", help="align the means of the two spaces, too")
     parser.add_argument("--min-count", type=int, default=1, help="leave out pairs with a rarer word")
     parser.add_argument("--test-ratio", type=float, default=0.1, help="fraction of the words to test on")
     parser.add_argument("--max-pairs", type=int, help="learn from the first N pairs alone")
     parser.add_argument("--seed", type=int, default=0, help="chooses the words to test on")
     given = parser.parse_args()
+    if given.out.exists() or given.out.suffix in (".hdf5", ".h5"):  # now, not after the training
+        parser.error(f"{given.out} is not a new directory; HDF5 files cannot hold an alignment")
 
     lines = given.dictionary.read_text(encoding="utf-8").splitlines()
     pairs = list(dict.fromkeys(tuple(line.split()) for line in lines if line.strip()))

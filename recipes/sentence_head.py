@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, save_model
-from elmokit.embedding.sentence_vectors import words_only
+from elmokit.embedding.sentence_vectors import fit_whitening, words_only
 from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
-from elmokit.formats.sentence_pooling import SentenceHead, Whitening, head_word_id
+from elmokit.formats.sentence_pooling import SentenceHead, head_word_id
 from elmokit.text.tokenize import get_tokenizer
 
 Pair = tuple[Sequence[str], Sequence[str]]
@@ -84,7 +84,7 @@ def train_head(
     start = elmo.model.whitening
     if start is None or start.pooling != pooling:
         embedder = SentenceEmbedder(elmo, pooling)
-        start = Whitening.fit((embedder.embed(list(pair)) for pair in pairs), pooling)
+        start = fit_whitening((embedder.embed(list(pair)) for pair in pairs), pooling)
     # A pair's sentences have the numbers 2 n and 2 n + 1.
     words = Words(SentenceEmbedder(elmo, pooling), [sentence for pair in pairs for sentence in pair])
     mean, projection = (torch.from_numpy(array.copy()).requires_grad_() for array in (start.mean, start.projection))
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", nargs="+", type=Path, help="CSV of scored pairs, or .jsonl of labeled ones")
     parser.add_argument("--model", help="the model  [default: the one in the package]")
-    parser.add_argument("--out", required=True, help="directory for the model with its head")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the model with its head")
     parser.add_argument("--held-out", type=Path, help="scored pairs to measure on, before and after")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the map")
@@ -127,6 +127,8 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=1.0, help="pull of map and weights to their initial values")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    if given.out.exists() or given.out.suffix in (".hdf5", ".h5"):  # now, not after the training
+        parser.error(f"{given.out} is not a new directory; HDF5 files cannot hold a head")
 
     tokens = get_tokenizer("treebank")
     labeled = [path for path in given.pairs if path.suffix == ".jsonl"]

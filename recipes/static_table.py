@@ -27,7 +27,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from elmokit import Elmo, SentenceEmbedder
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import MarkReader
 from elmokit.text.vocabulary import SPECIALS
 
 UNKNOWN = "[UNK]"  # model2vec leaves it out of a sentence's mean

@@ -12,16 +12,16 @@ import pytest
 import torch
 from hypothesis import settings
 
-from elmokit.engine.config import PRESETS, BiLMConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.architecture import PRESETS, BiLMConfig
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
-from elmokit.evaluation import linear_probe as linear
-from elmokit.evaluation.figures import figure_paths
+from elmokit.evaluation import pos
+from elmokit.evaluation.result import figure_paths
 from elmokit.formats import fetch
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server, served
@@ -30,8 +30,8 @@ from tests.helpers.shell import Shell, command_runner
 
 SHARED = Path(os.environ.get("ELMOKIT_SHARED", ROOT.parent / "shared"))
 # A busy machine is slow and not wrong, so no test has a deadline.
-settings.register_profile("default", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, derandomize=True)  # four times as many, and the same every time
+settings.register_profile("default", deadline=None, max_examples=10)
+settings.register_profile("ci", deadline=None, derandomize=True)  # ten times as many, and the same every time
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
 
@@ -129,7 +129,7 @@ def aligned_model() -> PretrainedBiLM:
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let classifiers of a few written words take fewer steps than those of real data."""
-    monkeypatch.setattr(linear, "MIN_STEPS", 60)
+    monkeypatch.setattr(pos, "MIN_STEPS", 60)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def unrendered_curves(monkeypatch: pytest.MonkeyPatch) -> None:
             file.touch()
         return figure_paths(path)
 
-    monkeypatch.setattr("elmokit.training.curves.save_figure", touch)
+    monkeypatch.setattr("elmokit.training.results.save_figure", touch)
 
 
 @pytest.fixture

@@ -1,23 +1,35 @@
 '''Commands from functions: the signature and the docstring of a function make its flags and its help.
 
-This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``, with one option under the heading "Format"::
+This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``, with the options ``--start``, ``--storage``
+and ``--overwrite``. The last two are parameters of ``save_model``, whose signature and docstring say what they are::
 
-    def convert(source: str, target: Output, *, storage: Literal["float32", "int8"] = "float32") -> None:
+    def convert(
+        source: str,
+        target: Output,
+        *,
+        start: Literal["warm", "zero"] | None = None,
+        saving: Annotated[Values, Calls("elmokit.formats.save:save_model")],
+    ) -> None:
         """Convert the model SOURCE to TARGET.
 
-        Format:
-            storage: Dtype of the tensors.
+        Args:
+            start: The state that sentences start from.
+            overwrite:
 
         Examples:
             elmokit convert elmo_weights.hdf5 my-elmo
         """
+        model = open_model(source)
+        save_model(model, target, **saving)
 
 - A parameter before the ``*`` is an argument; one after it is an option, whose flag has its name. Names that Python
   uses itself end in an underscore, which the flag does not have.
 - The type hint is the type of the value. A bool is a flag without a value, a ``Literal`` a choice, a tuple of integers
   a list with commas; other tuples are options that can be repeated, or arguments that take the rest of the line.
-- The docstring's sections are the headings of the help; ``Args:`` holds the options without one. An entry may name what
-  its value is, as in ``columns (A,B,SCORE): The columns``. One without a text only chooses the heading.
+- ``Args:`` has the options that most people need, ``More options:`` the others, in which the help lists them. An entry
+  may name what its value is, as in ``columns (A,B,SCORE): The columns``. One without a text only chooses the heading.
+- A parameter with :class:`Calls` stands for the parameters of a public function that have defaults, except those that
+  the command has itself, whose help is there too. Of an entry in its docstring, the first sentence is the help.
 - ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
 - A parameter whose type is a dataclass stands for its fields.
 - For ``**settings``, :func:`with_settings` names the fields of configs (:func:`elmokit.config.setting`).
@@ -25,27 +37,33 @@ This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``, with o
 
 from __future__ import annotations
 
+import ast
+import builtins
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from elmokit.cli.help import DEFAULT_HEADING, DocumentedCommand, HeadedOption
 from elmokit.cli.running import name_flags
 
+Extra = TypeVar("Extra")
 Function = TypeVar("Function", bound=Callable[..., Any])
 CommandTable = Mapping[str, tuple[str, str]]
 """Commands by name: where each is (``module:function``, or the module of a group), and its line in the list."""
+COMMON, MORE = "Options", "More options"
+"""The headings of the help: what most people need, and the rest."""
 SECTION = re.compile(r"([A-Z][\w ]+):")
-ENTRY = re.compile(r"    (\w+)(?: \((\S+)\))?:(?: (.*))?")
+ENTRY = re.compile(r"    (\w+(?:, \w+)*)(?: \((\S+)\))?:(?: (.*))?")
+Values = dict[str, Any]
+"""The values of options by their names."""
 
 
 class Flag(NamedTuple):
@@ -53,13 +71,97 @@ class Flag(NamedTuple):
 
     help: str = ""
     """The help text, unless the docstring of the command has one."""
-    heading: str = DEFAULT_HEADING
+    heading: str = COMMON
     metavar: str | None = None
     names: tuple[str, ...] = ()
     """More names of the flag, such as ``-n``."""
 
 
-def with_settings(options: Callable[[], list[click.Option]], /) -> Callable[[Function], Function]:
+class Calls(NamedTuple):
+    """Lets a parameter stand for the parameters of a public function that have defaults."""
+
+    function: str
+    """``module:function``, or ``module:Class.method``."""
+    hide: tuple[str, ...] = ()
+    """Parameters that are no options."""
+
+    def read(self, known: Collection[str]) -> tuple[list[inspect.Parameter], str]:
+        """Read the parameters, except those that are known already, and the docstring."""
+        module, _, path = self.function.partition(":")
+        names = SourceNames(module, path.rpartition(".")[2])
+        function = names.definition(path)
+        arguments = function.args
+        n_required = len(arguments.args) - len(arguments.defaults)
+        defaults: list[tuple[ast.arg, ast.expr | None]] = [
+            *zip(arguments.args[n_required:], arguments.defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        hidden = {*known, *self.hide}
+        shown = [(argument, default) for argument, default in defaults if argument.arg not in hidden and default]
+        parameters = [
+            inspect.Parameter(
+                argument.arg,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=names.value(default),
+                annotation=names.value(argument.annotation),
+            )
+            for argument, default in shown
+            if argument.annotation
+        ]
+        return parameters, ast.get_docstring(function) or ""
+
+
+class SourceNames(dict[str, Any]):
+    """The names of a module, computed from its source: to import it would load NumPy or PyTorch.
+
+    Args:
+        module: Its name.
+        until: The function after whose docstring reading ends, because all of a module takes milliseconds.
+    """
+
+    def __init__(self, module: str, until: str = "") -> None:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        text = Path(spec.origin).read_text(encoding="utf-8")
+        if until:
+            head, start, rest = text.partition(f"def {until}(")
+            text = head + start + '"""'.join([*rest.split('"""', 2)[:2], ""])
+        self.statements = ast.parse(text).body
+
+    def __missing__(self, name: str) -> Any:
+        for node in self.statements:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                    return self.value(value)
+                case ast.ImportFrom(module=str(module), names=names) if name in [alias.name for alias in names]:
+                    is_ours = module.startswith("elmokit.")
+                    return SourceNames(module)[name] if is_ours else getattr(importlib.import_module(module), name)
+        return getattr(builtins, name)
+
+    def definition(self, path: str) -> ast.FunctionDef:
+        """Find the definition of a function, or of a method of a class."""
+        body: Sequence[ast.stmt] = self.statements
+        for name in path.split("."):
+            found = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+            *_, node = found  # the last, because overloads come before it
+            body = node.body
+        assert isinstance(node, ast.FunctionDef)
+        return node
+
+    def value(self, expression: ast.expr) -> Any:
+        """Compute a default or a type: a literal, a name or a choice; of several possible types, the first."""
+        match expression:
+            case ast.Name(id=name):
+                return self[name]
+            case ast.BinOp(left=first, op=ast.BitOr()):
+                return self.value(first)
+            case ast.Subscript(value=kind, slice=choices):
+                return self.value(kind)[ast.literal_eval(choices)]
+        return ast.literal_eval(expression)
+
+
+def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
     """Give a function with ``**settings`` the options that ``options`` returns when the command is used."""
 
     def add(function: Function) -> Function:
@@ -73,6 +175,83 @@ def with_underscores(function: Function) -> Function:
     """Let the flags be written with underscores, too, as in a program that the command replaces."""
     function.has_underscores = True  # type: ignore[attr-defined]
     return function
+
+
+class HeadedOption(click.Option):
+    """An option that ``--help`` lists under a heading."""
+
+    def __init__(self, *args: Any, heading: str = COMMON, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.heading = heading
+
+
+def _set_quiet(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> None:
+    """Hide progress if the flag is given, before or after the name of the command."""
+    if quiet or ctx.parent is None:
+        from elmokit.storage.progress import set_quiet
+
+        set_quiet(quiet)
+
+
+QUIET = click.Option(
+    ["-q", "--quiet"],
+    is_flag=True,
+    expose_value=False,
+    callback=_set_quiet,
+    help="Print results, warnings and errors only.",
+)
+"""An option of every command."""
+
+
+class DocumentedCommand(click.Command):
+    """A command whose ``--help`` lists its options under headings and ends with examples.
+
+    The examples come last because that is what a terminal still shows after a long list of options.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = list(examples)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """List the parameters, with --quiet before --help."""
+        *own, help_option = super().get_params(ctx)
+        return [*own, QUIET, help_option]
+
+    def options_by_heading(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """List flags and help by heading."""
+        headings: dict[str, list[tuple[str, str]]] = {COMMON: [], MORE: []}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
+                heading = getattr(parameter, "heading", MORE if headings[MORE] else COMMON)
+                headings[heading].append(record)
+        return {heading: records for heading, records in headings.items() if records}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        for heading, records in self.options_by_heading(ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        if self.examples:
+            with formatter.section("Examples"):
+                # Not wrapped: a command line is copied as a whole.
+                formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. For one too many, say how a model is passed, which is the usual reason."""
+        ctx.allow_extra_args = True
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click leaves it out of some errors, and the last line needs it
+            raise
+        if rest and not ctx.resilient_parsing and not isinstance(self, click.Group):
+            has_model = any(parameter.name == "model" for parameter in self.params)
+            ctx.fail(f"Unexpected argument {rest[0]!r}.{' Pass a model with --model.' if has_model else ''}")
+        return rest
 
 
 class CommandGroup(DocumentedCommand, click.Group):
@@ -132,15 +311,25 @@ def load_command(name: str, location: str) -> click.Command:
 
     Args:
         name: Its name.
-        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS`` are
-            in the group.
+        location: ``module:function``; or the module of a group, whose docstring is the help and whose ``COMMANDS``
+            names the functions in the group.
     """
     module_name, _, function_name = location.partition(":")
     module = importlib.import_module(module_name)
     if function_name:
         return command_of(getattr(module, function_name), name)
+    commands: dict[str, tuple[str, str]] = {}
+    for function_name in module.COMMANDS:
+        function = getattr(module, function_name)
+        summary = parse_docstring(function.__doc__)[0].partition("\n\n")[0]
+        commands[_name_of(function)] = (f"{module_name}:{function_name}", " ".join(summary.split()))
     text, sections = parse_docstring(module.__doc__ or "")
-    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": module.COMMANDS})
+    return CommandGroup(name, help=text, examples=sections["Examples"], tables={"Commands": commands})
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = function.__name__.removesuffix("_")
+    return name if hasattr(function, "has_underscores") else name.replace("_", "-")
 
 
 def command_of(function: Callable[..., Any], name: str) -> DocumentedCommand:
@@ -159,32 +348,46 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     examples = sections.pop("Examples", [])
     entries = {entry.name: entry for heading, lines in sections.items() for entry in parse_entries(heading, lines)}
     parameters = inspect.signature(function).parameters
-    if unknown := entries.keys() - parameters:
-        raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
     hints = typing.get_type_hints(function, include_extras=True)
     has_underscores = getattr(function, "has_underscores", False)
+    settings: list[HeadedOption] = getattr(function, "setting_options", list)()
+    known = {*parameters, *(option.name for option in settings)}
+    called = {name: calls.read(known) for name, hint in hints.items() if (calls := _extra(hint, Calls))}
+    texts: dict[str, str] = {}
+    for _, docstring in called.values():
+        lines = parse_docstring(docstring)[1].get("Args", [])
+        texts |= {entry.name: _first_sentence(entry.help) for entry in parse_entries("Args", lines)}
+    for option in settings:
+        option.heading = entries[option.name].heading if option.name in entries else MORE
     params: list[click.Parameter] = []
-    dataclass_params: dict[str, type] = {}
+    groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
     for parameter in parameters.values():
         hint = hints[parameter.name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            params += getattr(function, "setting_options", list)()
+            params += settings
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
+        elif parameter.name in called:
+            own, _ = called[parameter.name]
+            groups[parameter.name] = dict, [inner.name for inner in own]
+            params += [
+                _option(inner, inner.annotation, entries.get(inner.name), texts, MORE, has_underscores) for inner in own
+            ]
         elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            dataclass_params[parameter.name] = hint
             own_hints = typing.get_type_hints(hint, include_extras=True)
-            params += [_option(field.name, own_hints[field.name], field.default) for field in dataclasses.fields(hint)]
+            own = list(inspect.signature(hint).parameters.values())
+            groups[parameter.name] = hint, [inner.name for inner in own]
+            params += [_option(inner, own_hints[inner.name], entries.get(inner.name), texts) for inner in own]
         else:
-            default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
             entry = entries.get(parameter.name)
-            params.append(_option(parameter.name, hint, default, entry, has_underscores))
-
+            params.append(_option(parameter, hint, entry, texts, has_underscores=has_underscores))
+    if unknown := entries.keys() - {param.name for param in params}:
+        raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
     options = [] if has_underscores else [str(param.name) for param in params if isinstance(param, click.Option)]
 
     def call(**values: Any) -> Any:
-        for name, cls in dataclass_params.items():
-            values[name] = cls(**{field.name: values.pop(field.name) for field in dataclasses.fields(cls)})
+        for name, (make, names) in groups.items():
+            values[name] = make(**{inner: values.pop(inner) for inner in names})
         source_of = click.get_current_context().get_parameter_source
         with name_flags([name for name in options if source_of(name) is ParameterSource.COMMANDLINE]):
             return function(**values)
@@ -217,23 +420,35 @@ def parse_docstring(docstring: str) -> tuple[str, dict[str, list[str]]]:
 
 def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedParameter]:
     """Parse the parameters in a section of a docstring."""
-    heading = DEFAULT_HEADING if heading == "Args" else heading
+    heading = COMMON if heading == "Args" else heading
     texts: list[list[str]] = []
     for line in lines:
         if match := ENTRY.fullmatch(line):
             texts.append([*match.groups(default="")])
         else:
             texts[-1][2] += f" {line.strip()}"
-    for name, metavar, text in texts:
-        yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
+    for names, metavar, text in texts:
+        for name in names.split(", "):
+            yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of an entry without the marks of reStructuredText, as help of an option."""
+    sentence = text.partition(". ")[0].removesuffix(".").replace("``", "")
+    sentence, _, default = sentence.partition("; None for ")
+    return f"{sentence}.  [default: {default}]" if default else f"{sentence}."
+
+
+def _extra(hint: Any, kind: type[Extra]) -> Extra | None:
+    """Find what ``Annotated`` adds to a type hint."""
+    return next((extra for extra in typing.get_args(hint)[1:] if isinstance(extra, kind)), None)
 
 
 def setting_options(
     cls: type,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
     names: Collection[str] | Mapping[str, str] | None = None,
-    heading: str = DEFAULT_HEADING,
-) -> list[click.Option]:
+) -> list[HeadedOption]:
     """Make an option for each field of a config that was declared with :func:`elmokit.config.setting`.
 
     An option that is not given on the command line has the value None (or ``()`` if it can be repeated), so that a
@@ -245,12 +460,11 @@ def setting_options(
             default. None shows no default.
         names: The fields to make options for, in this order; a mapping gives the name of each option and its field.
             None makes an option for every field.
-        heading: The heading of the fields that were declared without one.
     """
     fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
     hints = typing.get_type_hints(cls)
     field_of = names if isinstance(names, Mapping) else {name: name for name in (fields if names is None else names)}
-    options: list[click.Option] = []
+    options: list[HeadedOption] = []
     for name, field_name in field_of.items():
         metadata, default = fields[field_name].metadata, defaults.get(field_name, fields[field_name].default)
         kind, is_repeated = _click_type(Path if metadata["is_path"] else hints[field_name])
@@ -261,14 +475,7 @@ def setting_options(
             shown = "" if default is None else "yes" if default else "no"
         text = metadata["help"] + (f"  [default: {shown}]" if shown else "")
         options.append(
-            HeadedOption(
-                [flag, name],
-                type=kind,
-                default=None,
-                multiple=is_repeated,
-                help=text,
-                heading=metadata["group"] or heading,
-            )
+            HeadedOption([flag, name], type=kind, default=None, multiple=is_repeated, help=text, heading=MORE)
         )
     return options
 
@@ -279,18 +486,24 @@ def _argument(name: str, hint: Any, required: bool) -> click.Argument:
 
 
 def _option(
-    name: str, hint: Any, default: Any, entry: DocumentedParameter | None = None, has_underscores: bool = False
+    parameter: inspect.Parameter,
+    hint: Any,
+    entry: DocumentedParameter | None,
+    texts: Mapping[str, str],
+    heading: str = COMMON,
+    has_underscores: bool = False,
 ) -> HeadedOption:
-    flag_name = name.removesuffix("_")
-    (flag,) = [extra for extra in typing.get_args(hint)[1:] if isinstance(extra, Flag)] or [Flag()]
+    """Make an option; ``texts`` are those of public functions, and the command's own ``entry`` comes before them."""
+    name, default = parameter.name, parameter.default
+    flag = _extra(hint, Flag) or Flag(heading=heading)
     kind, is_repeated = _click_type(hint)
-    flags = [f"--{flag_name.replace('_', '-')}", *flag.names]
+    flags = [f"--{name.removesuffix('_').replace('_', '-')}", *flag.names]
     if has_underscores:
-        flags = [*dict.fromkeys([f"--{flag_name}", *flags])]
+        flags = [*dict.fromkeys([f"--{name}", *flags])]
     is_flag = kind is click.BOOL and click.BOOL not in typing.get_args(hint)
     if is_flag and default is not False:
         flags[0] += f"/--no-{flags[0][2:]}"
-    required = default is dataclasses.MISSING
+    required = default is parameter.empty
     return HeadedOption(
         [*flags, name],
         type=kind,
@@ -301,7 +514,7 @@ def _option(
         **({} if required else {"default": default}),
         show_default=not (required or default is None or default is False or default == ()),
         metavar=entry.metavar if entry and entry.metavar else flag.metavar,
-        help=entry.help if entry and entry.help else flag.help,
+        help=(entry and entry.help) or flag.help or texts.get(name, ""),
         heading=entry.heading if entry else flag.heading,
     )
 
@@ -320,34 +533,29 @@ def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
         return click.Choice(typing.get_args(hint)), False
     if typing.get_origin(hint) is tuple:
         (kind, *_) = typing.get_args(hint)
-        return (CommaSeparated(int), False) if kind is int else (_click_type(kind)[0], True)
+        return (CommaSeparated(), False) if kind is int else (_click_type(kind)[0], True)
     return (click.Path(path_type=Path) if hint is Path else click.types.convert_type(hint)), False
 
 
-class CommaSeparated(click.ParamType[tuple[Any, ...]]):
-    """Numbers separated by commas, such as ``0,1``."""
+class CommaSeparated(click.ParamType[tuple[int, ...]]):
+    """Whole numbers separated by commas, such as ``0,1``."""
 
     name = "numbers"
-
-    def __init__(self, kind: type[int] | type[float]) -> None:
-        self.kind = kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Show that there can be several."""
         return "N[,N...]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Parse the text of an option."""
         if not isinstance(value, str):
             return tuple(value)
         try:
             from elmokit.config import parse_count
 
-            parse = parse_count if self.kind is int else self.kind
-            numbers = tuple(parse(number) for number in value.split(",") if number)
+            numbers = tuple(parse_count(number) for number in value.split(",") if number)
         except ValueError:
             numbers = ()
         if not numbers:
-            example = "whole numbers such as 0,1" if self.kind is int else "numbers such as 0.1,1"
-            self.fail(f"{value!r} is not a list of {example}.", param, ctx)
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,1.", param, ctx)
         return numbers

@@ -8,9 +8,10 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
+from click.shell_completion import get_completion_class
 
 from elmokit.cli.command import group_of
 from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
@@ -25,41 +26,44 @@ BAD_INPUT = 2
 COMMANDS = {
     "Vectors": {
         "embed": ("elmokit.cli.embed:embed", "Compute ELMo vectors for a text file."),
-        "neighbors": ("elmokit.cli.neighbors", "Find the most similar word occurrences in a corpus."),
+        "neighbors": ("elmokit.cli.neighbor_commands", "Find the most similar word occurrences in a corpus."),
         "serve": ("elmokit.cli.serve:serve", "Answer requests over HTTP, and explore a model in a browser."),
     },
     "Models": {
-        "models": ("elmokit.cli.models:models", "List the models that can be opened by name."),
-        "info": ("elmokit.cli.info:info", "Show a model's architecture, size and provenance."),
-        "convert": ("elmokit.cli.convert:convert", "Convert a model to another format."),
-        "bench": ("elmokit.cli.bench:bench", "Measure how fast this machine computes a model."),
+        "models": ("elmokit.cli.model_commands:models", "List the models that can be opened by name."),
+        "info": ("elmokit.cli.model_commands:info", "Show a model's architecture, size and provenance."),
+        "convert": ("elmokit.cli.model_commands:convert", "Convert a model to another format."),
+        "bench": ("elmokit.cli.model_commands:bench", "Measure how fast this machine computes a model."),
     },
     "Training": {
-        "vocab": ("elmokit.cli.vocab:vocab", "Build a vocabulary from tokenized text."),
-        "train": ("elmokit.cli.train:train", "Pre-train a biLM on tokenized text."),
-        "distill": ("elmokit.cli.train:distill", "Train a small biLM to do what a large one does."),
-        "finetune": ("elmokit.cli.train:finetune", "Fine-tune a biLM on your own text."),
+        "vocab": ("elmokit.cli.training_commands:vocab", "Build a vocabulary from tokenized text."),
+        "train": ("elmokit.cli.training_commands:train", "Pre-train a biLM on tokenized text."),
+        "distill": ("elmokit.cli.training_commands:distill", "Train a small biLM to do what a large one does."),
+        "finetune": ("elmokit.cli.training_commands:finetune", "Fine-tune a biLM on your own text."),
     },
     "Evaluation and tasks": {
-        "surprisal": ("elmokit.cli.perplexity:surprisal", "Compute how surprising each token of a text is."),
-        "evaluate": ("elmokit.cli.evaluate", "Measure how good a model is: perplexity, minimal pairs, probes."),
-        "task": ("elmokit.cli.task", "Train and apply task models: NER, SST, NLI, SRL, coreference, QA."),
+        "surprisal": ("elmokit.cli.evaluation_commands:surprisal", "Compute how surprising each token of a text is."),
+        "evaluate": (
+            "elmokit.cli.evaluation_commands",
+            "Measure how good a model is: perplexity, minimal pairs, probes.",
+        ),
+        "task": ("elmokit.cli.task_commands", "Train and apply task models: NER, SST, NLI, SRL, coreference, QA."),
     },
     "Drop-in replacements": {
         "allennlp-elmo": (
-            "elmokit.cli.allennlp_elmo:allennlp_elmo",
+            "elmokit.cli.allennlp_commands:allennlp_elmo",
             "Run `allennlp elmo` with the options of AllenNLP.",
         ),
         "allennlp-vocab": (
-            "elmokit.cli.allennlp_elmo:allennlp_vocab",
+            "elmokit.cli.allennlp_commands:allennlp_vocab",
             "Run AllenNLP's create_elmo_embeddings_from_vocab.py.",
         ),
-        "bilm-tf": ("elmokit.cli.bilm_tf", "Run train_elmo, restart, run_test and dump_weights of bilm-tf."),
+        "bilm-tf": ("elmokit.cli.bilm_tf_commands", "Run train_elmo, restart, run_test and dump_weights of bilm-tf."),
     },
     "Help": {
-        "help": ("elmokit.cli.about:help_", "Show the help of elmokit or of a command."),
-        "version": ("elmokit.cli.about:version", "Show the version."),
-        "completion": ("elmokit.cli.about:completion", "Print what makes a shell complete commands and options."),
+        "help": ("elmokit.cli.main:help_", "Show the help of elmokit or of a command."),
+        "version": ("elmokit.cli.main:version", "Show the version."),
+        "completion": ("elmokit.cli.main:completion", "Print what makes a shell complete commands and options."),
     },
 }
 """By purpose: where each command is (a function, or the module of a group), and its line in ``elmokit --help``."""
@@ -84,6 +88,54 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGES
         from elmokit.storage.text_files import MAX_LINE_VARIABLE
 
         os.environ[MAX_LINE_VARIABLE] = str(max_line_bytes)
+
+
+def help_(command: tuple[str, ...] = ()) -> None:
+    """Show the help of COMMAND, or of elmokit.
+
+    It is what COMMAND --help shows.
+
+    Examples:
+        elmokit help embed
+        elmokit help task train
+    """
+    context = click.get_current_context().find_root()
+    for name in command:
+        group = context.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{context.command_path} has no commands.", context)
+        _, inner, _ = group.resolve_command(context, [name])
+        assert inner is not None  # an unknown name is an error
+        context = click.Context(inner, info_name=name, parent=context)
+    click.echo(context.get_help())
+
+
+def version() -> None:
+    """Show the version of elmokit.
+
+    Examples:
+        elmokit version
+        elmokit --version
+    """
+    click.echo(VERSION_MESSAGE % {"prog": PROGRAM, "version": __version__})
+
+
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print a script for your shell, which then completes commands and options when you press the Tab key.
+
+    Add one of the lines below to ~/.bashrc or ~/.zshrc, or run the last one once.
+
+    Examples:
+        eval "$(elmokit completion bash)"
+        eval "$(elmokit completion zsh)"
+        elmokit completion fish > ~/.config/fish/completions/elmokit.fish
+    """
+    completer = get_completion_class(shell)
+    assert completer is not None  # click has all three
+    root = click.get_current_context().find_root().command
+    # Not `source()`, which starts Bash to ask for its version.
+    instance = completer(root, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
+    click.echo(instance.source_template % instance.source_vars())
 
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -2,7 +2,7 @@
 
 One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
 default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``;
-``distill`` has a teacher, and ``align`` two models.)
+``distill`` has a teacher.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from elmokit.cli.command import Flag
+from elmokit.cli.command import MORE, Calls, Flag, Values
 from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
@@ -69,32 +69,31 @@ class ThreadCount(click.ParamType[int]):
 # A model is a string here, because a Path would merge the slashes of a URL.
 Model = Annotated[
     str | None,
-    Flag("The model: a path, URL, name (elmokit models) or Hub id.  [default: en-mini, which is included]", "Model"),
+    Flag("The model: a path, URL, name (elmokit models) or Hub id.  [default: en-mini, which is included]"),
 ]
-ModelOptions = Annotated[
-    str | None, Flag("The options file of an HDF5 file, if it is not next to the weights.", "Model")
-]
-Device = Annotated[str | None, Flag("Where to compute: cpu, cuda, cuda:1, ...")]
+ModelOptions = Annotated[str | None, Flag("The options file of an HDF5 file, if it is not next to the weights.", MORE)]
+Device = Annotated[str | None, Flag("Where to compute, such as cuda or cuda:1.  [default: cpu]", MORE)]
 ModelPrecision = Annotated[
     Precision | None,
     Flag(
         "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's "
-        "own; int8 for en-mini]"
+        "own; int8 for en-mini]",
+        MORE,
     ),
 ]
-Start = Literal["warm", "zero", "stateful"]
 StartName = Literal["warm", "zero"]
 Threads = Annotated[int | None, ThreadCount()]
-Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.", "Text")]
+Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.")]
 Language = Annotated[
     str | None,
     Flag(
-        "Language of --raw text, such as de or ja; all but English need the extra spacy.  [default: en]",
-        "Text",
-        "CODE",
+        "Language of --raw text, such as de or ja; all but English need the extra spacy.  [default: en]", metavar="CODE"
     ),
 ]
 Json = Annotated[bool, Flag("Print JSON.")]
+ElmoOptions = Annotated[
+    Values, Calls("elmokit.embedding.elmo:Elmo.from_pretrained", hide=("path_or_name", "token_cache_mib"))
+]
 Output = Annotated[Path, OutputPath()]
 OptionalOutput = Annotated[Path | None, OutputPath()]
 Figure = Annotated[Path | None, OutputPath(), Flag("Draw a figure (PNG and SVG).")]

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from elmokit.cli.command import setting_options, with_settings
+from elmokit.cli.command import HeadedOption, setting_options, with_settings
 from elmokit.cli.parameters import Device, Model, ModelOptions, ModelPrecision, StartName, Threads
 from elmokit.cli.running import given_settings
 from elmokit.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
 
-def serve_settings() -> list[click.Option]:
+def serve_settings() -> list[HeadedOption]:
     """Make an option for each setting of the server."""
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
     return setting_options(ServeConfig)
 
@@ -28,7 +28,7 @@ def serve_settings() -> list[click.Option]:
 def serve_config(settings: dict[str, Any]) -> ServeConfig:
     """Return the settings of a server that were given on the command line, and the defaults of the others."""
     from elmokit.config import from_dict
-    from elmokit.serve.config import ServeConfig
+    from elmokit.serve.serve_config import ServeConfig
 
     given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
     return from_dict(ServeConfig, given, "")
@@ -52,6 +52,9 @@ def serve(
     Prometheus, and in a container.
 
     Args:
+        host, port, workers, token_file, index:
+
+    More options:
         start: LSTM state that each sentence starts from: the model's start state, or zero, as in TF-Hub's ELMo.
         threads: CPU threads of each process.  [default: its part of all cores]
 

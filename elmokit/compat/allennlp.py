@@ -27,8 +27,8 @@ from elmokit.errors import needs_torch
 with needs_torch("elmokit.compat.allennlp"):
     import torch  # noqa: F401
 
+from elmokit.compat.allennlp_command import ElmoEmbedder
 from elmokit.compat.allennlp_common import ConfigurationError, Params, cached_path
-from elmokit.compat.allennlp_embedder import ElmoEmbedder
 from elmokit.compat.allennlp_layers import (
     ScalarMix,
     _ElmoCharacterEncoder,
@@ -36,8 +36,7 @@ from elmokit.compat.allennlp_layers import (
     remove_sentence_boundaries,
 )
 from elmokit.compat.allennlp_lstm import ElmoLstm, LstmCellWithProjection
-from elmokit.compat.allennlp_modules import Elmo, ElmoTokenEmbedder, _ElmoBiLm
-from elmokit.compat.allennlp_multilang import ElmoTokenEmbedderMultiLang
+from elmokit.compat.allennlp_modules import Elmo, ElmoTokenEmbedder, ElmoTokenEmbedderMultiLang, _ElmoBiLm
 from elmokit.compat.allennlp_text import (
     ELMoCharacterMapper,
     ELMoTokenCharactersIndexer,

@@ -1,4 +1,4 @@
-"""What AllenNLP's ``elmo`` command is made of, for programs that keep a copy of it, or of its ``ElmoEmbedder``.
+"""AllenNLP's ``ElmoEmbedder``, and what its ``elmo`` command is made of, for programs that keep a copy of either.
 
 AllenNLP 1.0 removed ``allennlp.commands.elmo``, so that many programs have the file of 0.9 among their own.
 """
@@ -7,17 +7,172 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TextIO, TypeVar
+from typing import IO, Any, ClassVar, Literal, TextIO, TypeVar
 
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from elmokit.network.devices import parse_device
-from elmokit.text.batching import read_ahead
+from elmokit.compat.allennlp_common import ConfigurationError, Source, on_cuda_device
+from elmokit.compat.allennlp_layers import _ElmoCharacterEncoder
+from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
+from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer, batch_to_ids
+from elmokit.compat.token_lists import token_lists
+from elmokit.config import check_at_least, check_choice
+from elmokit.engine.precision import requested_backend
+from elmokit.engine.token_cache import TokenCache
+from elmokit.network.backends import ParameterCache, are_plain
+from elmokit.network.tensors import parse_device
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.hdf5_files import create_hdf5
+from elmokit.text.batching import pad_batch, read_ahead
+from elmokit.text.characters import encode_tokens
+
+CombinedLayers = Literal["all", "top", "average"]
+Vectors = NDArray[np.float32]
+
+
+class ElmoEmbedder:
+    """The ``ElmoEmbedder`` of AllenNLP 0.4 to 0.9: sentences to NumPy arrays of all layers.
+
+    State is carried over all calls on one instance, unless ``stateful`` is False. Arrays own their memory, and an
+    empty sentence has the model's own shape, ``(layers, 0, dim)`` in float32.
+    """
+
+    def __init__(
+        self,
+        options_file: Source = None,
+        weight_file: Source = DEFAULT_MODEL,
+        cuda_device: int = -1,
+        *,
+        stateful: bool = True,
+    ) -> None:
+        self.indexer = ELMoTokenCharactersIndexer()
+        self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
+        self.cuda_device = cuda_device
+        self._token_cache = TokenCache()
+        self._token_layer_version: ParameterCache[object] = ParameterCache()
+
+    def reset_states(self) -> None:
+        """Reset the carried state."""
+        self.elmo_bilm.reset_states()
+
+    @torch.no_grad()
+    def batch_to_embeddings(self, batch: Iterable[Iterable[str]]) -> tuple[Tensor, Tensor]:
+        """Return tensors ``(batch, layers, time, dim)`` and their mask ``(batch, time)``, without boundaries."""
+        encoder = self.elmo_bilm._token_embedder
+
+        device = encoder._char_embedding_weights.device
+
+        def encode(words: Sequence[str]) -> Vectors:
+            ids = torch.from_numpy(encode_tokens(words, encoder.max_chars))
+            vectors: Vectors = encoder.token_vectors(ids.to(device)).cpu().numpy()
+            return vectors
+
+        sentences = token_lists(batch)
+        has_plain_modules = are_plain([self.elmo_bilm], _ElmoBiLm) and are_plain([encoder], _ElmoCharacterEncoder)
+        if not has_plain_modules or not encoder.is_plain():  # hooks see calls, and what they change is not kept
+            output = self.elmo_bilm(batch_to_ids(sentences, encoder.max_chars).to(device))
+            every_layer, inside = torch.stack(output["activations"], dim=1), output["mask"][:, 2:]
+            return every_layer[:, :, 1:-1] * inside[:, None, :, None], inside
+        padded = pad_batch(sentences)
+        version = self._token_layer_version.get(requested_backend(), list(encoder.parameters()), object)
+        vectors = self._token_cache.vectors(padded.words, encode, version)[padded.index]
+        mask = torch.from_numpy(padded.mask).to(device)
+        layers = torch.stack(self.elmo_bilm.contextualize(torch.from_numpy(vectors).to(device), mask), dim=1)
+        # A row's last real position is its </S>; without the boundaries everything is one position further left.
+        return layers[:, :, 1:-1] * mask[:, None, 2:, None], mask[:, 2:]
+
+    def embed_sentence(self, sentence: Iterable[str]) -> Vectors:
+        """Embed one sentence as ``(layers, tokens, dim)``."""
+        return self.embed_batch([sentence])[0]
+
+    def embed_batch(self, batch: Iterable[Iterable[str]]) -> list[Vectors]:
+        """Embed each sentence as ``(layers, tokens, dim)``; a batch without any token does not change the state."""
+        sentences = token_lists(batch)
+        if not any(sentences):
+            shape = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
+            return [np.zeros(shape, dtype=np.float32) for _ in sentences]
+        rows = self.batch_to_embeddings(sentences)[0].float().cpu().numpy()
+        return [row[:, : len(sentence)].copy() for row, sentence in zip(rows, sentences, strict=True)]
+
+    def embed_sentences(self, sentences: Iterable[Iterable[str]], batch_size: int = 64) -> Iterator[Vectors]:
+        """Embed many sentences, batch by batch, in their order.
+
+        Raises:
+            ConfigurationError: ``batch_size`` is below 1.
+        """
+        check_at_least("batch_size", batch_size, 1)
+        batches = read_ahead(sentences, max_items=batch_size)
+        return (vectors for batch in batches for vectors in self.embed_batch(batch))
+
+    def embed_file(
+        self,
+        input_file: IO[str] | Iterable[str],
+        output_file_path: str | Path,
+        output_format: CombinedLayers = "all",
+        batch_size: int = 64,
+        forget_sentences: bool = False,
+        use_sentence_keys: bool = False,
+    ) -> None:
+        """Embed lines of tokens and write the vectors to an HDF5 file, which appears when it is complete.
+
+        Datasets are named by line numbers from 0, or by the sentences (a ``/`` in a name opens a group, so that
+        ``file[sentence]`` finds it). ``sentence_to_index`` maps sentences to numbers, as JSON.
+
+        Args:
+            input_file: An open text file, or lines.
+            output_file_path: The HDF5 file; an existing one is replaced.
+            output_format: "all" ``(layers, tokens, dim)``; "top" or "average" ``(tokens, dim)``.
+            batch_size: Sentences per batch.
+            forget_sentences: Leave out ``sentence_to_index``.
+            use_sentence_keys: Name datasets by sentences, and leave out ``sentence_to_index``.
+
+        Raises:
+            ConfigurationError: The format is unknown, the batch size is below 1, lines are blank, or a sentence cannot
+                be a key.
+            OutputError: The file cannot be written.
+        """
+        combine = {
+            "all": lambda layers: layers,
+            "top": lambda layers: layers[-1],
+            "average": lambda layers: layers.mean(axis=0),
+        }
+        check_choice("output_format", output_format, combine)
+        sentences = [line.strip() for line in input_file]
+        blank = [number for number, sentence in enumerate(sentences) if not sentence]
+        if blank:
+            raise ConfigurationError(f"Lines {blank} (counted from 0) are blank.")
+        stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
+        # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
+        # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
+        n_layers = self.elmo_bilm.num_layers if output_format == "all" else 1
+        n_bytes = 4 * n_layers * self.elmo_bilm.get_output_dim() * sum(len(sentence.split()) for sentence in sentences)
+        with (
+            atomic_write(output_file_path, overwrite=True) as partial,
+            create_hdf5(partial, n_bytes, len(sentences), sum(map(len, sentences))) as file,
+        ):
+            for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
+                key = sentence if use_sentence_keys else str(number)
+                try:
+                    file.create_dataset(key, data=combine[output_format](layers))
+                except (TypeError, ValueError) as error:
+                    raise ConfigurationError(
+                        f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file: {error}"
+                    ) from None
+            if not (forget_sentences or use_sentence_keys):
+                numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
+                text = h5py.string_dtype("utf-8")
+                file.create_dataset("sentence_to_index", (1,), dtype=text, data=[json.dumps(numbers)])
+
 
 Item = TypeVar("Item")
 SLOW_INTERVAL = 10.0  # seconds between two lines of a progress bar in a log file

@@ -13,7 +13,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.fetch import local_path, normalize_url
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.network.devices import parse_device
+from elmokit.network.tensors import parse_device
 
 ConfigurationError = ConfigError  # AllenNLP's name
 

@@ -8,6 +8,7 @@ has hooks or was replaced, the modules are called in AllenNLP's order and with i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -16,13 +17,13 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import ConfigurationError, Source, open_files
 from elmokit.engine.token_layer import TokenLayer
-from elmokit.formats.allennlp import char_cnn_of, encoder_to_allennlp
+from elmokit.formats.allennlp_weights import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_cnn import CharCNN
 from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules
-from elmokit.network.lstm import check_no_gaps
+from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.tile_layers import TileLinear
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
@@ -155,13 +156,6 @@ class _Highway(nn.Module):
             inputs = gate * inputs + (1 - gate) * F.relu(transformed)
         return inputs
 
-    def matrices(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights as ``TokenLayerWeights`` holds them: with the gate of the transformed branch."""
-        # The gates add to 1, and 1 - sigmoid(x) = sigmoid(-x).
-        layers = [layer for layer in self._layers if isinstance(layer, TileLinear)]
-        sign = torch.tensor([1.0, -1.0]).repeat_interleave(layers[0].in_features) if layers else torch.ones(0)
-        return [(layer.weight * sign[:, None], layer.bias * sign) for layer in layers]
-
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
@@ -184,6 +178,20 @@ class _CharCNN(CharCNN):
     def is_plain(self) -> bool:
         """Return True: it is built of a plain encoder only."""
         return True
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights by our names; see :meth:`NativeTokenLayer.tensors`."""
+        theirs = re.compile(r"highways\.0\._layers\.(\d+)\.(weight|bias)")
+        ours = {}
+        for name, tensor in self.named_parameters(remove_duplicate=False):
+            if found := theirs.fullmatch(name):
+                transform, carry = tensor.chunk(2)
+                ours[f"highways.{found[1]}.transform.{found[2]}"] = transform
+                # The gates add to 1, and 1 - sigmoid(x) = sigmoid(-x).
+                ours[f"highways.{found[1]}.gate.{found[2]}"] = -carry
+            else:
+                ours[name] = tensor
+        return ours
 
 
 class _ElmoCharacterEncoder(nn.Module):

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import Source, open_files
 from elmokit.compat.allennlp_layers import lengths_of, set_parameters
-from elmokit.engine.config import DIRECTIONS
+from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.lstm import LSTM
-from elmokit.formats.allennlp import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
 from elmokit.network.backends import ParameterCache, are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 
-State = tuple[Tensor, Tensor]
+HiddenAndCell = tuple[Tensor, Tensor]
 
 
 class _CellLayer(ProjectedLSTM):
@@ -130,8 +130,8 @@ class LstmCellWithProjection(nn.Module):
 
     @never_compiled
     def forward(
-        self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: State | None = None
-    ) -> tuple[Tensor, State]:
+        self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: HiddenAndCell | None = None
+    ) -> tuple[Tensor, HiddenAndCell]:
         """Read a batch.
 
         Args:
@@ -159,7 +159,9 @@ class LstmCellWithProjection(nn.Module):
         (outputs,), (after,) = _CellStack([self])(inputs, [state], mask, not self.go_forward)
         return outputs, (after.hidden[None], after.cell[None])
 
-    def _call_modules(self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: State) -> tuple[Tensor, State]:
+    def _call_modules(
+        self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: HiddenAndCell
+    ) -> tuple[Tensor, HiddenAndCell]:
         """Compute ``forward`` step by step, by calling the linear layers with the rows that a step reads."""
         n_rows, n_steps = inputs.shape[:2]
         hidden, cell = initial_state[0][0], initial_state[1][0]
@@ -215,7 +217,7 @@ class ElmoLstm(nn.Module):
         self.num_layers = num_layers
         self.stateful = stateful
         self.requires_grad = requires_grad
-        self._states: State | None = None  # (layers, rows, 2 * hidden_size) and (layers, rows, 2 * cell_size)
+        self._states: HiddenAndCell | None = None  # (layers, rows, 2 * hidden_size) and (layers, rows, 2 * cell_size)
         for k in range(num_layers):
             for direction in DIRECTIONS:
                 cell = LstmCellWithProjection(

@@ -16,7 +16,7 @@ from elmokit.compat.allennlp_common import ConfigurationError, FromParams, Sourc
 from elmokit.compat.token_lists import token_lists
 from elmokit.config import check_at_least
 from elmokit.errors import OutputError
-from elmokit.formats.allennlp import char_cnn_of
+from elmokit.formats.allennlp_weights import char_cnn_of
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import read_lines
 from elmokit.text.characters import (

@@ -14,8 +14,7 @@ Pickles that are written afterwards refer to the classes in ``elmokit.compat`` a
 
 from __future__ import annotations
 
-from elmokit.compat.allennlp_names import ALLENNLP
-from elmokit.compat.stand_ins import installed_path, provide
+from elmokit.compat.stand_ins import ALLENNLP, installed_path, provide
 
 
 def install() -> None:

@@ -25,46 +25,20 @@ import sys
 from pathlib import Path
 
 from elmokit.compat import bilm, many_langs, simple_elmo, tfhub
-from elmokit.compat.allennlp_names import ALLENNLP
-from elmokit.compat.stand_ins import Provided, installed_path, provide
+from elmokit.compat.stand_ins import ALLENNLP, Provided, installed_path, names_of, provide
 
-_BILM_DATA = {
-    "Batcher": bilm.Batcher,
-    "BidirectionalLMDataset": bilm.BidirectionalLMDataset,
-    "InvalidNumberOfCharacters": bilm.InvalidNumberOfCharacters,
-    "LMDataset": bilm.LMDataset,
-    "TokenBatcher": bilm.TokenBatcher,
-    "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
-    "Vocabulary": bilm.Vocabulary,
-}
-_BILM_MODEL = {
-    "Batcher": bilm.Batcher,
-    "BidirectionalLanguageModel": bilm.BidirectionalLanguageModel,
-    "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
-    "dump_bilm_embeddings": bilm.dump_bilm_embeddings,
-    "dump_token_embeddings": bilm.dump_token_embeddings,
-}
+_of = names_of(bilm)
+_BATCHERS = "Batcher UnicodeCharsVocabulary"
+_MODEL = f"{_BATCHERS} BidirectionalLanguageModel dump_bilm_embeddings dump_token_embeddings"
+_VOCABULARIES = "InvalidNumberOfCharacters UnicodeCharsVocabulary Vocabulary"
 PROVIDED: dict[str, Provided] = {
     "allennlp": ALLENNLP,
     "bilm": {
-        "bilm": {
-            **_BILM_MODEL,
-            "TokenBatcher": bilm.TokenBatcher,
-            "weight_layers": bilm.weight_layers,
-        },
-        "bilm.data": _BILM_DATA,
-        "bilm.elmo": {"weight_layers": bilm.weight_layers},
-        "bilm.model": _BILM_MODEL,
-        "bilm.training": {
-            "InvalidNumberOfCharacters": bilm.InvalidNumberOfCharacters,
-            "UnicodeCharsVocabulary": bilm.UnicodeCharsVocabulary,
-            "Vocabulary": bilm.Vocabulary,
-            "dump_weights": bilm.dump_weights,
-            "load_options_latest_checkpoint": bilm.load_options_latest_checkpoint,
-            "load_vocab": bilm.load_vocab,
-            "test": bilm.test,
-            "train": bilm.train,
-        },
+        "bilm": _of(f"{_MODEL} TokenBatcher weight_layers"),
+        "bilm.data": _of(f"{_VOCABULARIES} Batcher TokenBatcher BidirectionalLMDataset LMDataset"),
+        "bilm.elmo": _of("weight_layers"),
+        "bilm.model": _of(_MODEL),
+        "bilm.training": _of(f"{_VOCABULARIES} dump_weights load_options_latest_checkpoint load_vocab test train"),
     },
     "elmoformanylangs": {
         "elmoformanylangs": {"Embedder": many_langs.Embedder, "logger": logging.getLogger("elmoformanylangs")},
@@ -74,14 +48,7 @@ PROVIDED: dict[str, Provided] = {
         "simple_elmo": {"ElmoModel": simple_elmo.ElmoModel},
         "simple_elmo.elmo_helpers": {"ElmoModel": simple_elmo.ElmoModel},
     },
-    "tensorflow_hub": {
-        "tensorflow_hub": {
-            "KerasLayer": tfhub.KerasLayer,
-            "Module": tfhub.Module,
-            "load": tfhub.load,
-            "__version__": "0.16.1",
-        },
-    },
+    "tensorflow_hub": {"tensorflow_hub": names_of(tfhub)("KerasLayer Module load") | {"__version__": "0.16.1"}},
 }
 """The modules of each program, by the name of its package."""
 

@@ -9,6 +9,8 @@ whatever the locale, text is split at spaces and tabs only, and a problem with y
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,26 +25,26 @@ with needs_torch("elmokit.compat.bilm"):
 
 from elmokit.compat.bilm_data import (
     Batcher,
+    BidirectionalLMDataset,
     InvalidNumberOfCharacters,
+    LMDataset,
     TokenBatcher,
     UnicodeCharsVocabulary,
     Vocabulary,
 )
-from elmokit.compat.bilm_datasets import BidirectionalLMDataset, LMDataset
-from elmokit.compat.bilm_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
+from elmokit.compat.bilm_tf_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
-from elmokit.formats.sidecars import find_vocabulary, given_or_found
+from elmokit.formats.sidecars import find_vocabulary, given_or_found, read_embeddings
 from elmokit.formats.tensor_rows import TensorRow, read_through
-from elmokit.formats.words import read_embeddings
 from elmokit.network.backends import never_compiled
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.from_arrays import load_arrays
-from elmokit.network.lstm import has_gaps
+from elmokit.network.lstm_module import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
+from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.hdf5 import create_hdf5
-from elmokit.storage.text_files import read_sentences
+from elmokit.storage.hdf5_files import create_hdf5
+from elmokit.storage.text_files import can_reread, read_sentences
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
 
@@ -302,12 +304,12 @@ def dump_token_embeddings(
         raise ConfigError(f"{weight_file} already holds its words' vectors: pass it itself as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
-    with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
-        table = file.create_dataset("embedding", (len(words), bilm.config.projection_dim), dtype="float32")
+    shape = (len(words), bilm.config.projection_dim)
+    with atomic_write(outfile, overwrite=True) as path, create_hdf5(path, 4 * prod(shape), 1) as file:
+        table = file.create_dataset("embedding", shape, dtype="float32")
         for start in range(0, len(words), WORDS_AT_ONCE):
             ids = torch.from_numpy(encode_tokens(words[start : start + WORDS_AT_ONCE], cnn.max_chars))
             table[start : start + len(ids)] = bilm.token_layer(ids).numpy()
-            check()
 
 
 def dump_bilm_embeddings(
@@ -343,15 +345,22 @@ def dump_bilm_embeddings(
     if cnn is None:  # warns about another word list than the model's own
         given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
-    with atomic_write(outfile, overwrite=True) as partial, create_hdf5(partial) as (file, check):
+    read = partial(read_sentences, dataset_file, like_bilm_tf=True)
+    # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
+    sentences = None if can_reread(dataset_file) else list(read())
+    lengths = [len(tokens) for tokens in (read() if sentences is None else sentences)]
+    config = model.bilm.config
+    n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(lengths)
+    with (
+        atomic_write(outfile, overwrite=True) as path,
+        create_hdf5(path, n_bytes, len(lengths), 16 * len(lengths)) as file,
+    ):
         number = 0
-        sentences = read_sentences(dataset_file, like_bilm_tf=True)
-        for some in read_ahead(sentences, max_items=1 if stateful else LINES_AT_ONCE):
+        for some in read_ahead(read() if sentences is None else sentences, max_items=1 if stateful else LINES_AT_ONCE):
             ops = model(batcher.batch_sentences(some))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
                 number += 1
-            check()
 
 
 def _reading_words(bilm: BiLM, path: str | Path) -> BiLM:

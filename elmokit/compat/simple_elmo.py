@@ -36,7 +36,7 @@ from elmokit.storage.text_files import expand_user, split_tokens
 from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
-Layers = Literal["average", "top", "all"]
+LayerChoice = Literal["average", "top", "all"]
 TOKENS_PER_SENTENCE = 32  # converts ``max_batch_size`` into tokens per batch
 
 
@@ -83,7 +83,7 @@ class ElmoModel:
     def __init__(self) -> None:
         self._warm: Elmo | None = None
         self._zero: Elmo | None = None
-        self._layers: Layers = "average"
+        self._layers: LayerChoice = "average"
         self._batch_tokens = 0
         self.batch_size: int | None = None
         self.vector_size: int | None = None
@@ -146,7 +146,11 @@ class ElmoModel:
         """Do nothing: vectors do not depend on earlier batches."""
 
     def get_elmo_vectors(
-        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: object = None
+        self,
+        texts: Iterable[Iterable[str]],
+        warmup: bool = True,
+        layers: LayerChoice | None = None,
+        session: object = None,
     ) -> NDArray[np.float32]:
         """Embed every token.
 
@@ -176,7 +180,11 @@ class ElmoModel:
         return vectors
 
     def get_elmo_vector_average(
-        self, texts: Iterable[Iterable[str]], warmup: bool = True, layers: Layers | None = None, session: object = None
+        self,
+        texts: Iterable[Iterable[str]],
+        warmup: bool = True,
+        layers: LayerChoice | None = None,
+        session: object = None,
     ) -> NDArray[np.float32]:
         """Compute the mean vector of each sentence's tokens; zero without tokens. See ``get_elmo_vectors``.
 
@@ -244,13 +252,13 @@ class ElmoModel:
         ]
 
     def _loaded(self, warmup: bool, layers: str) -> Elmo:
-        check_choice("layers", layers, get_args(Layers))
+        check_choice("layers", layers, get_args(LayerChoice))
         elmo = self._warm if warmup else self._zero
         if elmo is None:
             raise ModelNotFoundError("No model is loaded yet: call load(directory) first.")
         return elmo
 
-    def _embed(self, elmo: Elmo, texts: Sequence[Sequence[str]], layers: Layers) -> Iterator[NDArray[np.float32]]:
+    def _embed(self, elmo: Elmo, texts: Sequence[Sequence[str]], layers: LayerChoice) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors ``([layers,] tokens, dim)`` of each sentence, computed a few batches ahead."""
         return elmo.embed(iter(texts), layers=layers, batch_tokens=self._batch_tokens)
 

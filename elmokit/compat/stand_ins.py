@@ -6,10 +6,78 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from elmokit.compat import allennlp as elmo
+from elmokit.compat import allennlp_command as command
+from elmokit.compat import allennlp_common
+from elmokit.compat.allennlp_modules import DEFAULT_MODEL
+
+VERSION = "2.10.1"  # the version whose interface elmokit follows, for programs that ask
+
+
+def names_of(*sources: object) -> Callable[[str], dict[str, object]]:
+    """Return a function that looks up names, separated by spaces, in the first of these modules that has them."""
+
+    def look_up(names: str) -> dict[str, object]:
+        return {
+            name: next(getattr(source, name) for source in sources if hasattr(source, name)) for name in names.split()
+        }
+
+    return look_up
+
+
+_of = names_of(elmo, command, allennlp_common)
+_INDEXERS = _of("ELMoCharacterMapper ELMoTokenCharactersIndexer")
+_FUNCTIONS = _of("add_sentence_boundary_token_ids get_device_of remove_sentence_boundaries")
+
+ALLENNLP: dict[str, dict[str, object]] = {
+    "allennlp": {"__version__": VERSION},
+    "allennlp.commands": {},
+    # AllenNLP's two defaults are download addresses; here a published name, which needs no options file.
+    "allennlp.commands.elmo": {
+        **_of("ElmoEmbedder"),
+        "DEFAULT_OPTIONS_FILE": None,
+        "DEFAULT_WEIGHT_FILE": DEFAULT_MODEL,
+        "DEFAULT_BATCH_SIZE": 64,
+    },
+    "allennlp.commands.subcommand": _of("Subcommand"),
+    "allennlp.common": _of("FromParams Params Tqdm"),
+    "allennlp.common.checks": _of("ConfigurationError check_for_gpu"),
+    "allennlp.common.file_utils": _of("cached_path"),
+    "allennlp.common.params": _of("Params"),
+    "allennlp.common.tqdm": _of("Tqdm"),
+    "allennlp.common.util": _of("cleanup_global_logging lazy_groups_of pad_sequence_to_length prepare_global_logging"),
+    "allennlp.data": _of("Token"),
+    "allennlp.data.token_indexers": _of("ELMoTokenCharactersIndexer"),
+    "allennlp.data.token_indexers.elmo_indexer": _INDEXERS,
+    "allennlp.data.tokenizers": _of("Token"),
+    "allennlp.data.tokenizers.token": _of("Token"),  # 0.x
+    "allennlp.data.tokenizers.token_class": _of("Token"),  # from 1.0 on
+    "allennlp.modules": _of("Elmo ScalarMix"),
+    "allennlp.modules.elmo": {
+        **_of("Elmo _ElmoBiLm _ElmoCharacterEncoder batch_to_ids"),
+        # What the module imported, and programs import from there.
+        **_INDEXERS,
+        **_FUNCTIONS,
+        **_of("ConfigurationError ElmoLstm Params ScalarMix Token cached_path lazy_groups_of"),
+        "logger": logging.getLogger("allennlp.modules.elmo"),
+    },
+    "allennlp.modules.elmo_lstm": _of("ElmoLstm"),
+    "allennlp.modules.lstm_cell_with_projection": _of("LstmCellWithProjection"),
+    "allennlp.modules.scalar_mix": _of("ScalarMix"),
+    "allennlp.modules.token_embedders": _of("ElmoTokenEmbedder ElmoTokenEmbedderMultiLang"),
+    "allennlp.modules.token_embedders.elmo_token_embedder": _of("ElmoTokenEmbedder"),
+    "allennlp.modules.token_embedders.elmo_token_embedder_multilang": _of("ElmoTokenEmbedderMultiLang"),
+    "allennlp.nn": {},
+    "allennlp.nn.util": _FUNCTIONS | _of("get_lengths_from_binary_sequence_mask"),
+}
+"""The names in each module of AllenNLP; a package comes before its modules."""
+
 
 Provided = Mapping[str, Mapping[str, object]]
 """The names in each module of a program; a package comes before its modules."""

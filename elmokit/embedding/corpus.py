@@ -7,24 +7,28 @@ Memory holds a few batches and the text of a pool.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from elmokit.embedding.batch_embedder import BatchEmbedder, describe_work, write_chunks
-from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_planned_batch
+from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import (
     DatasetNames,
     OutputFormat,
     StoredDtype,
     VectorFileLayout,
+    as_stored,
+    output_format,
     stored_dtype,
 )
-from elmokit.embedding.outputs.table import output_format
 from elmokit.embedding.outputs.writer import (
     ResumableWriter,
     check_disk_space,
@@ -34,11 +38,12 @@ from elmokit.embedding.outputs.writer import (
 )
 from elmokit.embedding.reading import Corpus
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.embedding.threads import BackgroundWriter
-from elmokit.engine.layer_selection import Layers
+from elmokit.engine.layer_selection import Layers, plain_layers
+from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration, seconds_per_unit
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
+from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
 
 WRITES_BEHIND = 1
@@ -102,20 +107,22 @@ def embed_file(
         output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
-        dtype: The type of the stored numbers. "float16" halves the file.
-        use_sentence_keys: In HDF5, name the datasets by the text of the sentence instead of its line number.
-        forget_sentences: Do not store the sentences. In HDF5 they are ``sentence_to_index``, which maps each sentence
-            to its number. A sentence that occurs on several lines is mapped to the last, as in AllenNLP. Datasets named
-            by sentences need no map. In other formats the sentences are ``tokens``.
-        include_sentence_indices: In HDF5, also store that map as ``sentence_indices``, its name in early tutorials.
-        strict: Raise an error if a line is blank.
-        fasta: The source holds proteins in FASTA format: each residue is a token, and proteins are named by identifier.
+        dtype: Type of the stored numbers. "float16" halves the file.
+        use_sentence_keys: In HDF5, name the datasets by their sentences instead of line numbers.
+        forget_sentences: Do not store the sentences (in HDF5, their map to line numbers). In HDF5 they are
+            ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on several lines is
+            mapped to the last, as in AllenNLP. Datasets named by sentences need no map. In other formats the sentences
+            are ``tokens``.
+        include_sentence_indices: In HDF5, store the map from sentences to numbers under its old name,
+            ``sentence_indices``, too.
+        strict: Refuse blank lines, which otherwise become empty rows.
+        fasta: The text is in FASTA format: each residue is a token, and sequences are named by identifier.
         tokenize: Splits a line into tokens.
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
-        batch_tokens: Positions per batch, as in :meth:`Elmo.embed`.
-        batch_size: Sentences per batch if ``elmo.start`` is "stateful".
+        batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
+        batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called once, before computing, with a line that says how much there is to do, how large the output will
@@ -238,3 +245,234 @@ def _embed_pools(
             background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
             first += len(pool)
     return n_skipped_tokens
+
+
+N_TRIALS = 5
+TRIAL_TOKENS = 1000
+"""Tokens of each trial at most."""
+MAX_TRIAL_SHARE = 0.05
+"""All trials together embed at most this share of the text."""
+MIN_TOKENS_FOR_TRIAL = 20_000  # shorter texts take seconds
+
+Pool = list[list[str]]
+"""Consecutive sentences that are read together, and then batched by length."""
+
+
+class VectorChunk(NamedTuple):
+    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
+
+    offset: int
+    """Where the vectors of the sentence begin in the file."""
+    n_tokens: int
+    """The number of tokens of the chunk."""
+    n_rows: int
+    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
+    first_row: int
+    """The position of the chunk's first vector in the sentence."""
+    vectors: Vectors
+    """``(rows, dim)`` or ``(layers, rows, dim)``."""
+
+
+class BatchEmbedder:
+    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
+
+    def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
+        self.pooler: SentenceEmbedder | None = None
+        layers = plain_layers(layers)
+        if isinstance(elmo, SentenceEmbedder):
+            if layers != "all":
+                raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own.")
+            self.pooler, layers = elmo, elmo.pooling.layers
+            elmo = elmo.elmo
+        if isinstance(inside := getattr(elmo, "elmo", None), Elmo):  # an ElmoModule, for which PyTorch is not imported
+            elmo = inside
+        check_elmo(elmo)
+        self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
+        elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
+        self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a vector."""
+        return self.elmo.output_dim if self.pooler is None else self.pooler.dim
+
+    @property
+    def stored_layers(self) -> tuple[int, ...] | None:
+        """The numbers of the layers of an output; None if a token or sentence has one vector ``(dim,)``."""
+        if self.pooler is not None:
+            return None
+        if self.layers == "all":
+            return tuple(range(self.elmo.n_layers))
+        return None if isinstance(self.layers, (str, int)) else tuple(self.layers)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the vectors of all layers depend on."""
+        settings = vector_settings(self.elmo.model, self.elmo.start)
+        if self.elmo.mix is not None:
+            # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
+            settings["model"] += f"-{self.elmo.mix.checksum:08x}"
+        return settings
+
+    def read_pools(self, sentences: Iterable[list[str]]) -> Iterator[Pool]:
+        """Yield the sentences in pools, from which batches are planned."""
+        # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
+        # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
+        # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
+        return read_ahead(
+            sentences,
+            max_tokens=READ_AHEAD_BATCHES * self.batch_tokens if self.state is None else None,
+            max_items=None if self.state is None else self.batch_size,
+        )
+
+    def plan(self, pool: Pool) -> list[list[int]]:
+        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
+        if self.state is not None:
+            return [list(range(len(pool)))]
+        return plan_batches(list(map(len, pool)), self.batch_tokens)
+
+    def compute(self, pool: Pool, offsets: list[int], batch: list[int]) -> Iterator[list[VectorChunk]]:
+        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that.
+
+        ``offsets`` says where in the file the vectors of each sentence of the pool begin.
+        """
+        sentences: list[Sequence[str]] = [pool[row] for row in batch]
+        if self.pooler is not None:
+            sentences = [self.pooler.fold(tokens) for tokens in sentences]
+        if self.state is not None:
+            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
+            self.state = self.state.with_first_rows(after)
+            computed: Iterable[list[Vectors]] = [vectors]
+        else:
+            computed = embed_planned_batch(self.elmo, sentences, self.layers)
+        if self.pooler is not None:
+            pooled = self.pooler.pool_planned_batch(sentences, computed)
+            yield [
+                VectorChunk(offsets[row], len(pool[row]), 1, 0, vector[None])
+                for row, vector in zip(batch, pooled, strict=True)
+            ]
+            return
+        first_row = 0
+        for vectors in computed:
+            yield [
+                VectorChunk(offsets[row], array.shape[-2], len(pool[row]), first_row, array)
+                for row, array in zip(batch, vectors, strict=True)
+            ]
+            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
+
+
+def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: StoredDtype) -> None:
+    """Write the vectors of a batch to where they belong."""
+    for chunk in chunks:
+        vectors = as_stored(chunk.vectors, dtype)
+        if vectors.shape[-2] == chunk.n_rows:
+            writer.write_vectors(chunk.offset, vectors)
+            continue
+        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
+        layers = vectors.reshape(-1, *vectors.shape[-2:])
+        token_bytes = layers.shape[-1] * layers.itemsize
+        for number, layer in enumerate(layers):
+            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
+
+
+def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, writer: ResumableWriter) -> str:
+    """Say in one line how much there is to do, how large the output will be, how long it will take, in which precision.
+
+    To measure the speed, the first tokens of the text are embedded, unless there is little to do.
+    """
+    text, n_done = writer.progress.text, writer.progress.n_tokens
+    line = f"{count_of(text.n_sentences, 'sentence')}, {count_of(text.n_tokens, 'token')}"
+    if n_done:
+        line += f", {n_done:,} already done"
+    line += f"; {output} will take {size}"
+    if (n_left := text.n_tokens - n_done) >= MIN_TOKENS_FOR_TRIAL:
+        seconds = _seconds_per_token(embedder, n_left, writer.read_tokens())
+        line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
+    return f"{line}; computed in {embedder.elmo.model.network.computation()}"
+
+
+def _seconds_per_token(embedder: BatchEmbedder, n_left: int, sentences: Iterable[list[str]]) -> float:
+    elmo, layers = embedder.elmo, embedder.layers
+    trials = list(_trials(sentences, min(TRIAL_TOKENS, int(n_left * MAX_TRIAL_SHARE) // N_TRIALS)))
+
+    def run(trial: list[list[str]]) -> int:
+        elmo.embed(trial, layers=layers, batch_tokens=embedder.batch_tokens)
+        return sum(map(len, trial))
+
+    run(trials[0][:1])  # the first call compiles and packs; that happens only once
+    return seconds_per_unit(partial(run, trial) for trial in trials)
+
+
+def _trials(sentences: Iterable[list[str]], n_tokens: int) -> Iterator[list[list[str]]]:
+    """Cut trials of some tokens from the start of a text, which may be shorter."""
+    trial: list[list[str]] = []
+    n_trials, n_left = 0, n_tokens
+    for sentence in sentences:
+        tokens = sentence[:n_left]
+        if tokens:
+            trial.append(tokens)
+            n_left -= len(tokens)
+        if not n_left:
+            yield trial
+            trial, n_trials, n_left = [], n_trials + 1, n_tokens
+        if n_trials == N_TRIALS:
+            return
+    if trial:
+        yield trial
+
+
+Item = TypeVar("Item")
+
+
+class BackgroundWriter(Generic[Item]):
+    """A context manager that passes items in order to a function in a thread; up to ``n`` items may wait.
+
+    An exception of the function is raised by a later :meth:`put`, or at the end of the block; later items are dropped.
+    If the block ends without an exception, all items have been handled. However it ends, also by another Ctrl-C, no
+    item is being handled any more, so that the files it is written to can be closed.
+    """
+
+    def __init__(self, handle: Callable[[Item], None], n: int) -> None:
+        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(n)  # a slow disk must not fill the memory
+        self._handle = handle
+        self._error: BaseException | None = None
+        self._is_dropping = False
+        # `Thread.join` cannot be called again after Ctrl-C: it then takes a running thread for one that has ended.
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> BackgroundWriter[Item]:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
+        self._is_dropping = self._is_dropping or kind is not None
+        try:
+            self._items.put(None)
+            self._ended.wait()
+        finally:
+            self._is_dropping = True
+            while not self._ended.is_set():
+                with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
+                    self._ended.wait()
+        if kind is None and self._error is not None:
+            raise self._error
+
+    def put(self, item: Item) -> None:
+        """Pass an item on. Blocks while ``n`` items are waiting."""
+        self._room.acquire()
+        if self._error is not None:
+            raise self._error
+        self._items.put(item)
+
+    def _run(self) -> None:
+        while (item := self._items.get()) is not None:
+            self._room.release()
+            # No later write follows a failed one: a journal must not count them.
+            if not self._is_dropping:
+                try:
+                    self._handle(item)
+                except BaseException as error:
+                    self._error, self._is_dropping = error, True
+        self._ended.set()

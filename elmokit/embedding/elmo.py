@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
@@ -51,14 +53,14 @@ class Elmo:
     the batch or the order. ("Warm" is a start state that is stored with the model, or else the state after an
     empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
 
-    If the model has an alignment (:func:`elmokit.align`), all vectors are in the space of the model it was aligned to.
+    If the model has an alignment (``recipes/align.py``), all vectors are in the space of the model it was aligned to.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
         start: The LSTM state that each sentence starts from. "warm": the model's start state. "zero": all zeros, from
-            which some models never recover, because training passes the state on (see ``reset_state`` of
-            :func:`elmokit.train`). "stateful": the state of the same batch row after the previous batch, as in bilm-tf
-            and AllenNLP; the first batch starts from zeros.
+            which some models never recover, because their training passed the state on (the recipe ``modern`` also
+            trains from zeros). "stateful": the state of the same batch row after the previous batch, as in bilm-tf and
+            AllenNLP; the first batch starts from zeros.
         token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
             disables the cache.
 
@@ -85,9 +87,9 @@ class Elmo:
         _ = model.network  # reads the weights now, so that damaged ones are noticed here
         # "stateful" also starts from zero: there is no sentence before the first one.
         self.start_state = start_state(model, "warm" if start == "warm" else "zero")
+        """The LSTM state that every sentence starts from, of one row."""
         if start == "warm":
             note_start(model)
-        """The LSTM state that every sentence starts from, of one row."""
 
     def __repr__(self) -> str:
         """Say what it is. The precision is the lowest that is accepted."""
@@ -117,14 +119,15 @@ class Elmo:
             path_or_name: An elmokit model directory; a directory or archive with options and HDF5 weights; or an HDF5
                 file; each as a path or an http(s) address. Or a published name such as "original"; "owner/name" on the
                 Hugging Face Hub; or None for the small English model in the package.
-            options: Path or address of the options file of an HDF5 file. Needed only if it is not next to the weights.
-            token_embeddings: Path of an HDF5 file of precomputed token vectors, one row per word of ``vocabulary``.
-            vocabulary: Path of a word list, for ``token_embeddings`` or for a word-input model.
-            start, token_cache_mib: See :class:`Elmo`.
-            precision: The lowest precision in which LSTM weights may be computed: "float32", "bfloat16", "int8" or
-                "int7". Lower precision is faster and slightly less exact (docs/how-to/speed.md). None leaves the
-                model's own: float32, unless its files name another one.
-            device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
+            options: The options file of an HDF5 file, if it is not next to the weights. A path or an address.
+            token_embeddings: HDF5 file of precomputed token vectors, one row per word of the vocabulary.
+            vocabulary: Word list of precomputed token vectors, or of a word-input model.
+            start: LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state
+                after the previous batch, as in AllenNLP; vectors then depend on preceding lines. See :class:`Elmo`.
+            token_cache_mib: See :class:`Elmo`.
+            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
+                model's own, which is int8 for en-mini. See docs/how-to/speed.md.
+            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
@@ -255,8 +258,6 @@ class Elmo:
             >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
         if tokenize is not False:
-            from elmokit.embedding.raw_text import embed_joined, split_raw  # here, because most callers have tokens
-
             language = "en" if tokenize is True else tokenize
             embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
             joined = embed_joined(split_raw(sentences, language), embed)
@@ -294,58 +295,6 @@ class Elmo:
         assert after is not None
         return vectors, after
 
-    def embed_document(
-        self, tokens: Sequence[str], *, layers: Layers = "all", chunk_tokens: int | None = None
-    ) -> Iterator[Vectors]:
-        """Compute the vectors of one text of any length, chunk by chunk, in constant memory.
-
-        The vectors are those that :meth:`embed` returns for the whole text as one sentence.
-
-        Args:
-            tokens: The text.
-            layers: As in :meth:`embed`.
-            chunk_tokens: Tokens per chunk; 4,096 by default.
-
-        Returns:
-            Arrays ``(layers, tokens, dim)`` or ``(tokens, dim)``, to be joined along the tokens.
-
-        Raises:
-            TextError: The text is not a list of strings.
-            ConfigError: A layer does not exist, or a mix is requested that normalizes over the whole text.
-
-        Example:
-            >>> total = sum(chunk.sum(axis=0) for chunk in elmo.embed_document(book, layers="top"))
-        """
-        selection = self._select(layers)
-        chunk_tokens = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
-        check_at_least("chunk_tokens", chunk_tokens, 1)
-        # Chunks are mixed one at a time, when the statistics of the others are not known yet.
-        if selection.needs_whole_batch:
-            raise ConfigError("A scalar mix with layer_norm=True needs the whole text in memory.")
-        return self._embed_in_chunks(check_sentence(tokens), selection, chunk_tokens)
-
-    def embed_planned_batch(
-        self, sentences: Sequence[Sequence[str]], layers: Layers = "all"
-    ) -> Iterator[list[Vectors]]:
-        """Compute the vectors of one batch of :func:`~elmokit.text.batching.plan_batches`.
-
-        For callers that plan batches themselves and write results as they come (``embedding/batch_embedder.py``).
-
-        Args:
-            sentences: The sentences of the batch.
-            layers: As in :meth:`embed`.
-
-        Yields:
-            Once, one array per sentence. Or, for the single sentence of a batch that is too long to be computed at
-            once, lists of one array: the vectors of its chunks in order.
-        """
-        selection = self._select(layers)
-        if _needs_chunks(sentences, selection):
-            for chunk in self._embed_in_chunks(check_sentence(sentences[0]), selection, CHUNK_TOKENS):
-                yield [chunk]
-        else:
-            yield self._run(sentences, self.start_state, selection)[0]
-
     def _embed(
         self, sentences: Iterator[Sequence[str]], selection: LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
@@ -369,25 +318,21 @@ class Elmo:
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
 
     def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
-        # Chunk by chunk, so that intermediate activations are never all in memory.
         # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
         vectors, stop = np.empty(0, np.float32), 0
-        for chunk in self._embed_in_chunks(check_sentence(sentence), selection, CHUNK_TOKENS):
+        for chunk in self._embed_in_chunks(sentence, selection):
             if not stop:
                 vectors = np.empty((*chunk.shape[:-2], len(sentence), chunk.shape[-1]), np.float32)
             first, stop = stop, stop + chunk.shape[-2]
             vectors[..., first:stop, :] = chunk
         return vectors
 
-    def _embed_in_chunks(
-        self, sentence: Sequence[str], selection: LayerSelection, chunk_tokens: int
-    ) -> Iterator[Vectors]:
-        from elmokit.embedding.long_text import read_in_chunks  # here, because few texts are that long
-
-        positions = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
+    def _embed_in_chunks(self, sentence: Sequence[str], selection: LayerSelection) -> Iterator[Vectors]:
+        # Intermediate activations are never all in memory.
+        positions = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
         # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
         # Excluding the last position as an edge leaves no chunk of </S> alone.
-        edges = [0, *range(1 + chunk_tokens, len(positions) - 1, chunk_tokens), len(positions)]
+        edges = [0, *range(1 + CHUNK_TOKENS, len(positions) - 1, CHUNK_TOKENS), len(positions)]
 
         def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
             # Each distinct token is computed once per chunk: in a long text most tokens are repetitions.
@@ -440,6 +385,19 @@ class Elmo:
         return select_layers(layers, self.n_layers, self.mix, self.model.source_name or "this model")
 
 
+def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: Layers) -> Iterator[list[Vectors]]:
+    """Yield the vectors of one batch of ``plan_batches`` as they come.
+
+    That is once one array per sentence. Or, for the single sentence of a batch that is too long to be computed at once,
+    lists of one array: the vectors of its chunks in order.
+    """
+    selection = elmo._select(layers)
+    if _needs_chunks(sentences, selection):
+        yield from ([chunk] for chunk in elmo._embed_in_chunks(sentences[0], selection))
+    else:
+        yield elmo._run(sentences, elmo.start_state, selection)[0]
+
+
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
     # A sentence that is too long to be computed at once is alone in its planned batch.
     return is_long(len(batch[0])) and not selection.needs_whole_batch
@@ -450,3 +408,89 @@ def check_elmo(elmo: object) -> None:
     if not hasattr(elmo, "embed"):
         given = f"the name {str(elmo)!r}" if isinstance(elmo, str | Path) else f"one of type {type(elmo).__name__}"
         raise ConfigError(f"Expected an Elmo, but got {given}. Create one with Elmo.from_pretrained or Elmo(model).")
+
+
+def read_in_chunks(
+    network: Network,
+    vectors_of: Callable[[int, int], tuple[Floats, Ids]],
+    edges: Sequence[int],
+    start: State,
+    wanted: Sequence[int],
+) -> Iterator[Floats]:
+    """Yield the layers ``(wanted, chunk, output_dim)`` of each chunk of one text.
+
+    Args:
+        network: The network.
+        vectors_of: Returns token vectors ``(words, projection_dim)``, and for each of the positions ``[start, stop)``
+            the row of its own.
+        edges: The first position of each chunk, then the length of the text.
+        start: The state that both directions start from, for one row.
+        wanted: The numbers of the layers.
+    """
+    chunks = list(pairwise(edges))
+    read_backward = network.config.read_backward
+
+    def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
+        vectors, words = chunk
+        (computed,), after = network.direction(
+            direction, NetworkInput(vectors, words, np.array([len(words)]), state), layers
+        )
+        return computed, after
+
+    # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
+    # the state after it.
+    backward_states: list[State] = []
+    if read_backward[-1]:
+        # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
+        # the text.
+        state = start
+        for first, stop in reversed(chunks):
+            backward_states.append(state)
+            if first > edges[0]:
+                _, state = read(len(read_backward) - 1, vectors_of(first, stop), state, ())
+    state = start
+    for first, stop in chunks:
+        chunk = vectors_of(first, stop)
+        directions: list[Floats] = []
+        for number, backward in enumerate(read_backward):
+            if backward:
+                # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each
+                # state is freed once it has been used.
+                layers, _ = read(number, chunk, backward_states.pop(), wanted)
+            else:
+                layers, state = read(number, chunk, state, wanted)
+            directions.append(layers)
+        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
+        yield np.concatenate(directions, axis=-1)
+
+
+Embed = Callable[[Iterator[Sequence[str]]], Any]
+"""Maps tokenized sentences to their vectors, ``(..., tokens, dim)``."""
+
+
+def split_raw(texts: Iterable[Any], language: str) -> Iterator[list[list[str]]]:
+    """Return the tokenized sentences of each raw text; the language is checked before the first one is read."""
+    from elmokit.text.tokenize import text_splitter, tokenize  # here, because most callers have tokens
+
+    text_splitter(language)
+    return (tokenize(text, language) for text in ([texts] if isinstance(texts, str) else texts))
+
+
+def embed_joined(texts: Iterable[Sequence[Sequence[str]]], embed: Embed) -> Iterator[Floats]:
+    """Yield the vectors of texts, each a list of tokenized sentences."""
+    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
+
+    def read() -> Iterator[Sequence[str]]:
+        for text in texts:
+            sentences = text or [[]]
+            counts.append(len(sentences))
+            yield from sentences
+
+    vectors = embed(read())
+
+    def join() -> Iterator[Floats]:
+        for first in vectors:
+            rest = list(islice(vectors, counts.popleft() - 1))
+            yield np.concatenate([first, *rest], axis=-2) if rest else first
+
+    return join()

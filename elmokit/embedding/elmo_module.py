@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from elmokit.config import check_at_least
 from elmokit.embedding.elmo import Elmo, Start, Vectors
-from elmokit.engine.layer_alignment import LayerAlignment
-from elmokit.engine.layer_selection import Layers
+from elmokit.engine.layer_selection import LayerAlignment, Layers
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
-from elmokit.network.lstm import check_no_gaps
+from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
 from elmokit.network.tensors import tensor_of
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
@@ -42,7 +41,7 @@ class ElmoOutput(NamedTuple):
 
 
 class AlignmentModule(nn.Module):
-    """The maps of a :class:`~elmokit.engine.layer_alignment.LayerAlignment` as buffers, which no optimizer changes.
+    """The maps of a :class:`~elmokit.engine.layer_selection.LayerAlignment` as buffers, which no optimizer changes.
 
     They share the memory of its arrays, unless these are read-only.
     """

@@ -13,14 +13,13 @@ from elmokit.config import to_dict
 from elmokit.engine.softmax import softmax_precision
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.words import CachedModel
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:
     """Return a hash, 32 hexadecimal digits, of everything in a model that the layers of a sentence depend on.
 
     Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
-    their :class:`~elmokit.engine.computation.Computation` is the same too, else the same up to rounding. It does not
+    their :class:`~elmokit.engine.precision.Computation` is the same too, else the same up to rounding. It does not
     depend on the machine, so a task model that was trained on one recognizes its biLM on another.
     """
     digest = hashlib.blake2b(digest_size=16)
@@ -34,11 +33,10 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
-    if isinstance(model, CachedModel):
-        digest.update(json.dumps(model.rows).encode("utf-8", "surrogatepass"))
     more: dict[str, Floats] = {}
-    if isinstance(model, CachedModel):
-        more["token_layer.vectors"] = model.table
+    if model.token_table is not None:
+        digest.update(json.dumps(model.token_table.rows).encode("utf-8", "surrogatepass"))
+        more["token_layer.vectors"] = model.token_table.vectors
     if start == "warm" and model.start_state is not None:
         more |= {"start_hidden": model.start_state.hidden, "start_cell": model.start_state.cell}
     if model.alignment is not None:
@@ -56,16 +54,12 @@ def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
     settings = vector_settings(model, start)
     softmax = softmax_precision(settings["device"], model.precision)
-    return settings | {"model": prediction_fingerprint(model, start), "softmax": softmax}
-
-
-def prediction_fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """Return a hash of all that a model's probabilities depend on: layers, softmax (or that it has none) and words."""
-    digest = hashlib.blake2b(fingerprint(model, start).encode(), digest_size=16)
+    # Of the layers, the softmax (or that it has none) and the words.
+    digest = hashlib.blake2b(settings["model"].encode(), digest_size=16)
     words = None if model.vocabulary is None else model.vocabulary.words
     digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
     _add_arrays(digest, {} if model.softmax is None else model.softmax.arrays)
-    return digest.hexdigest()
+    return settings | {"model": digest.hexdigest(), "softmax": softmax}
 
 
 def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None:

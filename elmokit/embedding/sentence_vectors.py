@@ -14,15 +14,14 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_choice
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo
-from elmokit.embedding.raw_text import embed_joined, split_raw
+from elmokit.config import check_at_least, check_choice
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
 from elmokit.engine.token_cache import TokenCache
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 
 PoolingName = Literal["mean", "sif", "whitened", "trained"]
@@ -30,6 +29,9 @@ PoolingName = Literal["mean", "sif", "whitened", "trained"]
 
 FIT_SENTENCES = 1024
 """Sentences whose vectors are in memory at a time while a whitening is fitted."""
+RANK_TOLERANCE = 1e-6
+"""Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
+halves are equal."""
 N_CACHED_WORDS = 65536
 """Words whose probabilities are kept."""
 PLAIN_QUOTES = {"``": '"', "''": '"'}
@@ -125,7 +127,7 @@ class SentenceEmbedder:
             name, remedy = "whitening", "Fit one with: elmokit convert MODEL OUT --whiten TEXT"
         elif pooling == "trained":
             linear_map = elmo.model.sentence_head
-            name, remedy = "head", "Train one with: elmokit sentence-head PAIRS --model MODEL --out OUT"
+            name, remedy = "head", "Train one with recipes/sentence_head.py"
         else:
             chosen = SentencePooling(pooling) if layers is None else SentencePooling(pooling, layers)
             return cls(elmo, chosen, word_counts)
@@ -252,12 +254,12 @@ class SentenceEmbedder:
     def pool_planned_batch(
         self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
     ) -> list[NDArray[np.float32]]:
-        """Combine the vectors of :meth:`Elmo.embed_planned_batch` as they come.
+        """Combine the vectors of a batch as they come.
 
         Args:
             sentences: The sentences of the batch, as :meth:`fold` returns them.
-            batches: What that method yields: one list with the vectors of all sentences; or lists of one array, the
-                chunks of a single long sentence.
+            batches: One list with the vectors of all sentences; or lists of one array, the chunks of a single long
+                sentence.
 
         Returns:
             One vector ``(dim,)`` per sentence.
@@ -342,7 +344,7 @@ class SentenceEmbedder:
         means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
-        self.linear_map = self.elmo.model.whitening = Whitening.fit(batches, self.pooling, n_components)
+        self.linear_map = self.elmo.model.whitening = fit_whitening(batches, self.pooling, n_components)
         return self
 
     def weight(self, token: str) -> float:
@@ -357,21 +359,13 @@ class SentenceEmbedder:
         weights = np.array([self.weight(token) for token in tokens])
         if self._probability is not None:
             weights *= words_only(tokens)
-        with np.errstate(over="ignore"):
-            rounded = weights.astype(np.float32)
-            total = rounded.sum()
-        if not len(tokens):
-            return rounded
-        if np.finfo(np.float32).tiny <= total < np.inf:
-            return np.asarray(rounded / total)
-        # float32 cannot hold the sum, and float64 may.
-        largest = weights.max()
-        if not (0 < largest < np.inf and (weights >= 0).all()):
+        rounded = weights.astype(np.float32)
+        total = rounded.sum()
+        if len(tokens) and not 0 < total < np.inf:
             raise ConfigError(
                 "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing."
             )
-        weights /= largest
-        return np.asarray(weights / weights.sum(), np.float32)
+        return np.asarray(rounded / total) if len(tokens) else rounded
 
     def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
         weights = self._shares(tokens)
@@ -448,3 +442,43 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
     return functools.lru_cache(N_CACHED_WORDS)(
         lambda word: max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))
     )
+
+
+def fit_whitening(
+    batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
+) -> Whitening:
+    """Estimate the whitening from mean vectors of sentences, in one pass.
+
+    Args:
+        batches: Arrays ``(n, dim)``. Only sums over them are kept.
+        pooling: How they were made.
+        n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
+
+    Raises:
+        TextError: There are fewer than two vectors, or they are all equal.
+        ConfigError: ``n_components`` is not a whole number above 0, or the vectors vary in fewer directions.
+    """
+    check_at_least("n_components", n_components, 1, optional=True)
+    n, total, products = 0, np.zeros(()), np.zeros(())
+    for batch in batches:
+        # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
+        rows = batch.astype(np.float64)
+        n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
+    mean = total / max(n, 1)
+    variances, directions = np.linalg.eigh(np.atleast_2d(products / max(n, 1) - np.outer(mean, mean)))
+    variances, directions = variances[::-1], directions[:, ::-1]  # largest first
+    n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
+    if not n_varying:
+        raise TextError(
+            f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
+        )
+    n_components = n_varying if n_components is None else n_components
+    if n_components > n_varying:
+        raise ConfigError(
+            f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions."
+        )
+    # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
+    kept = directions[:, :n_components]
+    kept = kept * np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(n_components)])
+    projection = kept / np.sqrt(variances[:n_components])
+    return Whitening(pooling, mean.astype(np.float32), projection.astype(np.float32))

@@ -40,7 +40,6 @@ class InstructionsError(ElmoError):
     """An instruction set that the compiler does not know, or that the system does not permit."""
 
 
-@functools.cache
 def load_library() -> Library | None:
     """Return the library, compiled if necessary; None if that is impossible (``why_unavailable`` has the reason)."""
     return _load()[0]
@@ -48,7 +47,6 @@ def load_library() -> Library | None:
 
 def why_unavailable() -> str:
     """Return why there is no native library; an empty string if there is one."""
-    load_library()
     return _load()[1]
 
 
@@ -88,7 +86,7 @@ def _packaged_file(name: str, instructions: InstructionSet) -> Path | None:
 def _packaged(name: str, instructions: InstructionSet) -> Library | None:
     """Load the library that a wheel carries; None if there is none."""
     path = _packaged_file(name, instructions)
-    return None if path is None else _permitted(Library(path, name, header_text()))
+    return None if path is None else _opened(path, name)
 
 
 @functools.cache
@@ -116,11 +114,12 @@ def _compiled(name: str, instructions: InstructionSet) -> Library:
         ) from None
     except subprocess.TimeoutExpired as error:
         raise ElmoError(str(error)) from None
-    return _permitted(library)
+    return library
 
 
-def _permitted(library: Library) -> Library:
-    """Return a library whose instructions this process may use; raise an ``InstructionsError`` for others."""
+def _opened(path: Path, name: str) -> Library:
+    """Load a library whose instructions this process may use; raise an ``InstructionsError`` for others."""
+    library = Library(path, name, header_text())
     if not library.is_permitted_here:
         raise InstructionsError(f"the system does not permit the instructions {library.instructions} in this process")
     return library
@@ -134,14 +133,16 @@ def _cache_directory() -> Path:
     directory.parent.mkdir(0o700, parents=True, exist_ok=True)
     directory.mkdir(0o700, exist_ok=True)
     directory = directory.resolve()
-    status = directory.stat()
-    is_safe = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    for parent in map(Path.stat, directory.parents if is_safe else ()):
-        # In a directory with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
-        is_closed = parent.st_mode & stat.S_ISVTX or not parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        is_safe = bool(is_safe and is_closed and parent.st_uid in (0, os.geteuid()))
-    if not is_safe:
+    status, parents = directory.stat(), [parent.stat() for parent in directory.parents]
+    # In a directory with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
+    are_open = any(parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX for parent in parents)
+    owners = {parent.st_uid for parent in parents}
+    if are_open or status.st_uid != os.geteuid() or not owners <= {0, os.geteuid()}:
         raise OutputError(f"other users can use {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours.")
+    if status.st_mode & 0o077:  # a group, by its umask, may have put libraries there
+        directory.chmod(0o700)
+        for library in directory.glob("*.so"):  # not the directories in which other processes compile at this moment
+            library.unlink(missing_ok=True)
     return directory
 
 
@@ -158,4 +159,4 @@ def _compiled_in(directory: Path, name: str, instructions: InstructionSet) -> Li
             compile_sources(output, instructions, BUILD_SECONDS)
             sync(output)
             output.replace(path)
-    return Library(path, name, header_text())
+    return _opened(path, name)

@@ -11,12 +11,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from elmokit.engine import compiler
-from elmokit.engine.computation import Computation, engine_computation
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import Network, NetworkInput, token_rows
-from elmokit.engine.precision import BackendRequest, Precision
+from elmokit.engine.precision import BackendRequest, Computation, Precision, engine_computation
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import TokenLayer

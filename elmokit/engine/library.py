@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.computation import Kernels
-from elmokit.engine.config import Shape
-from elmokit.engine.precision import NAMES, Precision
+from elmokit.engine.architecture import Shape
+from elmokit.engine.precision import NAMES, Kernels, Precision
 from elmokit.engine.state import Floats
 
 UNKNOWN_IDS = "ids contains numbers that the model has no character or word for."

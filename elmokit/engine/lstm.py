@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import NetworkInput, check_batch, check_direction, read_weights
 from elmokit.engine.precision import Precision

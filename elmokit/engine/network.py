@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.computation import Computation
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.library import WRONG_SIZES, check_array
+from elmokit.engine.precision import Computation
 from elmokit.engine.state import Floats, Ids, State
 
 
@@ -110,9 +110,12 @@ def read_weights(
 ) -> dict[str, NDArray[Any]]:
     """Read the weights of a part of a model, each once, by their names without the prefix."""
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
-    # AllenNLP's LSTM layers have a projection even where the sizes are equal.
+    # AllenNLP's layers have a projection even where the sizes are equal.
+    dim = config.projection_dim
     if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
-        shapes["projection"] = (config.projection_dim, config.hidden_dim)
+        shapes["projection"] = (dim, config.hidden_dim)
+    elif prefix == "token_layer." and "projection.weight" not in shapes and f"{prefix}projection.weight" in arrays:
+        shapes |= {"projection.weight": (dim, dim), "projection.bias": (dim,)}
     weights = {}
     for name, shape in shapes.items():
         if not name.startswith(without):

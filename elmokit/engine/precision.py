@@ -1,9 +1,9 @@
-"""The precisions that a model can be computed in: one table, and who chooses."""
+"""The precisions that a model can be computed in: one table, who chooses, and what stores and files record."""
 
 from __future__ import annotations
 
 import os
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from elmokit.config import check_choice
 from elmokit.errors import SettingError
@@ -59,3 +59,95 @@ def requested_backend(precision: Precision | None = None) -> BackendRequest:
         if override == request:
             return request
     raise SettingError(VARIABLE, f"is {override!r}; it must be one of auto, {', '.join(REQUESTS)}.")
+
+
+Backend = str
+"""What computes a layer: a name in :data:`NATIVE`, or "reference" for the plain formulas in NumPy or PyTorch."""
+NATIVE: dict[Backend, Precision] = {
+    "native" if precision == "float32" else f"native-{precision}": precision for precision in PRECISIONS
+}
+"""The backends that are C functions, with the precision of their packed weights."""
+
+
+class Kernels(NamedTuple):
+    """What computes a model without gradients. Equal kernels compute equal bits."""
+
+    token_layer: Precision
+    """The precision of the token layer; it may be more precise than the requested one, where that is faster."""
+    lstm: Precision
+    """The precision of the LSTM layers, likewise."""
+    instructions: str
+    """The instruction set of the C functions; without them, the version of NumPy."""
+
+
+class LayerKernel(NamedTuple):
+    """What computes a layer when no gradient is needed."""
+
+    backend: Backend
+    precision: Precision  # of the weights
+    instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
+
+
+PLAIN_KERNEL = LayerKernel("reference", "float32", None)
+
+
+def native_kernel(instructions: str, precision: Precision) -> LayerKernel:
+    """Return the kernel of the C functions of an instruction set for a precision."""
+    (backend,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
+    return LayerKernel(backend, precision, instructions)
+
+
+class Computation(NamedTuple):
+    """What computes all layers of a model when no gradient is needed.
+
+    A model gives the same bits wherever its computation is the same. Different instruction sets differ in the last
+    bits of float32, and in far more of the lower precisions, because some of them round inputs too.
+    """
+
+    device: str
+    """The type of the device, such as "cpu"."""
+    instructions: str | None
+    """The instruction set of the C functions; without them, what NumPy or PyTorch use; None on a GPU."""
+    precision: Precision
+    """The lowest precision of any layer."""
+    kernels: tuple[Backend, ...]
+    """The backend of the token layer, and of each LSTM layer: the forward ones, then the backward ones."""
+
+    def __str__(self) -> str:
+        """Return a short text for people, such as "int8 (native-int8, avx512-vnni, cpu)"."""
+        parts = [*dict.fromkeys(self.kernels), self.instructions, self.device]
+        return f"{self.precision} ({', '.join(part for part in parts if part is not None)})"
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything as JSON values, for a store that must not mix computations."""
+        return {**self._asdict(), "kernels": list(self.kernels)}
+
+
+def computation_of(
+    token_layer: LayerKernel,
+    lstm_layers: list[LayerKernel],
+    device: str,  # its type
+    fallback: str,  # what the CPU computes with where no C function does
+) -> Computation:
+    """Combine the kernels of all layers."""
+    kernels = [token_layer, *lstm_layers]
+    native = {kernel.instructions for kernel in kernels} - {None}
+    return Computation(
+        device=device,
+        # All C functions come from one library.
+        instructions=native.pop() if native else fallback if device == "cpu" else None,
+        precision=max((kernel.precision for kernel in kernels), key=NAMES.index),
+        kernels=tuple(kernel.backend for kernel in kernels),
+    )
+
+
+def engine_computation(
+    kernels: Kernels,  # what the engine chose
+    n_layers: int,  # LSTM layers, in all directions
+    looks_up: bool,  # the token layer is a table, which nothing computes
+) -> Computation:
+    """Describe what computes a model in the engine."""
+    own = native_kernel(kernels.instructions, kernels.token_layer)
+    token_layer = PLAIN_KERNEL if looks_up else own
+    lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers
+    return computation_of(token_layer, lstm_layers, "cpu", kernels.instructions)

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from elmokit.engine.computation import Backend, Computation
-from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
 from elmokit.engine.network import Network, NetworkInput, check_batch, check_direction, read_weights, token_rows
+from elmokit.engine.precision import Backend, Computation
 from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
 Array = NDArray[Any]  # float32 or float64
@@ -36,8 +36,8 @@ class ReferenceEngine(Network):
 
     Args:
         config: The architecture.
-        arrays: The weights, by the names of :func:`~elmokit.engine.config.tensor_shapes`. Those that already have the
-            dtype are used where they are, without a copy.
+        arrays: The weights, by the names of :func:`~elmokit.engine.architecture.tensor_shapes`. Those that already have
+            the dtype are used where they are, without a copy.
         dtype: ``float32``, or ``float64`` to compare with; token vectors and states then have it too.
 
     Raises:

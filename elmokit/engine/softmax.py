@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import MAX_UNITS, check_at_least, check_choice, setting
-from elmokit.engine.config import Shape
-from elmokit.engine.library import Library, address, check
+from elmokit.engine.architecture import Shape
+from elmokit.engine.library import Library, address, check, close_with
 from elmokit.engine.precision import NAMES, Precision, requested_backend
-from elmokit.engine.state import Floats, overflow_is_checked_later
+from elmokit.engine.state import Floats, Ids, overflow_is_checked_later
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
-
-Ids = NDArray[np.int64]
 
 ROWS_AT_ONCE = 128
 """Positions whose scores are held at a time: 128 x 800,000 words would be 400 MB, all positions of a batch many times
@@ -197,8 +193,6 @@ class NativeInnerLayer:
     """An inner layer in C, whose matrices are packed once: unlike from NumPy, a row gets the same bits in any batch."""
 
     def __init__(self, library: Library, tensors: InnerTensors) -> None:
-        from elmokit.engine.matrix import Matrix  # not needed by those who only embed
-
         self.library = library
         self._expand = Matrix(tensors.expand, "float32", library, tensors.expand_bias)
         self._reduce = Matrix(tensors.reduce, "float32", library, tensors.reduce_bias)
@@ -274,3 +268,27 @@ def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
 def _log_softmax(scores: NDArray[np.floating]) -> Floats:
     shifted = scores - scores.max(axis=1, keepdims=True)  # so that exp does not overflow
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), np.float32)
+
+
+class Matrix:
+    """A packed matrix: ``rows @ weight.T + bias`` for a weight ``(outputs, inputs)`` and a bias ``(outputs,)`` or 0."""
+
+    def __init__(self, weight: Floats, precision: Precision, library: Library, bias: Floats | None = None) -> None:
+        self._library, self._shape = library, weight.shape
+        handle = ctypes.c_void_p()
+        weight = np.ascontiguousarray(weight, np.float32)
+        given = None if bias is None else address("bias", bias, np.float32, weight.shape[:1])
+        reason = library.open_matrix(
+            NAMES.index(precision), *weight.shape, address("weight", weight, np.float32), given, ctypes.byref(handle)
+        )
+        check(library, reason)
+        close_with(self, library.close_matrix, handle)
+        self._handle = handle.value
+
+    def __call__(self, rows: Floats, threads: int = 1) -> Floats:
+        """Return ``(rows, outputs)`` for ``(rows, inputs)``."""
+        outputs = np.empty((len(rows), self._shape[0]), np.float32)
+        given = address("rows", rows, np.float32, (-1, self._shape[1]))
+        to = address("outputs", outputs, np.float32)
+        check(self._library, self._library.multiply(self._handle, threads, len(rows), given, to))
+        return outputs

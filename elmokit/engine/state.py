@@ -1,4 +1,4 @@
-"""The LSTM state of a biLM as NumPy arrays."""
+"""NumPy arrays of the network: their types, the LSTM state of a biLM, and unit vectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -69,3 +69,16 @@ class State(NamedTuple):
         joined = State(self.hidden.copy(), self.cell.copy())
         joined.hidden[number], joined.cell[number] = state.hidden[number], state.cell[number]
         return joined
+
+
+_Number = TypeVar("_Number", bound="np.floating[Any]")
+
+
+def unit_vectors(vectors: NDArray[_Number]) -> NDArray[_Number]:
+    """Scale vectors, the last axis, to length 1. Zero vectors stay zero."""
+    # float32 has no room for the square of a number above 1e19.
+    squares = np.einsum("...d,...d->...", vectors, vectors, dtype=np.float64)
+    lengths = np.sqrt(squares)[..., None]
+    lengths[lengths == 0] = 1
+    unit: NDArray[_Number] = np.divide(vectors, lengths, out=np.empty_like(vectors), casting="same_kind")
+    return unit

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision

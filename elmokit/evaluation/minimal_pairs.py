@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.evaluation.result import Result, number_or_none
-from elmokit.evaluation.tables import Row
+from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.pairs import score_minimal_pairs
-from elmokit.lm.surprisal import BATCH_TOKENS
+from elmokit.lm.surprisal import BATCH_TOKENS, score_minimal_pairs
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
@@ -73,7 +71,7 @@ class ParadigmScore:
     """Tokens that are not in the vocabulary."""
     correct: dict[str, int]
     """Pairs whose acceptable sentence is more probable: "forward", "backward", "both" for the sum of the two, and
-    "unknown words paid" (:attr:`~elmokit.lm.pairs.MinimalPairScores.paid_nats`)."""
+    "unknown words paid" (:attr:`~elmokit.lm.surprisal.MinimalPairScores.paid_nats`)."""
     ties: dict[str, int]
     """Pairs whose sentences are equally probable. They count as wrong."""
     n_unequal: int

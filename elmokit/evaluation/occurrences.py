@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.elmo import Elmo, check_elmo
 from elmokit.engine.layer_selection import plain_layers
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
@@ -38,7 +38,7 @@ from elmokit.storage.atomic import check_has_name
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import MarkReader
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -190,10 +190,10 @@ class OccurrenceIndex:
             elmo: The model that the index was built with.
             words: The sentence.
             token: Index of the word in ``words``; -1 is the last one.
-            layers: Layers from 1; None for all.
-            n_neighbors: Neighbors per layer.
-            among: Which occurrences to search.
-            min_count: Context-free neighbors occur at least this often in the corpus.
+            layers: Layers, from 1; None for all.
+            n_neighbors: Number of neighbors per layer.
+            among: Search occurrences of any word, of the same word only, or of other words only.
+            min_count: Minimum corpus count of the context-free neighbors.
 
         Raises:
             ConfigError: The layer or the token does not exist, or the index was built with another model.

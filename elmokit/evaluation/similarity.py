@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.embedding.sentence_vectors import SentenceEmbedder, fit_whitening
+from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
-from elmokit.evaluation.result import Result, number_or_none
-from elmokit.evaluation.tables import Row
-from elmokit.formats.sentence_pooling import SentencePooling, Whitening
+from elmokit.evaluation.result import Result, Row, number_or_none
+from elmokit.formats.sentence_pooling import SentencePooling
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
 
@@ -261,7 +260,7 @@ def _embedders(
     if whiten:
         plain = {key: embedder for key, embedder in embedders.items() if embedder.linear_map is None}
         for (layers, name), vectors in _pool(elmo, plain, [list(tokens) for tokens in whiten if len(tokens)]).items():
-            whitening = Whitening.fit([vectors], plain[layers, name].pooling)
+            whitening = fit_whitening([vectors], plain[layers, name].pooling)
             embedders[layers, f"{name}, whitened"] = SentenceEmbedder(elmo, linear_map=whitening)
     return embedders
 

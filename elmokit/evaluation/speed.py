@@ -30,11 +30,10 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine import compiler
-from elmokit.engine.computation import NATIVE, Backend
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.instruction_sets import available_sets
-from elmokit.engine.matrix import Matrix
-from elmokit.engine.precision import PRECISIONS, REQUESTS, VARIABLE, BackendRequest, Precision
+from elmokit.engine.precision import NATIVE, PRECISIONS, REQUESTS, VARIABLE, Backend, BackendRequest, Precision
+from elmokit.engine.softmax import Matrix
 from elmokit.engine.threads import n_threads
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, StageCounter

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
-from elmokit.formats.format import Format, find_format, model_files, open_path
-from elmokit.formats.guess import guess_archive
+from elmokit.formats.format import Format, find_format, guess_archive, model_files, open_path
 from elmokit.formats.model import PretrainedBiLM, Weights
 
 _BLOCK = 1 << 20

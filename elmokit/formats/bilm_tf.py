@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from elmokit.config import read_json
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
-from elmokit.storage.hdf5 import SIGNATURE
+from elmokit.storage.hdf5_files import SIGNATURE
 from elmokit.text.characters import N_CHARS
 
 TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)

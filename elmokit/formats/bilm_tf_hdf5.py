@@ -16,18 +16,18 @@ import filecmp
 import json
 from collections.abc import Callable
 from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
 
 import h5py
 import numpy as np
 
-from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
-from elmokit.formats.format import FORMATS, Format, Storage
-from elmokit.formats.guess import guess_foreign
+from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
 from elmokit.formats.model import FITTED_MAPS, PretrainedBiLM, Weights
 from elmokit.formats.sidecars import (
     OPTIONS,
@@ -38,11 +38,12 @@ from elmokit.formats.sidecars import (
     hdf5_files,
     own_file,
     visible_files,
+    with_meta,
+    with_words,
 )
 from elmokit.formats.tensor_rows import read_through, to_theirs
-from elmokit.formats.words import with_meta, with_words
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.hdf5 import (
+from elmokit.storage.hdf5_files import (
     HDF5_ERRORS,
     HDF5_SUFFIXES,
     check_dataset,
@@ -186,10 +187,12 @@ def write_hdf5(
         card = {name: fact for name, fact in model.card.items() if name not in left_out}
         content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        with create_hdf5(weights) as (file, _):
+        extra = placeholders(config)
+        shapes = [*tensor_shapes(config).values(), *extra.values()]
+        with create_hdf5(weights, 4 * sum(map(prod, shapes)), len(shapes)) as file:
             for name, array in to_theirs(model.arrays, bilm_tf_rows(config)):
                 file.create_dataset(name, data=array)
-            for name, shape in placeholders(config).items():
+            for name, shape in extra.items():
                 file.create_dataset(name, data=_placeholder(name, shape))
 
 

@@ -1,11 +1,11 @@
-"""Download models: URLs and ids on the Hugging Face Hub become files on this machine.
+"""Download models: URLs become files on this machine.
 
 A file is downloaded completely or not at all, and kept in the cache. Its SHA-256 is recorded next to it and checked
 each time it is opened.
 
 Why not ``pooch``? It restarts a broken download from the first byte, and the published models are files of up to 1.6
 GB on slow university servers; it also expects a checksum for each file, and nobody published one for these.
-``huggingface_hub`` resumes downloads, but only from its own servers; for those it is used, in :func:`hub_folder`.
+``huggingface_hub`` resumes downloads, but only from its own servers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ import urllib.request
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import SplitResult, quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urldefrag, urlsplit
 
 from elmokit.config import read_json, write_json
-from elmokit.errors import ConfigError, FormatError, MissingExtraError, ModelError, ModelNotFoundError, OutputError
-from elmokit.formats.format import model_files
-from elmokit.formats.guess import is_web_page
+from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, OutputError
+from elmokit.formats.format import is_web_page
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.cache import cache_dir
@@ -35,7 +34,6 @@ from elmokit.storage.text_files import expand_user
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
-HUB_PREFIX = "hf:"
 LONGEST_NAME = 200  # bytes; file systems allow 255, and a download in progress has a longer name
 
 _BLOCK = 1 << 20
@@ -52,7 +50,6 @@ _PERMANENT_ERRORS = (
 )
 _URL = re.compile(r"\s*(https?|file):", re.IGNORECASE)
 _DIGEST = re.compile(r"sha256=[0-9a-f]{64}|")
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
 
 
 def is_url(text: str | Path) -> bool:
@@ -65,11 +62,6 @@ def normalize_url(url: str | Path) -> str:
     return re.sub(r"^(https?|file):/(?!/)", r"\1://", str(url))
 
 
-def sibling_url(url: str, name: str) -> str:
-    """Return the URL of another file in the same directory."""
-    return urljoin(url, name)
-
-
 def url_file_name(url: str) -> str:
     """Return the file name at the end of a URL, safe to use on this machine."""
     name = unquote(split_url(url).path).rsplit("/", 1)[-1]
@@ -80,27 +72,6 @@ def url_file_name(url: str) -> str:
 def local_path(path: str | Path) -> Path:
     """Return the local path of a path or URL: a URL is downloaded, and ``~`` is expanded."""
     return fetch(path) if is_url(path) else expand_user(path, ModelNotFoundError)
-
-
-def is_hub_id(text: str) -> bool:
-    """Check for ``owner/name`` or ``hf:owner/name``, with or without ``@revision``."""
-    return _HUB_ID.match(text.removeprefix(HUB_PREFIX)) is not None
-
-
-def hub_folder(hub_id: str) -> Path:
-    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise MissingExtraError(f"Downloading {hub_id} from the Hugging Face Hub", "huggingface-hub") from None
-    name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
-    try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))
-    except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().split("\n")[0].rstrip(".")
-        raise ModelNotFoundError(
-            f"{hub_id} cannot be downloaded from the Hugging Face Hub: {first}. Or download its files by hand."
-        ) from None
 
 
 def fetch(url: str | Path) -> Path:
@@ -138,19 +109,6 @@ def fetch(url: str | Path) -> Path:
     if sha256:
         _check(path, sha256, path, f"It is not the file that was asked for. Check the URL {url}.")
     return path
-
-
-def link_into(folder: Path, file: Path) -> None:
-    """Make a downloaded file appear in the directory of another one, for models whose files must be together."""
-    link = folder / file.name
-    if not (link.exists() and link.samefile(file)):
-        link.unlink(missing_ok=True)
-        try:
-            link.hardlink_to(file)
-        except FileExistsError:  # another process was faster
-            pass
-        except OSError:  # a file system without hard links
-            link.symlink_to(file)
 
 
 def cached_file(url: str) -> Path | None:
@@ -226,18 +184,19 @@ def _download(url: str, file: IO[bytes]) -> None:
             request = urllib.request.Request(_quoted(url), headers=headers)
             opener = urllib.request.build_opener(_SecureRedirects)
             with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-                etag = _strong_etag(response.headers)
+                # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
+                mark = response.headers.get("ETag") or response.headers.get("Last-Modified") or "W/"
+                etag = None if mark.startswith("W/") else mark
                 if (problem := _receive(url, response, file)) is None:
                     return
         except (URLError, TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException, ValueError) as error:
             problem = str(error) or type(error).__name__
             if isinstance(error, HTTPError):
                 error.close()
-                may_pass = error.code in _RETRY_STATUS
+                if error.code not in _RETRY_STATUS:
+                    break
                 etag = None if error.code == 416 else etag  # the requested rest does not exist: the file has changed
-            else:
-                may_pass = not isinstance(error.reason if isinstance(error, URLError) else error, _PERMANENT_ERRORS)
-            if not may_pass:
+            elif isinstance(error.reason if isinstance(error, URLError) else error, _PERMANENT_ERRORS):
                 break
     raise _download_error(url, problem)
 
@@ -247,13 +206,6 @@ def _download_error(url: str, problem: str | None) -> ModelNotFoundError:
         f"{url} cannot be downloaded: {problem}. If the URL is dead, download the file by hand from elsewhere and give "
         "its path."
     )
-
-
-def _strong_etag(headers: Any) -> str | None:
-    """Return the mark of this exact version of a file, for ``If-Range``; None if the server has no strong ETag."""
-    # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
-    etag = headers.get("ETag") or headers.get("Last-Modified")
-    return None if etag is None or etag.startswith("W/") else str(etag)
 
 
 def _quoted(url: str) -> str:

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
-from elmokit.engine.config import BiLMConfig, Shape, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
@@ -42,7 +42,7 @@ from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, writ
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
-    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.engine.layer_selection import LayerAlignment
     from elmokit.text.lexicon import Lexicon
 
 # Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
@@ -90,15 +90,14 @@ class ElmokitFolder(Format):
         model = load_folder(folder)
         if words is None:
             return model
-        from elmokit.formats.sidecars import given_or_found
-        from elmokit.formats.words import with_words
+        from elmokit.formats.sidecars import given_or_found, with_words
 
         if model.softmax is None and (stored := folder / "vocab.txt").exists():
             words = given_or_found(words, stored)
         return with_words(model, words)
 
     def guess(self, folder: Path) -> str | None:
-        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "settings.json").is_file() else []
+        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "journal.json").is_file() else []
         return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
 
     def check_target(self, path: Path, overwrite: bool) -> None:
@@ -260,7 +259,7 @@ def _read_map(
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
     """Read the alignment and check its sizes."""
-    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.engine.layer_selection import LayerAlignment
 
     n_layers, dim = config.n_layers + 1, config.output_dim
     arrays = _read_stored(path, {"matrices": (n_layers, dim, dim), "offsets": (n_layers, dim)})

@@ -1,4 +1,4 @@
-"""What a weight format is, and the table of all weight formats.
+"""What a weight format is, the table of all weight formats, and guesses about files of none of them.
 
 To add a format, write a module with a subclass of ``Format`` and its instance ``FORMAT``, and list the module in
 ``FORMATS`` (docs/how-to/develop/add-a-weight-format.md).
@@ -16,6 +16,11 @@ from elmokit.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from elmokit.formats.model import PretrainedBiLM
+
+from typing import Any
+
+from elmokit.config import read_json
+from elmokit.errors import ModelError
 
 Storage = Literal["float32", "float16", "int8"]
 """How an elmokit directory stores tensors: as floating-point numbers, or as integers with a scale for each row."""
@@ -99,7 +104,7 @@ class _Formats:
 FORMATS = _Formats(
     "folder",
     "archives",
-    "many_langs",
+    "many_langs_weights",
     "tf_hub",
     "bilm_tf_hdf5",
     "tf_checkpoint",
@@ -121,8 +126,6 @@ def open_path(path: Path, options: Path | None = None, words: Path | None = None
         if options is not None and not weight_format.reads_options:
             raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Leave out {options}.")
         return weight_format.load(path, options, words)
-    from elmokit.formats.guess import guess_foreign
-
     known = ", ".join(weight_format.description for weight_format in FORMATS)
     guesses = (weight_format.guess(path) for weight_format in FORMATS)
     guess = guess_foreign(path) or next(filter(None, guesses), None)
@@ -135,3 +138,76 @@ def open_path(path: Path, options: Path | None = None, words: Path | None = None
 def model_files() -> list[str]:
     """List the patterns of the files of all formats."""
     return [pattern for weight_format in FORMATS for pattern in weight_format.files]
+
+
+_MAGIC_NUMBERS = (
+    (b"\x1f\x8b", "a gzip file without a tar archive in it"),
+    (b"\x80", "a Python pickle"),
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"),
+    (b"GGUF", "a GGUF language model"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (
+        b"\x12\x01" + bytes(6),
+        "MXNet parameters, such as GluonNLP's ELMo, which cannot be opened. Its models are those of AllenNLP: open "
+        "'small', 'medium', 'original' or 'original-5.5b' instead",
+    ),
+)
+_WEB_PAGE = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<!--", b"<error")
+_TRANSFORMER_ELMO = (
+    "AllenNLP's transformer ELMo, which cannot be opened because it has no LSTMs. Use AllenNLP 0.9 for it, or open "
+    "'original', the ELMo with LSTMs that was trained on the same text"
+)
+
+
+def is_web_page(start: bytes) -> bool:
+    """Say whether a file starts like a web page, or the XML error of an object store; no format of a model does."""
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE)
+
+
+def guess_foreign(path: Path) -> str | None:
+    """Say what a file or directory of another program looks like, or return None."""
+    if path.is_dir():
+        is_transformer = (path / "pytorch_model.bin").is_file()
+        return "a Hugging Face transformer" if is_transformer else _guess_config(path / "config.json")
+    with path.open("rb") as file:
+        start = file.read(512)
+    guess = next((guess for magic, guess in _MAGIC_NUMBERS if start.startswith(magic)), None)
+    if guess is None and is_web_page(start):
+        return "a web page: a download that failed"
+    return guess
+
+
+def _guess_config(path: Path) -> str | None:
+    try:
+        content = read_json(path)
+    except ModelError:
+        return None
+    if _is_transformer_elmo(content):
+        return _TRANSFORMER_ELMO
+    kind = content.get("model_type")
+    return None if kind is None else f"a Hugging Face model of type {kind!r}"
+
+
+def _is_transformer_elmo(content: dict[str, Any]) -> bool:
+    """Check for the configuration of a language model of AllenNLP that reads its text with a transformer."""
+    value: Any = content
+    for name in ("model", "contextualizer", "type"):
+        value = value.get(name) if isinstance(value, dict) else None
+    return bool(value == "bidirectional_language_model_transformer")
+
+
+def guess_archive(names: list[str], folder: Path) -> str:
+    """Say what an archive looks like by the names of its members and the unpacked ones; empty if unknown."""
+    files = {name.rsplit("/", 1)[-1] for name in names}
+    if "data.pkl" in files:
+        return " It looks like a PyTorch checkpoint."
+    if "weights.th" in files:
+        if any(_guess_config(path) == _TRANSFORMER_ELMO for path in folder.rglob("config.json")):
+            return f" It looks like {_TRANSFORMER_ELMO}."
+        return (
+            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights: "
+            "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."
+        )
+    if names and all(name.endswith(".npy") for name in names):
+        return " It looks like NumPy arrays (npz)."
+    return ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.engine import open_engine
 from elmokit.engine.network import Network
 from elmokit.engine.precision import Precision, check_precision, requested_backend
@@ -19,17 +21,16 @@ from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
-from elmokit.text.characters import encode_tokens
-from elmokit.text.marks import EXACT, MarkReader
+from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
     import torch
 
-    from elmokit.engine.layer_alignment import LayerAlignment
+    from elmokit.engine.layer_selection import LayerAlignment
     from elmokit.formats.sentence_pooling import SentenceHead, Whitening
     from elmokit.network.bilm import BiLM
-    from elmokit.network.softmax import SoftmaxModule
+    from elmokit.network.softmax_module import SoftmaxModule
     from elmokit.text.lexicon import Lexicon
 
 
@@ -38,17 +39,28 @@ FITTED_MAPS = ("alignment", "whitening", "sentence_head")
 
 
 class Weights(NamedTuple):
-    """The architecture of a biLM, and its weights by the names of :func:`~elmokit.engine.config.tensor_shapes`."""
+    """The architecture of a biLM, and its weights, named as in :func:`~elmokit.engine.architecture.tensor_shapes`."""
 
     config: BiLMConfig
     arrays: Mapping[str, Floats]
 
 
+@dataclass(frozen=True, eq=False)
+class TokenTable:
+    """Precomputed context-free vectors of some tokens of a model that reads characters."""
+
+    rows: dict[str, int]
+    """The row of each token."""
+    vectors: Floats
+    """``(rows, projection_dim)``"""
+
+
 class PretrainedBiLM:
     """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them.
 
-    It computes NumPy arrays without PyTorch. For training, :attr:`bilm` and :attr:`softmax_module` are the same weights
-    as PyTorch modules. Once they exist, they own the weights: whatever trains or moves them changes the model.
+    The weights have one owner, which computes. At first that is NumPy's arrays, and no PyTorch is needed. For training
+    and GPUs, :attr:`bilm` and :attr:`softmax_module` move them to PyTorch modules: whatever trains or moves these
+    changes the model.
 
     Args:
         weights: The weights, or a PyTorch module that holds them.
@@ -65,6 +77,7 @@ class PretrainedBiLM:
         alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
             applies it. The network itself, and so the softmax, works with the vectors before it.
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
+        token_table: Vectors of tokens that are looked up and not computed; None for most models.
         storage: How the files hold the weights; they are always computed from float32.
         precision: The lowest precision in which it is computed; None means float32.
         exact_marks: Read typographic marks as they are, as the original programs do; see :attr:`read`.
@@ -84,22 +97,22 @@ class PretrainedBiLM:
         sentence_head: SentenceHead | None = None,
         alignment: LayerAlignment | None = None,
         lexicon: Lexicon | None = None,
+        token_table: TokenTable | None = None,
         storage: str = "float32",
         precision: Precision | None = None,
         exact_marks: bool = False,
     ) -> None:
-        self._weights = weights if isinstance(weights, Weights) else None
-        self._bilm = None if isinstance(weights, Weights) else weights
+        self._weights = weights
         self.softmax = softmax
         self.family, self.source = family, source
         self.vocabulary = vocabulary
         self.start_state = start_state
         self.card: dict[str, Any] = {} if card is None else card
         self.whitening, self.sentence_head = whitening, sentence_head
-        self.alignment, self.lexicon = alignment, lexicon
+        self.alignment, self.lexicon, self.token_table = alignment, lexicon, token_table
         self.storage, self.exact_marks = storage, exact_marks
         self._precision: Precision | None = None
-        if self._bilm is None or precision is not None:
+        if self._module is None or precision is not None:
             self.precision = precision
         self._engine: tuple[str, Network] | None = None
         self._lock = ForkSafeLock()
@@ -118,9 +131,11 @@ class PretrainedBiLM:
         # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             changes = {"sentence_head": None, **changes}
-        if "precision" in changes and self._bilm is not None and "weights" not in changes:
-            changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one precision
-        return type(self)(**{**self._parts(), **changes})
+        if ("precision" in changes or "token_table" in changes) and "weights" not in changes:
+            changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one of each
+        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon token_table"
+        parts = {name: getattr(self, name) for name in [*names.split(), "storage", "precision", "exact_marks"]}
+        return PretrainedBiLM(**{**parts, "weights": self._weights, "softmax": self._softmax, **changes})
 
     @property
     def fitted_maps(self) -> list[str]:
@@ -132,10 +147,9 @@ class PretrainedBiLM:
         card = {name: fact for name, fact in self.card.items() if name not in FITTED_MAPS}
         return self.replace(**dict.fromkeys(FITTED_MAPS), card=card)
 
-    def _parts(self) -> dict[str, Any]:
-        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon storage precision "
-        parts = {name: getattr(self, name) for name in [*names.split(), "exact_marks"]}
-        return parts | {"weights": self._bilm or self._weights, "softmax": self._softmax}
+    @property
+    def _module(self) -> BiLM | None:
+        return None if isinstance(self._weights, Weights) else self._weights
 
     def __repr__(self) -> str:
         """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
@@ -144,11 +158,15 @@ class PretrainedBiLM:
         return f"<{type(self).__name__}: {self.family}, {size}{source}>"
 
     def _repr_html_(self) -> str:
-        from elmokit.text.html import table
-
         facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
         facts = {"name": self.source_name or "unknown", **facts}
-        return table(facts.items(), caption="ELMo model")
+        # Styles are inline, because a notebook shows each result by itself.
+        left = 'style="text-align:left"'
+        rows = (
+            f'<tr><th scope="row" {left}>{escape(name)}</th><td {left}>{escape(str(fact))}</td></tr>'
+            for name, fact in facts.items()
+        )
+        return f"<table><caption {left}>ELMo model</caption><tbody>{''.join(rows)}</tbody></table>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}
@@ -159,17 +177,17 @@ class PretrainedBiLM:
     @property
     def config(self) -> BiLMConfig:
         """The architecture."""
-        return self._weights.config if self._weights is not None else self.bilm.config
+        return self._weights.config
 
     @property
     def arrays(self) -> Mapping[str, Floats]:
-        """The weights in float32, by the names of :func:`~elmokit.engine.config.tensor_shapes`.
+        """The weights in float32, by the names of :func:`~elmokit.engine.architecture.tensor_shapes`.
 
         Those of a file are read when they are asked for.
         """
-        if self._weights is not None:
+        if isinstance(self._weights, Weights):
             return self._weights.arrays
-        return {name: tensor.detach().float().cpu().numpy() for name, tensor in self.bilm.state_dict().items()}
+        return {name: tensor.detach().float().cpu().numpy() for name, tensor in self._weights.state_dict().items()}
 
     @property
     def n_parameters(self) -> int:
@@ -187,42 +205,40 @@ class PretrainedBiLM:
         Raises:
             ConfigError: It is set to an unknown precision.
         """
-        return self._precision if self._bilm is None else self._bilm.precision
+        return self._precision if self._module is None else self._module.precision
 
     @precision.setter
     def precision(self, precision: Precision | None) -> None:
         check_precision(precision)
         self._precision = precision
-        if self._bilm is not None:
-            self._bilm.precision = precision
+        if self._module is not None:
+            self._module.precision = precision
 
     @property
     def bilm(self) -> BiLM:
         """The biLM as a PyTorch module, for gradients, training and GPUs.
 
-        It is made when it is first asked for, and owns the weights from then on.
+        The weights move to it when it is first asked for, and it computes from then on.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
         """
         with self._lock:
-            if self._bilm is None:
+            if isinstance(self._weights, Weights):
                 with needs_torch("PretrainedBiLM.bilm"):
-                    self._bilm = self._build_bilm()
-                self._weights = self._engine = None
-            return self._bilm
+                    from elmokit.network.torch_network import build_bilm
 
-    def _build_bilm(self) -> BiLM:
-        from elmokit.network.from_arrays import build_bilm
-
-        return build_bilm(self.config, self.arrays, self._precision)
+                    table = None if self.token_table is None else self.token_table.vectors
+                    self._weights = build_bilm(*self._weights, self._precision, table)
+                self._engine = None
+            return self._weights
 
     @property
     def softmax(self) -> Softmax | None:
         """The output layer; None if there is none."""
         softmax: Any = self._softmax
         # A tied softmax shares the table of the biLM, which may be trained as soon as that is a module.
-        if isinstance(softmax, WordSoftmax) and softmax.config.kind == "tied" and self._bilm is not None:
+        if isinstance(softmax, WordSoftmax) and softmax.config.kind == "tied" and self._module is not None:
             softmax = self.softmax_module
         if softmax is None or isinstance(softmax, WordSoftmax):
             return softmax
@@ -249,7 +265,7 @@ class PretrainedBiLM:
         with self._lock:
             if isinstance(self._softmax, WordSoftmax):
                 bilm = self.bilm  # first, because it says so if PyTorch is missing
-                from elmokit.network.from_arrays import build_softmax_module
+                from elmokit.network.torch_network import build_softmax_module
 
                 self._softmax = build_softmax_module(self._softmax, bilm)
             module: SoftmaxModule | None = self._softmax
@@ -257,16 +273,16 @@ class PretrainedBiLM:
 
     @property
     def network(self) -> Network:
-        """What computes the layers: the engine, or PyTorch once :attr:`bilm` was asked for."""
+        """What computes the layers: the owner of the weights, which is the engine or the module :attr:`bilm`."""
         with self._lock:
-            if self._bilm is not None:
+            if not isinstance(self._weights, Weights):
                 from elmokit.network.torch_network import TorchNetwork
 
-                return TorchNetwork(self._bilm)
+                return TorchNetwork(self._weights)
             request = requested_backend(self._precision)
             if self._engine is None or self._engine[0] != request:
                 self._engine = None  # free the old weights before the new ones take memory
-                self._engine = request, open_engine(self.config, self.arrays, request)
+                self._engine = request, open_engine(*self._weights, request)
             return self._engine[1]
 
     def to(self, device: str | torch.device) -> None:
@@ -276,7 +292,7 @@ class PretrainedBiLM:
             MissingExtraError: PyTorch is not installed.
             ConfigError: The device is not available.
         """
-        if str(device) == "cpu" and self._bilm is None:
+        if str(device) == "cpu" and self._module is None:
             return
         check_device(device)
         self.bilm.to(device)
@@ -297,12 +313,21 @@ class PretrainedBiLM:
 
         Returns:
             Char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
-            char ids ``(tokens, 1 + chars)``, or those of the two that the model has.
+            char ids ``(tokens, 1 + chars)``, or those of the two that the model has. With a :attr:`token_table`, the
+            row of each token comes first, counted from 1; 0 if it has none.
 
         Raises:
             ModelNotFoundError: A model with a table of words came without its vocabulary, or without its lexicon.
         """
-        config, tokens = self.config, list(map(self.read, tokens))
+        tokens = list(map(self.read, tokens))
+        if self.token_table is None:
+            return self._own_ids(tokens)
+        rows = np.array([self.token_table.rows.get(token, -1) + 1 for token in tokens], dtype=np.int64)
+        return np.concatenate([rows[:, None], self._own_ids(tokens)], axis=1)
+
+    def _own_ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
+        """Convert tokens, as they are read, to what the weights read: see :meth:`encode`."""
+        config = self.config
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
         if config.word_features is not None:
@@ -339,15 +364,17 @@ class PretrainedBiLM:
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
         """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
-        return self._compute_words(words, self.encode, cache)
-
-    def _compute_words(
-        self, words: Sequence[str], encode: Callable[[Sequence[str]], NDArray[np.int64]], cache: TokenCache | None
-    ) -> Floats:
         network = self.network
 
         def compute(missing: Sequence[str]) -> Floats:
-            return network.token_vectors(encode(missing))
+            ids = self.encode(missing)
+            if self.token_table is None or self._module is not None:  # the module has the table
+                return network.token_vectors(ids)
+            rows, chars = ids[:, 0], ids[:, 1:]
+            vectors = self.token_table.vectors[rows - 1]
+            if len(unlisted := np.flatnonzero(rows == 0)):
+                vectors[unlisted] = network.token_vectors(chars[unlisted])
+            return vectors
 
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
@@ -357,7 +384,7 @@ class PretrainedBiLM:
     def word_vector_version(self) -> object:
         """What the context-free vector of a word depends on; it does not equal the last one after a change."""
         # Vocabulary and lexicon say which rows of a table the words have.
-        return self.network.token_layer_version, self.vocabulary, self.lexicon
+        return self.network.token_layer_version, self.vocabulary, self.lexicon, self.token_table
 
 
 def check_device(device: str | torch.device | None) -> None:
@@ -365,7 +392,7 @@ def check_device(device: str | torch.device | None) -> None:
     if device is None or str(device) == "cpu":
         return
     with needs_torch(f"The device {str(device)!r}"):
-        from elmokit.network.devices import parse_device
+        from elmokit.network.tensors import parse_device
     parse_device(device)
 
 

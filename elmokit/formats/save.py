@@ -30,9 +30,9 @@ def save_model(
     alignment.
 
     Args:
-        storage: The dtype of the tensors in an elmokit directory: "float32", "float16", or "int8" with one scale for
-            each row, which takes a quarter of the space of float32.
-        overwrite: Replace what exists at the path. Files of other models in the same directory are never changed.
+        storage: Type of the tensors in an elmokit directory; int8 takes a quarter of the space of float32. It has one
+            scale for each row.
+        overwrite: Replace an existing output. Files of other models in the same directory are never changed.
 
     Returns:
         The paths that were written.

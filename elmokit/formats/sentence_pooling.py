@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_at_least, check_choice, check_positive
+from elmokit.config import check_choice, check_positive
 from elmokit.engine.layer_selection import plain_layers
-from elmokit.errors import ConfigError, TextError
 
 if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
 
 Numbers = TypeVar("Numbers")
 """A number, an array or a tensor."""
-RANK_TOLERANCE = 1e-6
-"""Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
-halves are equal."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class SentenceMap:
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map vectors ``(n, dim)`` to vectors ``(n, n_components)`` of length 1. An overflow gives NaN, no warning."""
-        from elmokit.engine.unit_vectors import unit_vectors  # here, because opening a model does not need it
+        from elmokit.engine.state import unit_vectors  # here, because opening a model does not need it
 
         with np.errstate(over="ignore", invalid="ignore"):
             return unit_vectors(np.asarray((vectors - self.mean) @ self.projection, np.float32))
@@ -128,43 +123,3 @@ class Whitening(SentenceMap):
     Whitening removes the mean and gives each direction the same weight, so that a cosine measures similarity better.
     It is fitted on means of sentences, and applied to each token, as :class:`SentenceMap` says.
     """
-
-    @classmethod
-    def fit(
-        cls, batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
-    ) -> Whitening:
-        """Estimate the map from mean vectors of sentences, in one pass.
-
-        Args:
-            batches: Arrays ``(n, dim)``. Only sums over them are kept.
-            pooling: How they were made.
-            n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
-
-        Raises:
-            TextError: There are fewer than two vectors, or they are all equal.
-            ConfigError: ``n_components`` is not a whole number above 0, or the vectors vary in fewer directions.
-        """
-        check_at_least("n_components", n_components, 1, optional=True)
-        n, total, products = 0, np.zeros(()), np.zeros(())
-        for batch in batches:
-            # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
-            rows = batch.astype(np.float64)
-            n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
-        mean = total / max(n, 1)
-        variances, directions = np.linalg.eigh(np.atleast_2d(products / max(n, 1) - np.outer(mean, mean)))
-        variances, directions = variances[::-1], directions[:, ::-1]  # largest first
-        n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
-        if not n_varying:
-            raise TextError(
-                f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
-            )
-        n_components = n_varying if n_components is None else n_components
-        if n_components > n_varying:
-            raise ConfigError(
-                f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions."
-            )
-        # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
-        kept = directions[:, :n_components]
-        kept = kept * np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(n_components)])
-        projection = kept / np.sqrt(variances[:n_components])
-        return cls(pooling, mean.astype(np.float32), projection.astype(np.float32))

@@ -1,34 +1,62 @@
 """Find the model that a source names: a path, a URL, a published name, or an id on the Hugging Face Hub.
 
-Each becomes a path on this machine, which ``open_path`` opens.
+Each becomes a path on this machine, which ``open_path`` opens. The published names and their addresses are data: see
+``published.toml``.
+
+What is known about the addresses of Google's ELMo on TF-Hub and Kaggle, all of it read in the source of the package
+``tensorflow_hub`` (0.1.0 to 0.16.1):
+
+- An address such as ``https://tfhub.dev/google/elmo/2`` becomes a download by adding ``?tf-hub-format=compressed``,
+  whatever the server. The answer is a tar.gz of the module.
+- The module is unpacked into ``TFHUB_CACHE_DIR/SHA1``, by default ``/tmp/tfhub_modules/SHA1``. It is the hash of the
+  address exactly as the program wrote it, before the query is added.
+- With ``TFHUB_MODEL_LOAD_FORMAT=UNCOMPRESSED``, TensorFlow reads the same module file by file from Google's servers and
+  keeps nothing. elmokit always downloads the archive.
+
+In November 2023 tfhub.dev became a redirection to Kaggle Models, whose addresses ``tensorflow_hub`` treats in the same
+way. ``kagglehub`` keeps a module in ``KAGGLEHUB_CACHE/models/google/elmo/tensorFlow1/elmo/VERSION``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlencode, urljoin
+
+import msgspec
 
 from elmokit.errors import ConfigError, MissingExtraError, ModelError, ModelNotFoundError, TextError
-from elmokit.formats import published
+from elmokit.formats import tf_hub
+from elmokit.formats.archives import is_archive
 from elmokit.formats.fetch import (
-    HUB_PREFIX,
+    cached_file,
     fetch,
-    hub_folder,
-    is_hub_id,
     is_url,
-    link_into,
     local_path,
     normalize_url,
-    sibling_url,
+    split_url,
     url_file_name,
 )
-from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.format import FORMATS, find_format, open_path
+from elmokit.formats.folder import DEFAULT_MODEL, included_model
+from elmokit.formats.format import FORMATS, find_format, model_files, open_path
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.tf_hub_address import archive_url, cached_module, elmo_version, is_hub_address, module_folder
-from elmokit.formats.words import with_token_embeddings
+from elmokit.formats.sidecars import with_token_embeddings
+from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import expand_user
+
+HUB_PREFIX = "hf:"
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
 
 
 def open_source(
@@ -44,14 +72,14 @@ def open_source(
         model = _open_url(name, options, words)
     elif _exists(path := expand_user(source, ModelNotFoundError)):
         model = open_path(path, options, words)
-    elif (known := published.find_published(name)) is not None:
+    elif (known := find_published(name)) is not None:
         if options is not None:
             raise ConfigError(f"{name} is a published model, which has its own options: leave out {options}.")
         model = _open_published(known, words)
     elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
         model = open_path(_download_from_hub(name), options, words)
     else:
-        nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published.names()], n=1)
+        nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published_names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ModelNotFoundError(
             f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
@@ -87,8 +115,8 @@ def _fetch_options(url: str, names: list[str]) -> Path:
     """Download the options file that is next to a URL, by the first of its possible names that the server has."""
     for name in names[:-1]:
         with contextlib.suppress(ModelNotFoundError):
-            return fetch(sibling_url(url, name))
-    return fetch(sibling_url(url, names[-1]))
+            return fetch(urljoin(url, name))
+    return fetch(urljoin(url, names[-1]))
 
 
 def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
@@ -96,14 +124,14 @@ def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> Pretrain
     if (cached := cached_module(url)) is not None:
         return open_path(cached, options, words)
     version = elmo_version(url)
-    if version is None or (elmo := published.tf_hub_elmo(version)) is None:
+    if version is None or (elmo := tf_hub_elmo(version)) is None:
         return open_path(fetch(archive_url(url)), options, words)
     by_hand = f", or unpack it into the directory {module_folder(url)}, where this address finds it"
     return _open_published(elmo, words, options, by_hand)
 
 
 def _open_published(
-    model: published.PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
+    model: PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
 ) -> PretrainedBiLM:
     """Open a published model from the first location that has it: one may be unreachable, or a parked domain."""
     failures: list[str] = []
@@ -131,6 +159,40 @@ def _open_published(
     )
 
 
+def link_into(folder: Path, file: Path) -> None:
+    """Make a downloaded file appear in the directory of another one, for models whose files must be together."""
+    link = folder / file.name
+    if not (link.exists() and link.samefile(file)):
+        link.unlink(missing_ok=True)
+        try:
+            link.hardlink_to(file)
+        except FileExistsError:  # another process was faster
+            pass
+        except OSError:  # a file system without hard links
+            link.symlink_to(file)
+
+
+def is_hub_id(text: str) -> bool:
+    """Check for ``owner/name`` or ``hf:owner/name``, with or without ``@revision``."""
+    return _HUB_ID.match(text.removeprefix(HUB_PREFIX)) is not None
+
+
+def hub_folder(hub_id: str) -> Path:
+    """Download a model from the Hugging Face Hub, unless it is in the Hub's own cache, and return its directory."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise MissingExtraError(f"Downloading {hub_id} from the Hugging Face Hub", "huggingface-hub") from None
+    name, _, revision = hub_id.removeprefix(HUB_PREFIX).partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=model_files()))
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().split("\n")[0].rstrip(".")
+        raise ModelNotFoundError(
+            f"{hub_id} cannot be downloaded from the Hugging Face Hub: {first}. Or download its files by hand."
+        ) from None
+
+
 def _download_from_hub(name: str) -> Path:
     """Download a model from the Hub. A name without ``hf:`` may also have been meant as a path, so say both."""
     try:
@@ -139,3 +201,283 @@ def _download_from_hub(name: str) -> Path:
         if name.startswith(HUB_PREFIX):
             raise
         raise ModelNotFoundError(f"There is no file or directory {name}, and no model on the Hub: {error}") from None
+
+
+_NLPL_NUMBER = re.compile(r"^nlpl:([0-9]{1,6})$")
+
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """The addresses of one copy of a model."""
+
+    weights: str
+    """URL of the HDF5 file, of an archive with everything in it, or of the index of a TensorFlow checkpoint."""
+    options: str | None = None
+    """URL of the options file; None where an archive holds it."""
+    vocabulary: str | None = None
+    """URL of the words of a checkpoint's softmax."""
+    files: tuple[str, ...] = ()
+    """URLs of the other files of a checkpoint, which must be in the directory of its index."""
+    inferred: bool = False
+    """Whether the address was not found itself, but is formed like others of the publisher."""
+
+    @property
+    def urls(self) -> list[str]:
+        """Everything to download."""
+        return [url for url in (self.weights, *self.files, self.options, self.vocabulary) if url is not None]
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A model that was published under a name."""
+
+    name: str
+    language: str
+    about: str
+    locations: tuple[ModelLocation, ...]
+    """The publisher's own address first, then mirrors."""
+    read_on: str
+    """Where the addresses were found."""
+    megabytes: int | None = None
+    """Size of the weights; None if unknown."""
+    also: tuple[str, ...] = ()
+    """Other names for the same model."""
+
+    @property
+    def files(self) -> str:
+        """The files to download by hand, for an error message."""
+        location = self.locations[0]
+        size = "" if self.megabytes is None else f" ({self.megabytes} MB)"
+        if location.options is None:
+            return f"the archive {location.weights}{size}"
+        if location.files:
+            return f"the files {', '.join(location.urls)}{size}, all into one directory,"
+        return f"the weights {location.weights}{size} and the options {location.options}"
+
+
+@cache
+def _content() -> dict[str, Any]:
+    return tomllib.loads((resources.files("elmokit.formats") / "published.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def published_models() -> tuple[PublishedModel, ...]:
+    """List the published models, those of the NLPL repository and of families for many languages apart."""
+    return msgspec.convert(_content()["model"], tuple[PublishedModel, ...])
+
+
+@cache
+def many_languages() -> dict[str, int]:
+    """Map each language of ELMoForManyLangs to its number in the NLPL repository."""
+    nlpl = _content()["nlpl"]
+    return {language: number for number, language in enumerate(nlpl["many_langs"], nlpl["first_many_langs_number"])}
+
+
+@cache
+def published_families() -> dict[str, dict[str, PublishedModel]]:
+    """Map the name of each family, such as ``many-langs``, to its models by language."""
+    by_family = {"many-langs": {language: _many_langs(language) for language in many_languages()}}
+    for family in _content()["family"]:
+        by_family[family["name"]] = {
+            language: _of_family(family, language, code) for language, code in family["languages"].items()
+        }
+    return by_family
+
+
+def all_models() -> list[PublishedModel]:
+    """List every model that has a name, those of families included."""
+    return [*published_models(), *(model for family in published_families().values() for model in family.values())]
+
+
+def published_names() -> list[str]:
+    """List every name, ``nlpl:NUMBER`` apart."""
+    return [name for model in all_models() for name in (model.name, *model.also)]
+
+
+def find_published(name: str) -> PublishedModel | None:
+    """Find a published model by name, in upper or lower case; None if there is none."""
+    # Besides the names in the table, FAMILY:LANGUAGE is a model of a family, such as many-langs:german of
+    # ELMoForManyLangs, and nlpl:NUMBER any model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217
+    # and 218 for Norwegian.
+    name = name.lower()
+    for model in published_models():
+        if name in (model.name, *model.also):
+            return model
+    if number := _NLPL_NUMBER.match(name):
+        return _nlpl_model(name, "unknown", int(number[1]), "see vectors.nlpl.eu")
+    family, _, language = name.partition(":")
+    return published_families().get(family, {}).get(language)
+
+
+def tf_hub_elmo(version: int) -> PublishedModel | None:
+    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if it was not published."""
+    hub = _content()["tf_hub"]
+    if version not in hub["versions"]:
+        return None
+    locations = tuple(ModelLocation(url.format(version=version)) for url in hub["urls"])
+    return PublishedModel(
+        f"google/elmo/{version}", "English", hub["about"], locations, hub["read_on"], hub["megabytes"]
+    )
+
+
+def _many_langs(language: str) -> PublishedModel:
+    spelled = language.replace("-", " ").title()
+    return _nlpl_model(f"many-langs:{language}", spelled, many_languages()[language], f"{language}, ELMoForManyLangs")
+
+
+def _of_family(family: Mapping[str, Any], language: str, code: str) -> PublishedModel:
+    location = ModelLocation(family["url"].format(code=code), inferred=language not in family["found"])
+    spelled = language.title()
+    return PublishedModel(
+        f"{family['name']}:{language}",
+        spelled,
+        f"{spelled}, {family['about']}",
+        (location,),
+        family["read_on"],
+    )
+
+
+def _nlpl_model(name: str, language: str, number: int, about: str) -> PublishedModel:
+    folders = (20, 11) if number in many_languages().values() else (20,)
+    url = _content()["nlpl"]["url"]
+    return PublishedModel(
+        name,
+        language,
+        f"{about}, number {number} of the NLPL repository",
+        tuple(ModelLocation(f"{url}/{folder}/{number}.zip") for folder in folders),
+        "github.com/HIT-SCIR/ELMoForManyLangs",
+    )
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model that can be opened by name."""
+
+    name: str
+    language: str
+    about: str
+    """What it was trained on, and who published it."""
+    megabytes: int | None
+    """Size of the weights; None if unknown."""
+    available: Literal["included", "cached", "download"]
+    """Whether it is inside the package, was downloaded before, or will be downloaded."""
+    url: str | None
+    """Where its weights are, or were; None for the included model."""
+    address: Literal["untried", "inferred"] | None
+    """What is known about the URL. "untried": it was found on public pages and never tried, because the project had no
+    access to the internet. "inferred": it was not found either, but is formed like others of the same publisher. None
+    for the included model."""
+    other_names: tuple[str, ...] = ()
+
+
+def named_models() -> list[NamedModel]:
+    """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more, without names."""
+    size = sum(file.stat().st_size for file in included_model().iterdir())
+    about = "Wikipedia, novels, textbooks, conversations; elmokit"
+    included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)
+    return [included, *map(_named, all_models())]
+
+
+def _named(model: PublishedModel) -> NamedModel:
+    return NamedModel(
+        model.name,
+        model.language,
+        model.about.removeprefix(f"{model.language}, "),
+        model.megabytes,
+        "cached" if any(map(_is_cached, model.locations)) else "download",
+        model.locations[0].weights,
+        "inferred" if model.locations[0].inferred else "untried",
+        model.also,
+    )
+
+
+def _is_cached(location: ModelLocation) -> bool:
+    return all(cached_file(url) is not None for url in location.urls)
+
+
+LATEST = 3
+"""The version that an address without a version means. Google published versions 1 to 3."""
+
+_FORMAT = "tf-hub-format"
+# One pattern per server, for an address without its query. On the first two, the version may be left out. Kaggle wrote
+# its addresses in a long form, with the names of the levels, and later in a short form.
+_ELMO = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"https?://(?:www\.)?(?:tfhub\.dev|hub\.tensorflow\.google\.cn)/google/elmo(?:/(\d+))?/?$",
+        r"https?://(?:www\.)?kaggle\.com/models/google/elmo(?:(?:/frameworks)?/tensorflow1(?:/variations)?/elmo"
+        r"(?:(?:/versions)?/(\d+))?)?/?$",
+        r"https?://(?:www\.)?kaggle\.com/api/v1/models/google/elmo/tensorflow1/elmo/(\d+)/download$",
+        r"https?://storage\.googleapis\.com/tfhub-modules/google/elmo/(\d+)\.tar\.gz$",
+    )
+]
+_HUB = re.compile(
+    r"https?://(?:www\.)?(?:tfhub\.dev|hub\.tensorflow\.google\.cn|kaggle\.com/models)/[^/?#]+/[^?#]+", re.IGNORECASE
+)
+# How programs wrote the address, on which the name in the cache depends.
+_SPELLINGS = (
+    "https://tfhub.dev/google/elmo/{version}",
+    "http://tfhub.dev/google/elmo/{version}",
+    "https://www.kaggle.com/models/google/elmo/frameworks/TensorFlow1/variations/elmo/versions/{version}",
+    "https://kaggle.com/models/google/elmo/frameworks/TensorFlow1/variations/elmo/versions/{version}",
+    "https://www.kaggle.com/models/google/elmo/TensorFlow1/elmo/{version}",
+    "https://www.kaggle.com/models/google/elmo/tensorFlow1/elmo/{version}",
+    "https://storage.googleapis.com/tfhub-modules/google/elmo/{version}.tar.gz",
+)
+
+
+def elmo_version(url: str) -> int | None:
+    """Return the version of ``google/elmo`` that an address names, or None for any other address."""
+    address = _with_format(url, None)
+    for pattern in _ELMO:
+        if match := pattern.match(address):
+            return LATEST if match[1] is None else whole_number(match[1])
+    return None
+
+
+def is_hub_address(url: str) -> bool:
+    """Check for the address of any module on TF-Hub or Kaggle Models, as opposed to the URL of a file."""
+    return elmo_version(url) is not None or _HUB.match(url) is not None
+
+
+def archive_url(url: str) -> str:
+    """Return the URL at which a TF-Hub server has the archive of a module."""
+    return _with_format(url, "compressed")
+
+
+def module_folder(url: str) -> Path:
+    """Return the directory in which ``tensorflow_hub`` keeps the module of an address, spelled in this way."""
+    root = os.environ.get("TFHUB_CACHE_DIR") or Path(tempfile.gettempdir()) / "tfhub_modules"
+    return Path(root) / hashlib.sha1(url.encode(errors="replace"), usedforsecurity=False).hexdigest()
+
+
+def cached_module(url: str) -> Path | None:
+    """Find the module of an address, or its archive, that ``tensorflow_hub`` or ``kagglehub`` downloaded."""
+    for folder in _folders(url):
+        if tf_hub.FORMAT.recognizes(folder):
+            return folder
+        for archive in (folder.with_name(f"{folder.name}{suffix}") for suffix in (".tar.gz", ".tgz", ".tar", "")):
+            if archive.is_file() and is_archive(archive):
+                return archive
+    return None
+
+
+def _folders(url: str) -> Iterator[Path]:
+    version = elmo_version(url)
+    spellings = [] if version is None else [spelling.format(version=version) for spelling in _SPELLINGS]
+    for spelling in (url, _with_format(url, None), *spellings):
+        yield module_folder(spelling)
+        yield module_folder(archive_url(spelling))  # a program may have written the query too
+    if version is not None:
+        root = os.environ.get("KAGGLEHUB_CACHE") or os.path.expanduser("~/.cache/kagglehub")  # noqa: PTH111 (never raises)
+        for framework in ("tensorFlow1", "TensorFlow1"):
+            yield Path(root) / "models" / "google" / "elmo" / framework / "elmo" / str(version)
+
+
+def _with_format(url: str, value: str | None) -> str:
+    """Return a URL with another value for the query that asks for a format, or without that query."""
+    parts = split_url(url)
+    query = [(name, given) for name, given in parse_qsl(parts.query, keep_blank_values=True) if name != _FORMAT]
+    if value is not None:
+        query.append((_FORMAT, value))
+    return parts._replace(query=urlencode(query)).geturl()

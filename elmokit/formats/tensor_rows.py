@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.engine.config import FORGET_OFFSET, Shape
+from elmokit.engine.architecture import FORGET_OFFSET, Shape
 from elmokit.engine.state import Floats, IntegerRows
 from elmokit.errors import FormatError, TensorMismatchError
 

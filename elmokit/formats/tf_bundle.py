@@ -28,7 +28,7 @@ from elmokit.errors import FormatError, ModelNotFoundError, install_command, rea
 from elmokit.storage.bounded import read_bounded
 
 if TYPE_CHECKING:
-    from elmokit.engine.config import Shape
+    from elmokit.engine.architecture import Shape
 
 try:
     import google_crc32c

@@ -23,7 +23,7 @@ from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
-from elmokit.engine.config import tensor_shapes
+from elmokit.engine.architecture import tensor_shapes
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats
 from elmokit.errors import ModelError, ModelNotFoundError, TensorMismatchError

@@ -1,5 +1,8 @@
 """Read what ``torch.save`` wrote: tensors, and no other objects, so no code in a file is run.
 
+The tensors are those of a state dict, or the published alignment matrices that AllenNLP 0.9's
+``ElmoTokenEmbedderMultiLang`` used (``aligning_files``).
+
 Only these files need PyTorch to be opened; a model that was converted to another format no longer does.
 """
 
@@ -17,6 +20,13 @@ from elmokit.errors import needs_torch, reading
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+from collections.abc import Sequence
+
+from elmokit.engine.architecture import BiLMConfig
+from elmokit.engine.layer_selection import LayerAlignment
+from elmokit.errors import ConfigError, FormatError
+from elmokit.formats.fetch import local_path
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -62,3 +72,24 @@ def _plain(tensor: Any) -> Tensor:
         raise TypeError(f"expected plain tensors of real numbers, found {tensor!r:.40}")
     plain: Tensor = tensor.detach()
     return plain.float() if plain.dtype == torch.bfloat16 else plain
+
+
+def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAlignment:
+    """Read the matrices of an alignment, one for all layers or one for each, layer 0 first, without running code."""
+    # AllenNLP multiplied the mix of the layers by one matrix. Multiplying every layer by it gives the same mix, because
+    # both are linear.
+    n_layers = config.n_layers + 1
+    if len(sources) not in (1, n_layers):
+        raise ConfigError(
+            f"There are {len(sources)} alignment matrices, and the model has {n_layers} layers: give one or {n_layers}."
+        )
+    matrices = [read_alignment_matrix(source, config.output_dim) for source in sources]
+    return LayerAlignment.of_matrices(np.stack(matrices * n_layers if len(sources) == 1 else matrices))
+
+
+def read_alignment_matrix(source: str | Path, dim: int) -> Floats:
+    """Read one matrix ``(dim, dim)`` without running code from its pickle."""
+    matrix = read_matrix(local_path(source))
+    if matrix.shape != (dim, dim):
+        raise FormatError(f"The matrix in {source} has the shape {matrix.shape}; expected ({dim}, {dim}).")
+    return matrix

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.outputs.arrow import vector_array
 from elmokit.embedding.outputs.output_format import StoredDtype, as_stored, stored_dtype
-from elmokit.embedding.raw_text import embed_joined
 from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision

@@ -16,7 +16,7 @@ from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.errors import needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
-from elmokit.formats.structure import ModelStructure
+from elmokit.integrations.model_structure import ModelStructure
 from elmokit.network.scalar_mix import MixedLayers
 
 with needs_extra("elmokit.integrations.flair", "flair"):

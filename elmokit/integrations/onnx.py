@@ -15,7 +15,7 @@ import numpy as np
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import StartName, check_start_name
-from elmokit.engine.config import FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
 from elmokit.errors import OutputError, needs_extra
 from elmokit.formats.model import PretrainedBiLM

@@ -34,7 +34,7 @@ from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.text_files import split_tokens
-from elmokit.text.tokenize import Tokenization, check_tokenization, split_lines, text_splitter
+from elmokit.text.tokenize import Tokenization, get_span_tokenizer, split_lines, text_splitter
 
 with needs_extra("elmokit.integrations.sentence_transformers", "sentence-transformers"):
     from sentence_transformers.base.modules import InputModule, Module
@@ -102,7 +102,7 @@ class ElmoEmbeddings(InputModule):
         self.elmo = ElmoModule(as_model(model), start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
         self.tokenization, self.max_seq_length, self.fold_case = tokenization, max_seq_length, fold_case
-        check_tokenization(tokenization)
+        get_span_tokenizer(tokenization)  # an unknown one is noticed now
         self._probability: Callable[[str], float] | None = None
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:

@@ -18,12 +18,17 @@ from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.formats.open import open_model
-from elmokit.lm.bilm_tf import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
-from elmokit.lm.pairs import MinimalPairScores, score_minimal_pairs
-from elmokit.lm.perplexity import Perplexity, perplexity, spelling_of
-from elmokit.lm.spelling import Spelling
+from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.perplexity import Perplexity, Spelling, perplexity, spelling_of
 from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.lm.surprisal import (
+    BATCH_TOKENS,
+    MinimalPairScores,
+    Surprisal,
+    score_minimal_pairs,
+    softmax_and_vocabulary,
+    surprisals,
+)
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter
@@ -81,13 +86,14 @@ class LanguageModel:
         """Open a model as a language model.
 
         Args:
-            source, options, vocabulary: As in ``open_model``; without a source, the small English model inside the
-                package.
+            source: As in ``open_model``; None for the small English model inside the package.
+            options: The options file of an HDF5 file, if it is not next to the weights.
+            vocabulary: File with the words of the softmax, if it is not next to the weights.
             start: As in the class.
-            device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-            precision: The lowest precision of the LSTM weights: "float32", "bfloat16", "int8" or "int7"; None for
-                the model's own, which is int8 for the included model: surprisals are then 0.05 nats from their exact
-                values on average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
+            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
+                model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
+                average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
@@ -137,7 +143,7 @@ class LanguageModel:
             texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
                 sentence per line. Several files are scored as one text.
             start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
-            batch_tokens: Positions per batch. The result does not depend on it.
+            batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
             raw_language: The language of files of raw text, such as "en": each line is split into sentences and
@@ -225,10 +231,11 @@ class LanguageModel:
             sentence: Tokens, without boundaries.
             position: Index of a token, from 0; negative indices count from the end. Without it, the result is a list
                 with the words for each token.
-            direction: "forward", from the tokens before; "backward", from the tokens after; or "both", the product of
-                the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75), normalized.
+            direction: What the model sees: the tokens before (forward), those after (backward), or both. "both" is the
+                product of the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75),
+                normalized.
             n: How many words.
-            special_words: Include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise the probabilities are normalized over the
+            special_words: Include <S>, </S> and <UNK>. Otherwise the probabilities are normalized over the
                 other words.
 
         Raises:

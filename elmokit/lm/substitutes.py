@@ -10,8 +10,8 @@ import numpy as np
 from elmokit.config import check_at_least, check_choice, token_index
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.network import NetworkInput
-from elmokit.engine.softmax import ROWS_AT_ONCE, Ids
-from elmokit.engine.state import Floats, State
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary

@@ -1,16 +1,15 @@
-"""Choose the backend that computes the network, and keep the weights that are prepared for it.
+"""Choose what computes the network, and keep the weights that are prepared for it.
 
-Three families of backends compute the same formulas:
+Two backends compute the same formulas:
 
-- ``reference``: PyTorch operations, one step at a time. Slow and simple; every other backend is tested against it.
-- ``torch...``: one loop in Python around PyTorch's matrix products: on a GPU, and where there are no C functions.
+- ``reference``: PyTorch operations, one step at a time: on a GPU, where there are no C functions, and where a kernel
+  may not compute. Simple; the other one is tested against it.
 - ``native...``: the engine (``elmokit/engine``), whose C functions come from the wheel or are built with the available
   C compiler when they are first needed, for the best instruction set of the processor.
 
-A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``). The first available
-backend in that precision's row of ``ON_CPU`` or ``ON_GPU`` computes; each row falls back to backends that are at
-least as exact. Only weights and inputs of the matrix products of the LSTMs and of the token layer are ever rounded:
-states and sums stay in float32. The token layer is rounded by the C functions only.
+A model asks for the lowest *precision* that it accepts (``Elmo.from_pretrained(precision=...)``), and only the C
+functions ever compute in a lower one than float32. They round weights and inputs of the matrix products of the LSTMs
+and of the token layer: states and sums stay in float32.
 
 What people do around a PyTorch module works all the same. A kernel computes in place of modules only if calling them
 would do nothing else (:func:`are_plain`), and only on tensors whose numbers are in memory (:func:`has_memory`). Packed
@@ -22,7 +21,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -30,37 +29,36 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from elmokit.engine.computation import NATIVE, Backend
-from elmokit.engine.library import Library, address
-from elmokit.engine.precision import PRECISIONS, BackendRequest, requested_backend
+from elmokit.engine.library import Library, address, choose_kernels
+from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, Precision, native_kernel, requested_backend
 from elmokit.engine.threads import n_threads
 from elmokit.errors import ConfigError
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Each tuple is an order of preference. A request names the lowest precision that is acceptable, so its fallbacks are
-# always at least as exact.
-ON_CPU: dict[BackendRequest, tuple[Backend, ...]] = {
-    "reference": ("reference",),
-    **{precision: (backend, "torch") for backend, precision in NATIVE.items()},
-}
-# The engine does not run on a GPU, and there are no products of bytes for it: they fall back to bfloat16.
-ON_GPU: dict[BackendRequest, tuple[Backend, ...]] = {
-    "reference": ("reference",),
-    **{precision: ("torch" if precision == "float32" else "torch-bfloat16",) for precision in PRECISIONS},
-}
+
+def native_precision(device: torch.device, precision: Precision | None) -> Precision | None:
+    """Return the precision in which the C functions compute on a device; None where PyTorch computes in float32.
+
+    Args:
+        device: Where the weights are.
+        precision: The lowest that the model accepts; None means float32.
+    """
+    request = requested_backend(precision)
+    if device.type != "cpu" or request == "reference" or native_library() is None:
+        return None
+    return request
 
 
-def select_backend(device: torch.device, request: BackendRequest) -> Backend:
-    """Return the first available backend for a request on a device."""
-    preferences = ON_CPU if device.type == "cpu" else ON_GPU
-    return next((backend for backend in preferences[request] if is_available(backend)), "reference")
-
-
-def is_available(backend: Backend) -> bool:
-    """Check whether this system can run a backend."""
-    return backend not in NATIVE or native_library() is not None
+def layer_kernel(precision: Precision | None, part: Literal["token_layer", "lstm"], n_weights: int = 0) -> LayerKernel:
+    """Describe what computes a layer of ``n_weights``, for the result of :func:`native_precision`."""
+    if precision is None:
+        return PLAIN_KERNEL
+    library = native_library()
+    assert library is not None
+    chosen = choose_kernels(library, precision, n_weights)
+    return native_kernel(library.instructions, chosen.token_layer if part == "token_layer" else chosen.lstm)
 
 
 def native_library() -> Library | None:
@@ -180,15 +178,16 @@ def never_compiled(function: Callable[P, T]) -> Callable[P, T]:
 class ParameterCache(Generic[T]):
     """A value derived from parameters, such as packed weights, that is derived again when a parameter changes.
 
-    Every call looks at every bit of the parameters. PyTorch's version counters would be cheaper, but they miss the
-    writes of fused optimizers and those through ``.data`` or a NumPy view.
+    Every call looks at every bit of the parameters, by a C function: where there is none, nothing is kept. The version
+    counters of PyTorch would be cheaper, but they miss the writes of fused optimizers and those through ``.data`` or a
+    NumPy view.
 
     Copying or pickling a module does not copy the value: the copy derives its own.
     """
 
     def __init__(self) -> None:
-        # The key, the digests of the parameters (or copies), those of a table's rows, and the value.
-        self._kept: tuple[Any, Sequence[Any], NDArray[np.int64] | None, T] | None = None
+        # The key, the digests of the parameters, those of a table's rows, and the value.
+        self._kept: tuple[Any, Sequence[int], NDArray[np.int64] | None, T] | None = None
 
     def get(
         self,
@@ -209,32 +208,22 @@ class ParameterCache(Generic[T]):
         """
         tensors = list(parameters) if table is None else [*parameters, table]
         library = _digest_library(tensors)
-        key = key, library is None, [(tensor.shape, tensor.dtype) for tensor in tensors]
         if library is None:
-            found: Sequence[Any] = [tensor.detach() for tensor in tensors]
-        else:
-            found = _digests(library, parameters)
-        if self._kept is not None and self._kept[0] == key and self._has_same(library, found, table, rows):
+            self._kept = None
+            return make()
+        key = key, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        found = _digests(library, parameters)
+        if self._kept is not None and self._kept[:2] == (key, found) and self._has_rows(library, table, rows):
             return self._kept[-1]
         self._kept = None  # free the old value before the new one takes memory
-        of_rows = None
-        if library is None:
-            found = [tensor.clone() for tensor in found]
-        elif table is not None:
-            of_rows = _row_digests(library, table)
+        of_rows = None if table is None else _row_digests(library, table)
         value = make()
         self._kept = key, found, of_rows, value
         return value
 
-    def _has_same(
-        self, library: Library | None, found: Sequence[Any], table: Tensor | None, rows: Tensor | None
-    ) -> bool:
+    def _has_rows(self, library: Library, table: Tensor | None, rows: Tensor | None) -> bool:
         assert self._kept is not None
-        _, kept, of_rows, _ = self._kept
-        if library is None:
-            return all(map(_have_same_bits, kept, found))
-        if kept != found:
-            return False
+        of_rows = self._kept[2]
         if of_rows is None or table is None or rows is None:
             return of_rows is None
         return np.array_equal(of_rows[rows.numpy()], _row_digests(library, table.detach().index_select(0, rows)))
@@ -249,7 +238,7 @@ class ParameterCache(Generic[T]):
 
 
 def _digest_library(tensors: Sequence[Tensor]) -> Library | None:
-    """Return the C functions if they can read tensors, which must otherwise be copied to notice changes."""
+    """Return the C functions if they can read tensors and were not ruled out."""
     if requested_backend() == "reference" or not all(tensor.is_cpu for tensor in tensors):
         return None
     return native_library()
@@ -277,9 +266,3 @@ def _digests_at(library: Library, places: NDArray[np.uintp], sizes: NDArray[np.i
         *(address("places", places, np.uintp), address("digests", digests, np.int64)),
     )
     return digests
-
-
-def _have_same_bits(this: Tensor, that: Tensor) -> bool:
-    if (this.shape, this.dtype, this.device) != (that.shape, that.dtype, that.device):
-        return False
-    return torch.equal(*(tensor.contiguous().flatten().view(torch.uint8) for tensor in (this, that)))

@@ -13,15 +13,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.computation import NATIVE, Backend, Computation, LayerKernel, computation_of
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.precision import Precision, check_precision, requested_backend
+from elmokit.engine.precision import (
+    PLAIN_KERNEL,
+    Computation,
+    LayerKernel,
+    Precision,
+    check_precision,
+    computation_of,
+    requested_backend,
+)
 from elmokit.engine.state import State
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
-from elmokit.network.cached_char_cnn import CachedCharCNN
-from elmokit.network.char_cnn import CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
-from elmokit.network.lstm import LSTMStack, LSTMState, StackPacking, are_packable, run_in_engine, select_lstm_backend
+from elmokit.network.char_cnn import CachedCharCNN, CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
+from elmokit.network.lstm_module import LSTMStack, LSTMState, engine_precision, run_in_engine
 from elmokit.network.tensors import tensor_of
 
 TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)
@@ -169,8 +175,7 @@ class BiLM(nn.Module):
             LayerKernel(backend='native-int8', precision='int8', instructions='amx')
         """
         directions = (
-            direction.kernels() if isinstance(direction, LSTMStack) else [LayerKernel("reference", "float32", None)]
-            for direction in self.directions
+            direction.kernels() if isinstance(direction, LSTMStack) else [PLAIN_KERNEL] for direction in self.directions
         )
         return [kernel for kernels in directions for kernel in kernels]
 
@@ -183,7 +188,7 @@ class BiLM(nn.Module):
         """
         pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
         layer = self.token_layer
-        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else LayerKernel("reference", "float32", None)
+        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else PLAIN_KERNEL
         return computation_of(kernel, self.kernels(), self.device.type, pytorch)
 
     def token_layer_version(self) -> object:
@@ -289,13 +294,10 @@ class BiLM(nn.Module):
         read_backward = self.config.read_backward
         stacks, directions = self._stacks(), range(self.config.n_directions)
         states = [state.of_direction(direction) for direction in directions]
-        backend: Backend = "reference"
-        if are_plain(stacks, LSTMStack):
-            backend = select_lstm_backend(stacks, vectors, states, mask)
-        if backend in NATIVE:
+        if (precision := self._engine_precision(vectors, states, mask)) is not None:
             # All directions in one call, which divides them between threads.
             layers, *after = run_in_engine(
-                stacks, self._packed, backend, vectors, states, mask, directions, read_backward
+                stacks, self._packed, precision, vectors, states, mask, directions, read_backward
             )
             return BiLMOutput(layers, BiLMState(*after))
         vectors = vectors * mask[..., None]
@@ -334,14 +336,19 @@ class BiLM(nn.Module):
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
         stacks = self._stacks()
-        packing = None
-        are_readable = all(weight.is_cpu and weight.dtype == torch.float32 for weight in self.directions.parameters())
-        are_all_plain = are_plain(stacks, LSTMStack) and all(stack.is_plain() for stack in stacks)
-        if are_readable and are_all_plain and are_packable(stacks):
+        if (precision := self._engine_precision(vectors, [states] * len(stacks), mask)) is not None:
             # Packed with the other direction: one alone would take as much memory again.
-            packing = StackPacking(stacks, self._packed, direction)
-        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse, packing)
+            return run_in_engine(
+                stacks, self._packed, precision, vectors, [states], mask, [direction], [reverse]
+            ).of_one_direction()
+        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse)
         return results
+
+    def _engine_precision(
+        self, vectors: Tensor, states: list[list[LSTMState]], mask: Tensor | None
+    ) -> Precision | None:
+        stacks = self._stacks()
+        return engine_precision(stacks, vectors, states, mask) if are_plain(stacks, LSTMStack) else None
 
     def _stacks(self) -> list[LSTMStack]:
         return list(self.directions)  # type: ignore[arg-type]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.computation import NATIVE, LayerKernel, native_kernel
-from elmokit.engine.config import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
-from elmokit.engine.library import Library, choose_kernels
-from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.architecture import MIN_CHARS, Activation, BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.library import Library
+from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, Precision
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import WORD_FEATURES, TokenLayer
 from elmokit.errors import ConfigError
@@ -20,9 +18,10 @@ from elmokit.network.backends import (
     ParameterCache,
     are_plain,
     has_memory,
+    layer_kernel,
     native_library,
+    native_precision,
     never_compiled,
-    select_backend,
     tile_library_for,
     weights_in,
 )
@@ -31,18 +30,6 @@ from elmokit.network.tile_layers import TileLinear, fits_tiles, tile_highway
 
 BLOCK = 64
 """A multiple of the numbers that PyTorch computes at a time on a CPU: up to 32 with AVX-512."""
-
-
-class TokenLayerWeights(NamedTuple):
-    """The weights of a char CNN, and of the word table next to it."""
-
-    char_embedding: Tensor  # (rows, char_dim)
-    convolutions: Sequence[tuple[Tensor, Tensor | None]]  # (filters, char_dim, width), (filters,)
-    uses_tanh: bool  # else relu
-    # (2 * features, features), (2 * features,): the transform, then the gate of the transformed branch
-    highways: Sequence[tuple[Tensor, Tensor]]
-    projection: tuple[Tensor, Tensor] | None  # (output_dim, features), (output_dim,)
-    words: Tensor | None = None  # (rows, word_dim); the numbers of a word come before its other features
 
 
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
@@ -56,14 +43,6 @@ def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
     if not weight.is_meta:
         nn.init.normal_(weight)
     return nn.Embedding(n_rows, dim, padding_idx=0, _weight=weight)
-
-
-@runtime_checkable
-class Highways(Protocol):
-    """One or more highway layers."""
-
-    def matrices(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights as ``TokenLayerWeights`` holds them."""
 
 
 class Highway(nn.Module):
@@ -102,11 +81,6 @@ class Highway(nn.Module):
         """Check whether kernels may compute in place of the two linear layers."""
         return are_plain([self.transform, self.gate], TileLinear)
 
-    def matrices(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the weights as ``TokenLayerWeights`` holds them."""
-        parts = [(linear.weight, linear.bias) for linear in (self.transform, self.gate)]
-        return [(torch.cat([weight for weight, _ in parts]), torch.cat([bias for _, bias in parts]))]
-
 
 class NativeTokenLayer(nn.Module):
     """A token layer that the C functions compute where no gradient is needed.
@@ -120,9 +94,9 @@ class NativeTokenLayer(nn.Module):
     activation: Activation | None
     _packed: ParameterCache[TokenLayer | None]
 
-    def weights(self) -> TokenLayerWeights:
-        """Return the weights as the C functions take them."""
-        raise NotImplementedError
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights, named as in ``tensor_shapes`` within the token layer."""
+        return dict(self.named_parameters(remove_duplicate=False))  # layers may share their weights
 
     def is_plain(self) -> bool:
         """Check whether kernels may compute in place of the modules inside."""
@@ -144,7 +118,7 @@ class NativeTokenLayer(nn.Module):
         if not ids.is_cpu or ids.dtype != torch.int64 or ids.ndim != 2 or not len(ids):
             return None
         library, kernel = native_library(), self._plain_kernel(ids.device)
-        if kernel.backend not in NATIVE or library is None or torch.is_autocast_enabled("cpu"):
+        if kernel == PLAIN_KERNEL or library is None or torch.is_autocast_enabled("cpu"):
             return None
         precision = kernel.precision
         table = self._word_table()
@@ -154,7 +128,7 @@ class NativeTokenLayer(nn.Module):
             layer = self._packed.get(
                 (precision, self.activation),
                 packed_whole,
-                lambda: pack_token_layer(library, precision, self.weights()),
+                lambda: pack_token_layer(library, precision, self.tensors(), self.activation or "relu"),
                 table,
                 rows,
             )
@@ -170,19 +144,11 @@ class NativeTokenLayer(nn.Module):
         """Describe what computes token vectors when no gradient is needed."""
         weight = next(self.parameters())
         if weight.dtype != torch.float32 or not self.is_plain():
-            return LayerKernel("reference", "float32", None)
+            return PLAIN_KERNEL
         return self._plain_kernel(weight.device)
 
     def _plain_kernel(self, device: torch.device) -> LayerKernel:
-        request = requested_backend(self.precision)
-        backend = select_backend(device, request)
-        if backend in NATIVE:
-            library = native_library()
-            assert library is not None
-            return native_kernel(library.instructions, choose_kernels(library, NATIVE[backend], 0).token_layer)
-        # Only the C functions round weights of this layer; without them, `TileLinear` computes it.
-        products = select_backend(device, "reference" if request == "reference" else "float32")
-        return LayerKernel(products, "float32", None)
+        return layer_kernel(native_precision(device, self.precision), "token_layer")
 
 
 class CharCNN(NativeTokenLayer):
@@ -268,55 +234,34 @@ class CharCNN(NativeTokenLayer):
             features = highway(features)
         return features if self.projection is None else self.projection(features)
 
-    def weights(self) -> TokenLayerWeights:
-        """Return the weights as the C functions take them."""
-        convolutions = [(layer.weight, layer.bias) for layer in self.convolutions if isinstance(layer, nn.Conv1d)]
-        return TokenLayerWeights(
-            self.char_embedding.weight,
-            convolutions,
-            self.activation == "tanh",
-            [matrix for highway in self.highways if isinstance(highway, Highways) for matrix in highway.matrices()],
-            None if self.projection is None else (self.projection.weight, self.projection.bias),
-        )
-
 
 @torch.no_grad()
-def pack_token_layer(library: Library, precision: Precision, weights: TokenLayerWeights) -> TokenLayer | None:
+def pack_token_layer(
+    library: Library,
+    precision: Precision,
+    tensors: Mapping[str, Tensor],  # from `NativeTokenLayer.tensors`
+    activation: Activation,
+) -> TokenLayer | None:
     """Pack the weights of a token layer for the engine; return None if their sizes do not fit together."""
-    n_features = sum(len(weight) for weight, _ in weights.convolutions)
-    widths = [weight.shape[2] for weight, _ in weights.convolutions]
-    n_rows, char_dim = weights.char_embedding.shape
-    dim = n_features if weights.projection is None else len(weights.projection[0])
-    tensors = {"char_embedding.weight": weights.char_embedding}
-    for number, (weight, bias) in enumerate(weights.convolutions):
-        if bias is None:
-            return None
-        tensors |= {f"convolutions.{number}.weight": weight, f"convolutions.{number}.bias": bias}
-    for number, (weight, bias) in enumerate(weights.highways):
-        for name, rows in (("transform", slice(n_features)), ("gate", slice(n_features, None))):
-            tensors[f"highways.{number}.{name}.weight"] = weight[rows]
-            tensors[f"highways.{number}.{name}.bias"] = bias[rows]
-    words = None
-    if weights.words is not None:
-        tensors = {f"chars.{name}": tensor for name, tensor in tensors.items()} | {WORD_FEATURES: weights.words}
-        words = WordFeaturesConfig(len(weights.words) - 1, weights.words.shape[1])
-    if weights.projection is not None:
-        tensors["projection.weight"], tensors["projection.bias"] = weights.projection
+    prefix = "chars." if WORD_FEATURES in tensors else ""
+    filters = [tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}conv") and tensor.ndim == 3]
+    n_rows, char_dim = tensors[f"{prefix}char_embedding.weight"].shape
+    projection, words = tensors.get("projection.weight"), tensors.get(WORD_FEATURES)
     try:
         cnn = CharCNNConfig(
-            filters=tuple(
-                (width, len(weight)) for width, (weight, _) in zip(widths, weights.convolutions, strict=True)
-            ),
+            filters=tuple((filter_.shape[2], len(filter_)) for filter_ in filters),
             char_dim=char_dim,
-            n_highway=len(weights.highways),
-            activation="tanh" if weights.uses_tanh else "relu",
-            max_chars=max(MIN_CHARS, *widths),
+            n_highway=sum(name.endswith(".gate.weight") for name in tensors),
+            activation=activation,
+            max_chars=max(MIN_CHARS, *(filter_.shape[2] for filter_ in filters)),
             n_chars=n_rows - 1,
         )
-        config = BiLMConfig(cnn, word_features=words, projection_dim=dim, hidden_dim=dim)
+        dim = cnn.n_features if projection is None else len(projection)
+        features = None if words is None else WordFeaturesConfig(len(words) - 1, words.shape[1])
+        config = BiLMConfig(cnn, word_features=features, projection_dim=dim, hidden_dim=dim)
         arrays = {f"token_layer.{name}": tensor.detach().numpy() for name, tensor in tensors.items()}
         return TokenLayer(config, arrays, precision, library)
-    except (ConfigError, ValueError):
+    except (ConfigError, KeyError, ValueError):  # a convolution may lack its bias
         return None
 
 
@@ -360,7 +305,7 @@ class WordEmbedding(nn.Module):
 
     def kernel(self) -> LayerKernel:
         """Describe what computes token vectors: a lookup."""
-        return LayerKernel("reference", "float32", None)
+        return PLAIN_KERNEL
 
     def forward(self, word_ids: Tensor) -> Tensor:
         """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
@@ -416,16 +361,10 @@ class WordCharLayer(NativeTokenLayer):
         )
 
     def _plain_kernel(self, device: torch.device) -> LayerKernel:
-        return LayerKernel("reference", "float32", None) if self.chars is None else super()._plain_kernel(device)
+        return PLAIN_KERNEL if self.chars is None else super()._plain_kernel(device)
 
     def _word_table(self) -> Tensor | None:
         return self.word_embedding.weight
-
-    def weights(self) -> TokenLayerWeights:
-        """Return the weights as the C functions take them."""
-        assert self.chars is not None
-        projection = self.projection.weight, self.projection.bias
-        return self.chars.weights()._replace(projection=projection, words=self.word_embedding.weight)
 
     @never_compiled
     def forward(self, ids: Tensor) -> Tensor:
@@ -445,3 +384,44 @@ class WordCharLayer(NativeTokenLayer):
             features.append(self.chars(ids[:, 1:]))  # (tokens, n_features)
         vectors: Tensor = self.projection(torch.cat(features, dim=1))
         return vectors
+
+
+class CachedCharCNN(CharCNN):
+    """A char CNN with a table of precomputed token vectors; only tokens outside the table are encoded.
+
+    The table is a buffer that is neither trained nor saved: ``state_dict`` stays that of the char CNN.
+
+    Args:
+        char_cnn: Encodes the tokens that are not in the table. Its parameters are shared, not copied.
+        vectors: The table, ``(rows, output_dim)``.
+    """
+
+    def __init__(self, char_cnn: CharCNN, vectors: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.char_embedding = char_cnn.char_embedding
+        self.convolutions = char_cnn.convolutions
+        self.activation = char_cnn.activation
+        self.highways = char_cnn.highways
+        self.projection = char_cnn.projection
+        self.output_dim = char_cnn.output_dim
+        self.precision = char_cnn.precision
+        self._packed = ParameterCache()
+        self.register_buffer("vectors", vectors, persistent=False)
+        self.vectors: Tensor
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up or encode tokens.
+
+        Args:
+            ids: ``(tokens, 1 + chars)``: the token's row in the table counted from 1, or 0 if it is not in the table,
+                followed by its char ids.
+
+        Returns:
+            ``(tokens, output_dim)``
+        """
+        rows, char_ids = ids[:, 0], ids[:, 1:]
+        output = self.vectors[(rows - 1).clamp(min=0)]
+        missing = (rows == 0).nonzero()[:, 0]
+        if len(missing):
+            output = output.index_copy(0, missing, super().forward(char_ids[missing]).to(output.dtype))
+        return output

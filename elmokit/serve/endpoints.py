@@ -16,8 +16,15 @@ from fastapi.responses import Response
 
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.formats.sentence_pooling import Whitening
-from elmokit.serve.answers import (
+from elmokit.serve.batcher import Batcher, Compute
+from elmokit.serve.bodies import (
     ARROW,
+    EmbeddingsRequest,
+    NeighborsRequest,
+    SubstitutesRequest,
+    SurprisalRequest,
+    Text,
+    TokensRequest,
     arrow_stream,
     data_json,
     embeddings_data,
@@ -27,18 +34,9 @@ from elmokit.serve.answers import (
     tokens_data,
     words_by_direction,
 )
-from elmokit.serve.batching import Batcher, Compute
-from elmokit.serve.config import ServeConfig
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, MAX_SHOWN, Problem
-from elmokit.serve.schemas import (
-    EmbeddingsRequest,
-    NeighborsRequest,
-    SubstitutesRequest,
-    SurprisalRequest,
-    Text,
-    TokensRequest,
-)
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import LISTED, ServedModel, SplitText, sentence_at
 from elmokit.text.batching import N_BOUNDARIES, sentences_of
 from elmokit.text.tokenize import TextSplitter

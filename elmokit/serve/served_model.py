@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.raw_text import embed_joined
+from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
@@ -23,7 +22,7 @@ from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
-from elmokit.serve.config import Pooling, ServeConfig
+from elmokit.serve.serve_config import Pooling, ServeConfig
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.tokenize import split_lines, text_splitter
 

@@ -27,7 +27,7 @@ from granian.log import LogLevels
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.threads import n_threads, set_threads
 from elmokit.errors import ConfigError
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
 
 TOKEN_VARIABLE = "ELMOKIT_SERVE_TOKEN"

@@ -1,4 +1,4 @@
-"""Files and directories that are written completely or not at all, and then survive a power loss.
+"""Files and directories that are written completely or not at all, and then survive a power loss; and locks.
 
 Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
 file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
@@ -19,8 +19,38 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elmokit.errors import OutputError, cannot_write
-from elmokit.storage.lock import LOCK
+from elmokit.errors import LockedError, OutputError, cannot_write
+
+LOCK = "lock"
+"""The name of the lock file in a directory that one process at a time writes to."""
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive lock while the block runs, or raise a LockedError with ``message``; ``wait`` waits instead."""
+    # The operating system releases it when the process ends. File systems without locks (some network mounts) grant
+    # every lock. The lock file is created with its directory if missing, and left in place afterwards.
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    except OSError as error:
+        raise cannot_write(path.parent, error.strerror) from None
+    import filelock  # here, because it loads much, and few commands lock anything
+
+    lock = filelock.FileLock(path, timeout=-1 if wait else 0)
+    granted_without_lock = False
+    try:
+        lock.acquire()
+    except (filelock.Timeout, PermissionError):  # some network file systems report a held lock as EPERM
+        raise LockedError(message or f"Another process is writing to {path.parent}.") from None
+    except (NotImplementedError, OSError):
+        granted_without_lock = True
+    try:
+        yield
+    finally:
+        if not granted_without_lock:
+            lock.release()
+
 
 START_LENGTH = 40  # characters of an output's name that its temporary directory's name starts with
 SUFFIX_LENGTH = 8  # random characters at its end, as tempfile.mkdtemp makes them
@@ -107,29 +137,15 @@ def _sync(descriptor: int) -> None:
 
 def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
-    for workspace in workspaces(folder):
+    for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}"):
+        # Another hidden directory, which may have such a name too, is told apart by its content.
+        if not workspace.is_dir() or not {inside.name for inside in workspace.iterdir()} <= {"new", "old"}:
+            continue
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
         for old in (workspace / "old").glob("*"):
             if not (folder / old.name).exists():
                 old.rename(folder / old.name)
         shutil.rmtree(workspace)
-
-
-def is_unused(path: Path) -> bool:
-    """Check that nothing is at a path but what a killed process leaves: a lock and temporary directories."""
-    if not path.exists():
-        return True
-    return path.is_dir() and all(inside.name == LOCK for inside in set(path.iterdir()).difference(workspaces(path)))
-
-
-def workspaces(folder: Path) -> list[Path]:
-    """Return the temporary directories that ``atomic_write`` made in a directory."""
-    return [path for path in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}") if path.is_dir() and _is_workspace(path)]
-
-
-def _is_workspace(path: Path) -> bool:
-    """Tell a temporary directory from another hidden one, which may have such a name too, by its content."""
-    return {inside.name for inside in path.iterdir()} <= {"new", "old"}
 
 
 def check_parent(path: str | Path) -> None:

@@ -1,8 +1,13 @@
-"""Read a whole file or number up to a limit."""
+"""Whole files and numbers: read up to a limit, and their checksums."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 MIB = 1 << 20
 MAX_RECORD_BYTES = 1 << 28
@@ -31,3 +36,28 @@ def whole_number(text: str) -> int | None:
     """Return the number that a text of decimal digits is; None for any other text, or more than 18 digits."""
     # Python refuses to read or print numbers of more than 4,300 digits. ``isdigit`` accepts "²", which is no number.
     return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
+
+
+def size_and_crc32(file: IO[bytes]) -> tuple[int, int]:
+    """Read a file to its end, and return how many bytes it has and their checksum."""
+    size = checksum = 0
+    while block := file.read(MIB):
+        size += len(block)
+        checksum = zlib.crc32(block, checksum)
+    return size, checksum
+
+
+def json_crc32(content: Mapping[str, Any]) -> int:
+    """Return the checksum of plain values, whatever the order of their keys."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def file_digest(path: Path) -> str:
+    """Return a short text that is equal for equal files, and different for others."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def text_digest(text: str) -> str:
+    """Return a short text that is equal for equal texts, and different for others."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]

@@ -22,9 +22,9 @@ from elmokit.storage.text_formats import (
     CONLLU_SUFFIXES,
     HEAD_CHARACTERS,
     HEAD_LINES,
-    SegmentationCheck,
     conllu_lines,
     refuse_other_formats,
+    warn_of_raw_text,
 )
 
 TextPaths = str | Path | Iterable[str | Path]
@@ -348,6 +348,7 @@ def text_lines(
     on_bytes: Callable[[int], object] | None = None,
     accepted: Sequence[str] | None = (),
     like_bilm_tf: bool = False,
+    on_head: Callable[[list[str]], object] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield the numbers, from 1, and the lines of a text: every reader of sentences gets them here.
 
@@ -356,6 +357,7 @@ def text_lines(
     Args:
         path, on_bytes, like_bilm_tf: As in ``read_lines``.
         accepted: Other formats that the caller reads, as ``text_formats`` names them; None for all.
+        on_head: Called with the first lines, except of CoNLL-U or where all formats are accepted.
 
     Raises:
         TextError: As in ``read_lines``, or the text has another format, such as HTML or a table.
@@ -373,6 +375,8 @@ def text_lines(
             if n_characters > HEAD_CHARACTERS:
                 break
         refuse_other_formats(_name(path), head, accepted)
+        if on_head is not None:
+            on_head(head)
     yield from enumerate(chain(head, lines), start=1)
 
 
@@ -394,17 +398,18 @@ def split_lines(
     like_bilm_tf: bool = False,
 ) -> Iterator[TextLine]:
     """Yield the lines of a text with their sentences; arguments and errors as in ``read_sentences``, ``text_lines``."""
-    check = SegmentationCheck(_name(path), split is not None)
+    is_raw = split is not None
     if is_conllu(path):
         split = None  # it has words already
     if split is None:
         split = (lambda line: [line.split()]) if like_bilm_tf else (lambda line: [split_tokens(line)])
-    for number, line in text_lines(path, on_bytes, accepted, like_bilm_tf):
-        sentences = split(line)
-        for tokens in sentences:
-            check(tokens)
-        yield TextLine(number, line, sentences)
-    check.end()
+    split_line = split
+
+    def look_at(head: list[str]) -> None:
+        warn_of_raw_text(_name(path), (tokens for line in head for tokens in split_line(line)), is_split=is_raw)
+
+    for number, line in text_lines(path, on_bytes, accepted, like_bilm_tf, look_at):
+        yield TextLine(number, line, split_line(line))
 
 
 def read_sentences(

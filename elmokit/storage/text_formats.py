@@ -94,16 +94,16 @@ def _most(lines: Sequence[str], matches: Callable[[str], object]) -> bool:
 
 
 _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = .*")
-
-
-def _is_conllu(lines: Sequence[str]) -> bool:
-    return _most(lines, _CONLLU_LINE.fullmatch)
-
-
 _MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
 # Markdown begins with some of HTML's elements, too.
 _ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
+# A text can begin with `[ Music ]` or `[1]`.
+_JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
+
+
+def _is_conllu(lines: Sequence[str]) -> bool:
+    return _most(lines, _CONLLU_LINE.fullmatch)
 
 
 def _is_markup(lines: Sequence[str]) -> bool:
@@ -116,17 +116,12 @@ def _is_markup(lines: Sequence[str]) -> bool:
     return 2 * n_marked > len(lines)
 
 
-# A text can begin with `[ Music ]` or `[1]`.
-_JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
-
-
 def _is_json(lines: Sequence[str]) -> bool:
     return _JSON_START.match(" ".join(lines)) is not None
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    cells = [line.split("\t") for line in lines]
-    pairs = list(pairwise(map(len, cells)))
+    pairs = list(pairwise(line.count("\t") for line in lines))
     # Tabs can separate the tokens of a text. Then their number changes from line to line, and there are no spaces.
     has_columns = 2 * sum(one == other for one, other in pairs) >= len(pairs)
     return bool(pairs) and _most(lines, lambda line: "\t" in line) and (has_columns or _most(lines, lambda s: " " in s))
@@ -157,15 +152,17 @@ def _has_cells(row: Sequence[str]) -> bool:
 
 
 _EXTRACT = "Extract its text first."
-_COLUMN = "Select the column of the text"
 _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     ("CoNLL-U", _is_conllu, "Give it a name that ends in .conllu: then its words are read."),
     (JSON, _is_json, _EXTRACT),
     ("HTML or XML", _is_markup, _EXTRACT),
-    (TABLE, _is_table, f"{_COLUMN}: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '"),
-    ("a table of comma-separated values", _is_csv, f"{_COLUMN} first."),
+    (
+        TABLE,
+        _is_table,
+        "Select the column of the text: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '",
+    ),
+    ("a table of comma-separated values", _is_csv, "Select the column of the text first."),
 )
-
 
 MAX_CHARACTERS = 20
 """Tokens with more characters of these scripts are taken for unsplit text. Words in them are rarely longer than ten."""
@@ -179,13 +176,11 @@ _MARKS = frozenset(
 )
 _ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
 MIN_ATTACHED = 3
-"""Tokens such as "mat." that make a text look raw; a shorter text needs one."""
-MAX_LOOKED_AT = 1000
-"""Sentences without punctuation after which nothing more is looked at, because it takes time."""
+"""Tokens such as "mat." that make a text look raw; a text of few sentences needs one."""
 
 
-class SegmentationCheck:
-    """Warns once about a text whose lines look as if they were not split into tokens.
+def warn_of_raw_text(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False) -> None:
+    """Warn if the first sentences of a text look as if they were not split into tokens.
 
     Split at spaces, a line of Japanese is one token, and in English "mat." is read as one word. Nothing fails, but the
     vectors mean little. Tokenized text has punctuation marks as tokens of their own, so the first sentence with
@@ -193,51 +188,32 @@ class SegmentationCheck:
 
     Args:
         name: The name of the text.
+        sentences: The first sentences of the text. There are at most ``HEAD_LINES`` of them, unless it is split.
         is_split: Whether a tokenizer has split it: then punctuation is not looked at.
     """
-
-    def __init__(self, name: str, is_split: bool = False) -> None:
-        self.name, self._is_reported, self._is_decided = name, False, is_split
-        self._attached: list[str] = []
-        self._n_looked_at = 0
-
-    def __call__(self, tokens: Sequence[str]) -> None:
-        """Look at a sentence."""
-        if not self._is_decided:
-            self._look_at_punctuation(tokens)
-        if self._is_reported:
-            return
+    attached: list[str] = []
+    n_sentences = 0
+    for tokens in sentences:
+        n_sentences += 1
         for token in tokens:
-            # The length is compared first: it costs nothing beside reading the text.
             if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
-                self._is_reported = True
-                self._warn(f"{token[:10]!r}..., {len(token)} characters, is read as one token", "--raw --language CODE")
+                _warn(
+                    name, f"{token[:10]!r}..., {len(token)} characters, is read as one token", "--raw --language CODE"
+                )
                 return
+        is_split = is_split or not _MARKS.isdisjoint(tokens)
+        if not is_split:
+            attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
+        if len(attached) >= MIN_ATTACHED:
+            break
+    if len(attached) >= MIN_ATTACHED or (attached and not is_split and n_sentences < HEAD_LINES):
+        _warn(name, f"{attached[0]!r} is read as one token", "--raw")
 
-    def end(self) -> None:
-        """Decide about a text that has ended."""
-        if not self._is_decided and self._attached:
-            self._report_raw()
 
-    def _look_at_punctuation(self, tokens: Sequence[str]) -> None:
-        if not _MARKS.isdisjoint(tokens):
-            self._is_decided = True
-            return
-        self._attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
-        self._n_looked_at += 1
-        if len(self._attached) >= MIN_ATTACHED:
-            self._report_raw()
-        elif self._n_looked_at == MAX_LOOKED_AT:
-            self._is_decided = True
-
-    def _report_raw(self) -> None:
-        self._is_decided = True
-        self._warn(f"{self._attached[0]!r} is read as one token", "--raw")
-
-    def _warn(self, what: str, flags: str) -> None:
-        # One location for all readers, so that a text that is read twice is reported once.
-        warnings.warn(
-            f"{self.name} looks like raw text: {what}. Separate its tokens by spaces, as elmokit embed {flags} and "
-            "elmokit.tokenize(text) do.",
-            stacklevel=1,
-        )
+def _warn(name: str, what: str, flags: str) -> None:
+    # One location for all readers, so that a text that is read twice is reported once.
+    warnings.warn(
+        f"{name} looks like raw text: {what}. Separate its tokens by spaces, as elmokit embed {flags} and "
+        "elmokit.tokenize(text) do.",
+        stacklevel=1,
+    )

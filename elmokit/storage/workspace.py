@@ -11,13 +11,7 @@ full disk the journal therefore describes a valid prefix of every file, and the 
     ...              the owner's files
 
 Who owns one: ``elmokit embed`` (``OUT.partial``), the index of word occurrences, the cache of layers, the vectors of
-the part-of-speech probe, and whatever else takes long and can be continued.
-
-A training fits, too. Its settings are the config without what may change, which may have inner tables. Its log is a
-file that grows (``append("metrics.jsonl", line)``), so a resumed run cuts off what it logged after its last checkpoint.
-A checkpoint is a directory that ``atomic_write`` makes in the workspace; then ``commit({"n_steps": ...})`` names it.
-Files that the workspace does not write itself (checkpoints, ``config.toml``, runs in the run) are listed as ``others``,
-name patterns, so that ``overwrite`` deletes them; they are written after the workspace was entered.
+the part-of-speech probe, a training (``training/training_run.py``), and whatever else takes long and can be continued.
 
 Why not one HDF5 file or a database? An HDF5 file whose process dies while it is open often cannot be read again, and
 vectors that lie consecutively in a flat file can be memory-mapped by any number of readers while one process appends.
@@ -42,8 +36,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
-from elmokit.storage.atomic import real_path, recover_interrupted, replace_file, sync
-from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.atomic import LOCK, file_lock, real_path, recover_interrupted, replace_file, sync
 
 JOURNAL = "journal.json"
 _NEW_JOURNAL = "journal.new"
@@ -53,6 +46,10 @@ COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
 
 
+class OtherSettingsError(OutputError):
+    """A workspace was started with other settings than those that are given now."""
+
+
 class _Journal(msgspec.Struct):
     """What the journal of a workspace holds."""
 
@@ -60,6 +57,7 @@ class _Journal(msgspec.Struct):
     progress: dict[str, Any]
     sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     state: str | None
+    published: str | None = None
     workspace: int = 0
 
 
@@ -75,11 +73,13 @@ class Committed:
     """The record of the last commit; empty if nothing is committed."""
     sizes: dict[str, int]
     state: str | None = None
+    published: str | None = None
+    """The file that is about to be moved to its final place."""
 
     @property
     def can_continue(self) -> bool:
         """Whether there is something to continue: a workspace whose file was published has nothing any more."""
-        return bool(self.progress) and all((self.folder / name).exists() for name in self.sizes)
+        return bool(self.progress) and (self.published is None or (self.folder / self.published).exists())
 
     def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
         """Map a file of numbers into memory: ``(rows, width)`` or ``(rows,)``; empty if it was never written."""
@@ -122,7 +122,7 @@ def read_workspace(folder: str | Path) -> Committed | None:
         journal = msgspec.json.decode(content, type=_Journal)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
-    return Committed(folder, journal.settings, journal.progress, journal.sizes, journal.state)
+    return Committed(folder, journal.settings, journal.progress, journal.sizes, journal.state, journal.published)
 
 
 class Workspace:
@@ -140,7 +140,8 @@ class Workspace:
         settings: JSON values that the contents depend on, such as the fingerprint of the model. A workspace with other
             settings is refused, because its data would not match the data still to come; the error names the first that
             differs.
-        others: Name patterns of the owner's files and directories that are written by other means.
+        others: Name patterns of the owner's files and directories that are written by other means, after the workspace
+            was entered. What is started anew deletes them.
         overwrite: Discard what the directory already holds, instead of continuing it. None if the user has no such
             option: error messages then say to delete the directory.
         locked_message: The error text if another process is writing.
@@ -190,7 +191,7 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         # Before the lock, because taking the lock creates the directory and a file in it.
-        self._refuse_other_files()
+        refuse_other_files(self.folder)
         with contextlib.ExitStack() as stack:
             stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)
@@ -211,8 +212,14 @@ class Workspace:
             self._close()
             if not self.progress:
                 self._remove()
-        if isinstance(error, OSError):
+        # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise self._failure(error) from error
+
+    def continues(self) -> bool:
+        """Check, before any work is done, that the workspace can be entered; return whether it continues one."""
+        refuse_other_files(self.folder)
+        return self._recorded() is not None
 
     def create(self, name: str) -> Path:
         """Create an empty file, or empty one that is not committed, and return its path, for a library to write to."""
@@ -269,7 +276,8 @@ class Workspace:
     def publish(self, name: str, target: Path) -> None:
         """Move a file to its final place, and delete the rest."""
         os.fsync(self._file(name).fileno())
-        self.commit(self.progress)  # so that a journal whose file is not there is one whose file was published
+        self.committed = replace(self.committed, published=name)
+        self.commit(self.progress)  # so that it is known why the file is not there any more
         self._close()
         target = real_path(target)
         replace_file(self.folder / name, target)
@@ -279,28 +287,29 @@ class Workspace:
     def _load(self) -> None:
         """Read the journal and bring the files to the sizes it records."""
         recover_interrupted(self.folder)
-        recorded = read_workspace(self.folder)
-        if recorded is None or self._overwrite or not recorded.can_continue:
-            if recorded is not None:
-                self._names.update(recorded.sizes)
+        recorded = self._recorded()
+        if recorded is None:
             # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
             self._write_journal(self.committed)
             self._remove_files()
             return
-        if difference := first_difference(recorded.settings, self.committed.settings):
-            raise OutputError(f"{self.folder} was started with {difference}: {_restart(self.folder, self._overwrite)}.")
         self.committed = recorded
         # Opened at once, not when first needed, so that a short file is reported before hours of computing.
         for name in recorded.sizes:
             self._file(name)
 
-    def _refuse_other_files(self) -> None:
-        """Protect a directory that is not a workspace: nothing in it is touched, not even to create the lock."""
-        if not self.folder.exists() or (self.folder / JOURNAL).exists():
-            return
-        if self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
-            return  # the process died before it wrote the first journal
-        raise OutputError(f"{self.folder} already exists and was not made by elmokit.")
+    def _recorded(self) -> Committed | None:
+        """Read what is continued; None if nothing is. Other settings are refused."""
+        recorded = read_workspace(self.folder)
+        if recorded is None:
+            return None
+        if self._overwrite or not recorded.can_continue:
+            self._names.update(recorded.sizes)
+            return None
+        if difference := first_difference(recorded.settings, self.committed.settings):
+            restart = _restart(self.folder, self._overwrite)
+            raise OtherSettingsError(f"{self.folder} was started with {difference}: {restart}.")
+        return recorded
 
     def _file(self, name: str) -> IO[bytes]:
         """Open a file when it is first needed, cut to what is committed of it."""
@@ -320,7 +329,8 @@ class Workspace:
 
     def _write_journal(self, contents: Committed) -> None:
         """Replace the journal, so that it survives a power loss."""
-        journal = _Journal(contents.settings, contents.progress, contents.sizes, contents.state, _VERSION)
+        made = (contents.settings, contents.progress, contents.sizes, contents.state, contents.published)
+        journal = _Journal(*made, workspace=_VERSION)
         temporary = self.folder / _NEW_JOURNAL
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(journal), indent=1))
         # Without this, a file system may store the new name before the new content: then power fails, and it is empty.
@@ -357,6 +367,15 @@ class Workspace:
         return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
 
 
+def refuse_other_files(folder: Path) -> None:
+    """Protect a directory that is not a workspace: nothing in it is touched, not even to create the lock."""
+    if not folder.exists() or (folder / JOURNAL).exists():
+        return
+    # Those are left by a process that died before it wrote the first journal.
+    if not folder.is_dir() or not {path.name for path in folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
+        raise OutputError(f"{folder} already exists and has no {JOURNAL} of this version of elmokit.")
+
+
 def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], table: str = "") -> str | None:
     """Say how the first setting that differs does; None if all are equal. Names in inner tables get dots."""
     for name in [*settings, *recorded]:
@@ -365,7 +384,8 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
             if difference := first_difference(old, new, f"{table}{name}."):
                 return difference
         elif old != new:
-            what = f"{table}{name}".replace("_", " ")
+            # Names of files, and of settings as a config has them in its tables, stay as they are.
+            what = name.replace("_", " ") if name.isidentifier() and not table else f"{table}{name}"
             if _is_digest(old) and _is_digest(new):
                 return f"another {what.removeprefix('the ')}"
             return f"{what} {_shown(old)}, and now it is {_shown(new)}"
@@ -378,7 +398,7 @@ def _is_digest(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = "not set" if value is None else repr(value)
+    text = "not set" if value is None else "set" if _is_digest(value) else repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.scores.counts import accuracy
+from elmokit.tasks.scores import accuracy
 from elmokit.tasks.task import Labels, Sentence, Task, TaskModel, check_known, require_gold
 
 Probabilities = dict[str, float]

@@ -2,7 +2,7 @@
 
 ``Inputs`` knows the vocabularies and makes a ``TokenBatch`` of sentences. ``InputLayer`` is the module that turns the
 batch into vectors. A frozen biLM is in neither: its layers are computed once (``layer_cache``) and are part of the
-batch. One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``bilm_training``).
+batch. One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``trained_bilm``).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
-from elmokit.tasks.allennlp.characters import AllenNLPCharCNN, Spelling, spell
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.allennlp.word_characters import AllenNLPCharCNN, Spelling, spell
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""

@@ -1,7 +1,7 @@
 """Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
 Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. The other
-encoders and the feed-forward layers of its other taggers are in ``allennlp/models.py``.
+encoders and the feed-forward layers of its other taggers are in ``allennlp/variants.py``.
 """
 
 from __future__ import annotations
@@ -16,19 +16,9 @@ from elmokit.config import check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.tasks.config import (
-    CharsConfig,
-    ElmoConfig,
-    MixConfig,
-    OptimizerConfig,
-    TaskDataConfig,
-    TaskTrainingConfig,
-    WordsConfig,
-    check_sizes,
-)
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
-from elmokit.tasks.scores.chunks import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
+from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import (
     CRF,
     Scheme,
@@ -44,6 +34,16 @@ from elmokit.tasks.tags import (
     types_in,
 )
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable
+from elmokit.tasks.task_config import (
+    CharsConfig,
+    ElmoConfig,
+    MixConfig,
+    OptimizerConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+    check_sizes,
+)
 from elmokit.text.columns import read_column_sentences
 
 

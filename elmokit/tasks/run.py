@@ -6,7 +6,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,41 +24,43 @@ from elmokit.errors import (
     UnknownLabelError,
 )
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.network.devices import parse_device
+from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.allennlp.archive import is_task_archive
-from elmokit.tasks.allennlp.opened import OpenedArchive, open_task_archive
-from elmokit.tasks.bilm_training import finetune_for_task
-from elmokit.tasks.config import ElmoConfig, expand_paths
+from elmokit.storage.workspace import refuse_other_files
+from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
-from elmokit.tasks.loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     CONFIG,
     FACTS,
+    FILES,
     OWN_BILM,
     RESULTS,
+    SEED_FILES,
     VOCABULARY,
     check_bilm,
     check_recordable,
+    data_checksums,
     elmo_start,
     finished_seeds,
     load_best_weights,
     mean_and_deviation,
-    n_best_weights,
     read_result,
     read_vocabulary,
     resolve_path,
-    start_run,
-    task_run,
+    run_settings,
     write_facts,
+    write_start,
 )
-from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
-from elmokit.tasks.vocabulary import Coverage, inputs_from, make_vocabulary
+from elmokit.tasks.task_config import ElmoConfig, expand_paths
+from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
+from elmokit.tasks.task_table import load_config
+from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
+from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.training.run import Run, damage_errors
+from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
 
@@ -80,23 +82,23 @@ def train_task(
 
     Args:
         task: The task.
-        config: Its config, for example from :func:`elmokit.tasks.table.load_config`.
+        config: Its config, for example from :func:`elmokit.tasks.task_table.load_config`.
         run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
-        device: Where to compute.
+        device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        overwrite: Replace a run in the directory by a new one.
+        overwrite: Start anew: replace the run in the directory.
 
     Returns:
         The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.
 
     Raises:
         ConfigError, TextError, ModelError: The config, the data or the biLM cannot be used.
-        OutputError: The directory is not a run, or cannot be written.
-        TrainingError: The run was started with other settings, or the training failed.
+        OutputError: The directory is not a run, or was started with other settings, or cannot be written.
+        TrainingError: The training failed.
         LockedError: Another process is training in the directory.
 
     Example:
@@ -104,9 +106,8 @@ def train_task(
         >>> results = train_task(task, config, "ner-run")
         >>> results["dev"]["f1"]["mean"]
     """
-    whole_run = task_run(run)  # with a run for each seed inside
-    whole_run.check_start(overwrite)
-    path = whole_run.path
+    path = Path(run)
+    refuse_other_files(path)
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None:  # "continued" is for models that AllenNLP trained
@@ -128,13 +129,16 @@ def train_task(
         inputs = _with_elmo(inputs, elmo)
     setup = TaskSetup(task, config, inputs, labels, torch_device)
     setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
-    if overwrite and path.exists():
-        whole_run.remove()
-    with whole_run.lock():
-        start_run(path, task, config, {**vocabulary.to_dict(), "labels": labels})
+    content = {**vocabulary_content(vocabulary.inputs), "labels": labels}
+    checksums = data_checksums(task, config)
+    # With a run for each seed inside.
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
+        seeds = tuple(dict.fromkeys([*whole_run.progress.get("seeds", ()), *config.train.seeds]))
+        write_start(path, task, replace(config, train=replace(config.train, seeds=seeds)), content)
+        whole_run.commit({"seeds": seeds})
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
-        write_facts(path, task, config, vocabulary.coverage, elmo, {"device": str(torch_device)})
+        write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
         to_train = elmo if elmo is not None and config.elmo.trainable else None
         if elmo is not None and to_train is None:
             cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)
@@ -144,7 +148,8 @@ def train_task(
             setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
         )
         for seed in config.train.seeds:
-            train_seed(training, seed, Run(path / f"seed-{seed}"))
+            with Run(path / f"seed-{seed}", {"seed": seed}, SEED_FILES) as seed_run:
+                train_seed(training, seed, seed_run)
         results = [read_result(path / f"seed-{seed}") for seed in finished_seeds(path)]  # earlier ones, too
         summary = {
             "task": task.name,
@@ -213,8 +218,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
     Args:
         run: The run directory; or an archive of AllenNLP (``model.tar.gz``), or the directory of an unpacked one.
-        seed: Which training's model to open; None for the one with the best dev score. An archive has one model.
-        device: Where to compute.
+        seed: Use the model of this training; None for the best on dev. An archive has one model.
+        device: Where to compute, such as cuda.
 
     Raises:
         ModelNotFoundError: The run or seed does not exist, or its training is not finished.
@@ -222,7 +227,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         TrainingError: Its biLM has changed.
         ConfigError: The device cannot be used.
         ModelError, ConfigError: An archive cannot be opened; see
-            :func:`elmokit.tasks.allennlp.opened.open_task_archive`.
+            :func:`elmokit.tasks.allennlp.task_archive.open_task_archive`.
     """
     run, torch_device = Path(run), parse_device(device)
     if is_task_archive(run) and not (run / CONFIG).is_file():
@@ -248,9 +253,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
             inputs.layers_of = cache.layers
-    n_weights = n_best_weights(run / f"seed-{seed}")
     with damage_errors(run / VOCABULARY):  # which has to fit the config
-        model = TaskSetup(task, config, inputs, labels, torch_device).build_for(n_weights, f"{run}, seed {seed},")
+        model = TaskSetup(task, config, inputs, labels, torch_device).build()
     load_best_weights(model, run / f"seed-{seed}")
     if elmo is not None and config.elmo.trainable:
         model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
@@ -300,7 +304,7 @@ def evaluate_run(
         paths: Files in the format of the training data.
         seed: Evaluate this training alone; None for all that are finished.
         count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
-        device: Where to compute.
+        device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` and ``"predict"``.
 
     Returns:

@@ -2,6 +2,7 @@
 
 ::
 
+    journal.json       what must be equal for the run to be continued (``training/training_run.py``)
     config.toml        every setting; ``elmokit task train RUN/config.toml --run OTHER`` repeats the run
     vocabulary.json    words, characters, labels
     run.json           command, working directory, versions, sizes and checksums of the data and word vectors, the
@@ -9,7 +10,7 @@
     layers/            the layers of a frozen biLM, unless the config names another directory
     bilm/              the run's own biLM: fine-tuned on the text first, or from an archive of AllenNLP
     bilm-*             the text and the run of that fine-tuning
-    seed-N/            a run (``training/run.py``) with best.safetensors and result.json; bilm/ if the biLM is trained
+    seed-N/            a ``Run`` with best.safetensors and result.json; bilm/ if the biLM is trained
     results.json       the results of all seeds, mean and standard deviation
     lock               locked by the process that trains there
 """
@@ -20,8 +21,8 @@ import contextlib
 import json
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,27 +36,19 @@ from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import whole_number
-from elmokit.storage.checksums import as_read_back, json_crc32, size_and_crc32
+from elmokit.storage.bounded import json_crc32, size_and_crc32, text_digest, whole_number
 from elmokit.storage.text_files import check_names, open_binary, path_list
-from elmokit.tasks.config import ElmoConfig, Paths, expand_paths
-from elmokit.tasks.table import load_config
 from elmokit.tasks.task import AnyTask
-from elmokit.tasks.vocabulary import Coverage
-from elmokit.training.run import Run, check_settings, damage_errors, run_origin
+from elmokit.tasks.task_config import ElmoConfig, Paths, expand_paths
+from elmokit.tasks.task_vocabulary import Coverage
+from elmokit.training.training_run import damage_errors, run_origin
 
-MAY_CHANGE = {"train.seeds", "elmo.cache"}
-"""Settings that may differ when a run is resumed: no result depends on them."""
 CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
 FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
-BEST_WEIGHTS = "best.safetensors"
+BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
+SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
 ARCHIVE_SEED = 0
 """The number of the one training in an archive of AllenNLP."""
-
-
-def task_run(path: str | Path) -> Run:
-    """The run of a task's training in a directory."""
-    return Run(path, FILES)
 
 
 def elmo_start(config: ElmoConfig) -> Start:
@@ -92,23 +85,16 @@ def read_vocabulary(run: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _BiLMFacts:
-    fingerprint: str | None = None
-
-
-@dataclass(frozen=True)
 class RunFacts:
     """The part of ``run.json`` that is read again."""
 
     directory: str = ""
-    data: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    """The size and checksum of each file, by its part in the config."""
-    bilm: _BiLMFacts | None = None
+    bilm: dict[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str | None:
         """The fingerprint of the biLM; None if the run has none."""
-        return None if self.bilm is None else self.bilm.fingerprint
+        return None if self.bilm is None else self.bilm.get("fingerprint")
 
 
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
@@ -132,13 +118,6 @@ def check_scores(scores: object) -> dict[str, float]:
     return msgspec.convert(scores, dict[str, float])
 
 
-def n_best_weights(seed_folder: Path) -> int:
-    """Return how many numbers are stored as the best weights of a training, going by the size of the file."""
-    path = seed_folder / BEST_WEIGHTS
-    with damage_errors(path):
-        return path.stat().st_size // 4
-
-
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
     """Give a model the weights of the best evaluation of a training."""
     path = seed_folder / BEST_WEIGHTS
@@ -146,37 +125,39 @@ def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
         model.load_state_dict(load_file(path))
 
 
-def file_checksum(path: str) -> list[int]:
-    """Return the size and checksum of a file, decompressed."""
-    with open_binary(path) as file:
-        return list(size_and_crc32(file))
+def run_settings(
+    task: AnyTask,
+    config: Any,
+    checksums: Mapping[str, Mapping[str, Sequence[int]]],
+    vocabulary: Mapping[str, Any],
+    elmo: Elmo | None,
+) -> dict[str, Any]:
+    """Return what must be equal for a run to be continued: seeds may be added, and the cache may move."""
+    settings = {"task": task.name, **to_dict(config)}
+    del settings["train"]["seeds"]
+    if config.elmo is not None:
+        del settings["elmo"]["cache"]
+    for part, files in checksums.items():
+        settings |= {f"{part} file {path}": f"{size:08x}-{crc32:08x}" for path, (size, crc32) in files.items()}
+    settings["vocabulary"] = text_digest(json.dumps(vocabulary))
+    settings["biLM"] = None if elmo is None else fingerprint(elmo.model, elmo.start)
+    return settings
 
 
-def start_run(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
-    """Write what a run starts with, or check that it is resumed with the same. Seeds may be added."""
-    content = {"task": task.name, **to_dict(config)}
-    if (run / CONFIG).exists():
-        earlier_task, earlier_config = load_config(run / CONFIG)
-        check_settings(run, {"task": earlier_task.name, **to_dict(earlier_config)}, content, MAY_CHANGE)
-        content["train"]["seeds"] = sorted({*earlier_config.train.seeds, *config.train.seeds})
-    if (run / VOCABULARY).exists():
-        _check_same(run, "other words or labels", read_vocabulary(run), as_read_back(vocabulary))
-    check_data(run, task, config)
-    run.mkdir(parents=True, exist_ok=True)
+def write_start(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
+    """Write ``config.toml`` and ``vocabulary.json``."""
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
-    # The config first: the directory is a run to continue as soon as it has one.
-    for name, text in ((CONFIG, to_toml(content)), (VOCABULARY, json.dumps(checked))):
+    for name, text in ((CONFIG, to_toml({"task": task.name, **to_dict(config)})), (VOCABULARY, json.dumps(checked))):
         with atomic_write(run / name, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_facts(
-    run: Path, task: AnyTask, config: Any, coverage: Mapping[str, Coverage], elmo: Elmo | None, more: Mapping[str, Any]
+    run: Path, task: AnyTask, coverage: Mapping[str, Coverage], elmo: Elmo | None, more: Mapping[str, Any]
 ) -> None:
-    """Write ``run.json``, or check that a resumed run has the same biLM."""
-    path = run / FACTS
+    """Write ``run.json``, or check that a resumed run has the same biLM, which it may have fine-tuned."""
     identity = None if elmo is None else fingerprint(elmo.model, elmo.start)
-    if path.exists():
+    if (run / FACTS).exists():
         check_bilm(run, identity)
         return
     bilm = None
@@ -189,11 +170,10 @@ def write_facts(
         "directory": str(Path.cwd()),
         "versions": {"python": platform.python_version(), **_versions()},
         "n_threads": torch.get_num_threads(),
-        "data": _data_checksums(task, config, file_checksum),
         "word_vectors": {name: asdict(covered) for name, covered in coverage.items()},
         "bilm": bilm,
     }
-    write_json(path, content)
+    write_json(run / FACTS, content)
 
 
 def resolve_path(run: Path, path: str | None) -> str | None:
@@ -214,28 +194,22 @@ def check_recordable(task: AnyTask, config: Any) -> None:
             check_names([Path(config.elmo.model).absolute()])  # the run records where relative paths start
 
 
-def check_data(run: Path, task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]] = file_checksum) -> None:
-    """Check that a run, if it was started, had the same data."""
-    if (run / FACTS).exists():
-        _check_same(run, "other data", read_facts(run).data, _data_checksums(task, config, checksum_of))
-
-
 def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
     """Check that a run, or what it trained, has the biLM with this fingerprint; None is no biLM."""
-    _check_same(run, "another biLM", read_facts(run, file).fingerprint, now)
+    if read_facts(run, file).fingerprint != now:
+        raise TrainingError(f"{run} was started with another biLM. Restore it, or start a new run.")
 
 
-def _check_same(run: Path, what: str, earlier: object, now: object) -> None:
-    if earlier != now:
-        raise TrainingError(f"{run} was started with {what}. Restore what has changed, or start a new run.")
-
-
-def _data_checksums(
-    task: AnyTask, config: Any, checksum_of: Callable[[str], list[int]]
-) -> dict[str, dict[str, list[int]]]:
+def data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
     """Return the size and checksum of each data and word vector file, by its part in the config."""
     paths = _data_paths(task, config)
-    return {part: {path: checksum_of(path) for path in expand_paths(names)} for part, names in paths.items()}
+    return {part: {path: _size_and_crc32(path) for path in expand_paths(names)} for part, names in paths.items()}
+
+
+def _size_and_crc32(path: str) -> list[int]:
+    """Return the size and checksum of a file, decompressed."""
+    with open_binary(path) as file:
+        return list(size_and_crc32(file))
 
 
 def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from elmokit.tasks.scores.chunks import OUTSIDE, Chunk
-from elmokit.tasks.scores.counts import Counts
+from elmokit.tasks.scores import OUTSIDE, Chunk, Counts
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}

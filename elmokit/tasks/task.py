@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from elmokit.errors import ConfigError, FormatError, TextError, UnknownLabelError
+from elmokit.config import decode_json
+from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
 
 Config = TypeVar("Config")
@@ -22,12 +25,12 @@ Example = TypeVar("Example")
 Batch = TypeVar("Batch")
 Prediction = TypeVar("Prediction")
 Gold = TypeVar("Gold")
+Parsed = TypeVar("Parsed")
 
 Sentence = Sequence[str]
 Labels = dict[str, list[str]]
 """Lists of label names, by the task's name for the list; stored with a run."""
 Tokenize = Callable[[str], list[str]]
-SMALL_MODEL = 1_000_000  # parameters: is built before its weights are looked at, for an error that names the tensors
 
 MAX_SQUARES = 8_000_000
 """Examples of a predicted batch times the squared length of the longest: 32 examples of 500 tokens."""
@@ -53,6 +56,25 @@ def check_learnable(found: Iterable[object], what: str) -> None:
     """Raise the error of ``Task.labels`` if nothing of what the model learns was found in the training and dev data."""
     if not any(found):
         raise TextError(f"The training and dev data contain no {what}, so there is nothing to learn.")
+
+
+def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Parsed:
+    """Parse a line or a whole file of JSON and convert it to a type.
+
+    Args:
+        text: The JSON.
+        where: The file, and the line if ``text`` is one line of it, for error messages.
+        kind: The type of the result, as ``msgspec.convert`` accepts it. Keys that it does not know are ignored.
+        expected: What the text should be, for error messages; follows "not" or "expected".
+    """
+    # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
+    try:
+        return msgspec.convert(decode_json(text), kind)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
+        raise TextError(f"{where}, {place}: invalid JSON ({error.msg}), expected {expected}.") from None
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise TextError(f"{where}: not {expected}: {error}.") from None
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
@@ -190,17 +212,6 @@ class TaskSetup:
         layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
-
-    def build_for(self, n_numbers: int, where: str) -> TaskModel[Any, Any]:
-        """Build the model of a file of ``n_numbers`` weights, unless its config describes a much larger one."""
-        with torch.device("meta"):  # sizes without memory
-            n_parameters = sum(parameter.numel() for parameter in self.build().parameters())
-        if n_parameters > max(2 * n_numbers, SMALL_MODEL):
-            raise FormatError(
-                f"{where} has {n_numbers:,} numbers, and its config describes a model of {n_parameters:,}. It is "
-                "damaged, or the config is that of another model."
-            )
-        return self.build()
 
     def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
         """Turn examples into a batch on the device, with the layers of the biLM if there is one inside the model."""

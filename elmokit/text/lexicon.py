@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.text.marks import MarkReader
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, MarkReader
 
 MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
 
@@ -59,10 +58,7 @@ class Lexicon:
         ):
             if entries is None:
                 continue
-            rows = _rows(entries)
-            if len(rows) < sum(entry is not None for entry in entries):
-                raise FormatError(f"One of the lexicon's {kind} is repeated.")
-            if missing := [mark for mark in needed if mark not in rows]:
+            if missing := [mark for mark in needed if mark not in entries]:
                 raise FormatError(f"The lexicon's {kind} lack the marks {', '.join(missing)}.")
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:

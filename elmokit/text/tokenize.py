@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import SegmentationCheck
+from elmokit.storage.text_formats import warn_of_raw_text
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
@@ -50,10 +50,8 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
-    check = SegmentationCheck("the text", is_split=True)
     sentences = split_lines(text, text_splitter(language))
-    for sentence in sentences:
-        check(sentence)
+    warn_of_raw_text("the text", sentences, is_split=True)
     return sentences
 
 
@@ -72,7 +70,7 @@ def text_splitter(language: str = ENGLISH) -> TextSplitter:
 
 
 def _split_english(line: str) -> list[list[str]]:
-    split = (_treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
+    split = (treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
     return [tokens for tokens in split if tokens]
 
 
@@ -95,13 +93,8 @@ def _spacy_pipeline(language: str) -> Any:
     return pipeline
 
 
-def treebank_tokenizer() -> Callable[[str], list[str]]:
-    """Return a function that maps a raw sentence to its tokens."""
-    return _treebank_tokens
-
-
-def _treebank_tokens(sentence: str) -> list[str]:
-    # Each token is a slice of the sentence: quotes are not rewritten as `` and ''.
+def treebank_tokens(sentence: str) -> list[str]:
+    """Split one raw English sentence into tokens, which are slices of it: quotes are not rewritten as `` and ''."""
     return [sentence[start:stop] for start, stop in token_spans(sentence)]
 
 
@@ -113,13 +106,8 @@ def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
-    check_tokenization(tokenization)
-    return _text_spans if tokenization == "treebank" else _space_spans
-
-
-def check_tokenization(tokenization: str) -> None:
-    """Raise a ConfigError if there is no such tokenization."""
     check_choice("tokenization", tokenization, get_args(Tokenization))
+    return _text_spans if tokenization == "treebank" else _space_spans
 
 
 def _text_spans(text: str) -> Iterator[tuple[int, int]]:

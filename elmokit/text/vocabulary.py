@@ -6,28 +6,31 @@ import codecs
 import gzip
 import heapq
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, TensorMismatchError, TextError, reading
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
-from elmokit.text.marks import TYPOGRAPHIC, MarkReader
-
-if TYPE_CHECKING:
-    from elmokit.text.counts import WordCounts
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, TYPOGRAPHIC, UNKNOWN, MarkReader, encode_tokens
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
 """The last line of some published files. bilm-tf skips it, so it is not a word."""
 MAX_BYTES = 2**30
 """The limit on the size of a list of words or characters of a model directory."""
+
+
+class CountedWords(Protocol):
+    """How often words occur: a mapping, or what a corpus too large for one was counted in."""
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        """Return each word once, with its count."""
 
 
 class Vocabulary:
@@ -111,9 +114,7 @@ class Vocabulary:
         return sum(self.ids.get(token, self.unknown_id) == self.unknown_id for token in tokens)
 
     @classmethod
-    def from_counts(
-        cls, counts: Mapping[str, int] | WordCounts, max_words: int | None = None, min_count: int = 1
-    ) -> Vocabulary:
+    def from_counts(cls, counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
         """Build a vocabulary of the special words and the most frequent other words. Arguments as in ``rank_words``."""
         return cls([*SPECIALS, *(word for word, _ in rank_words(counts, max_words, min_count))])
 
@@ -140,9 +141,7 @@ class Vocabulary:
         return text
 
 
-def rank_words(
-    counts: Mapping[str, int] | WordCounts, max_words: int | None = None, min_count: int = 1
-) -> list[tuple[str, int]]:
+def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
     """Return the words of a vocabulary after its special words, which ``max_words`` includes, with their counts.
 
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.

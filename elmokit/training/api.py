@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,15 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
-from elmokit.training.creation import merge_data, start_or_continue
-from elmokit.training.curves import TensorBoardLog
+from elmokit.training.bilm_run import TrainingSetup, merge_data, started_or_continued
 from elmokit.training.distributed import init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
-from elmokit.training.results import TrainingResult, finish_run
-from elmokit.training.run import Run
+from elmokit.training.results import TensorBoardLog, TrainingResult, finish_run
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
-from elmokit.training.setup import TrainingSetup, bilm_run
-from elmokit.training.softmax_transfer import softmax_words
+from elmokit.training.training_config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
+from elmokit.training.training_run import Run
+from elmokit.training.transfer import softmax_words
 
 
 def train(
@@ -62,14 +61,14 @@ def train(
             ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
-        config: A TOML file of settings, or its content as a table; or the ``options.json`` of a training with bilm-tf.
-            Keyword arguments override it.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``. It can
+            also be the content of such a file as a table.
         vocabulary: The words of the softmax, or a file of them.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts`` (30,000
             by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
-        overwrite: Replace a run in ``out`` by a new one.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
@@ -82,9 +81,8 @@ def train(
     Raises:
         ConfigError: A setting is unknown or cannot be used.
         TextError: A text cannot be read, or there is too little of it.
-        OutputError: ``out`` is not a run, or cannot be written.
-        TrainingError: The run in ``out`` was started with other settings; or the training cannot continue, for example
-            because the loss is not a number.
+        OutputError: ``out`` is not a run, or was started with other settings, or cannot be written.
+        TrainingError: The training cannot continue, for example because the loss is not a number.
 
     Example:
         >>> result = elmokit.train("corpus/", held_out="dev.txt", out="my-run", preset="small", epochs=3)
@@ -92,10 +90,10 @@ def train(
         >>> elmo = elmokit.Elmo.from_pretrained("my-run")
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         training, data = training_settings(recipe, preset, config, settings)
         data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        start_or_continue(run, training, data, words, **how)
+        return started_or_continued(config=training, data=data, vocabulary=words, **how)
 
     return _train(out, start, overwrite, device, report)
 
@@ -129,11 +127,14 @@ def distill(
         texts: Text to train on, as in :func:`train`. It need not be the text that the teacher was trained on.
         held_out: Validation text. The student with the lowest perplexity on it is kept.
         out: The run directory, as in :func:`train`. It gets a copy of the teacher.
-        recipe, preset, config: As in :func:`train`. They describe the student.
+        recipe, preset: As in :func:`train`. They describe the student.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
         vocabulary: The words of the student's softmax, or a file of them. The default is the teacher's words if it has
             a softmax, because its predictions can be learned only for the same words; otherwise those of ``texts``.
         max_words: Alternative to ``vocabulary``, as in :func:`train`.
-        held_out_sentences, device, overwrite, report: As in :func:`train`.
+        held_out_sentences, report: As in :func:`train`.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         options: The options file of an HDF5 teacher, if it is not next to the weights.
         **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
 
@@ -150,7 +151,7 @@ def distill(
         >>> elmo = elmokit.Elmo.from_pretrained("student")
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         training, data = training_settings(recipe, preset, config, settings)
         if training.distillation is None:
             training = dataclasses.replace(training, distillation=DistillationConfig())
@@ -158,7 +159,7 @@ def distill(
         teacher_model = as_model(teacher, options=options)
         if teacher_model.softmax is not None and words is None and data.max_words is None:
             words = softmax_words(teacher_model)
-        start_or_continue(run, training, data, words, teacher=teacher_model, **how)
+        return started_or_continued(config=training, data=data, vocabulary=words, teacher=teacher_model, **how)
 
     return _train(out, start, overwrite, device, report)
 
@@ -184,30 +185,30 @@ def finetune(
 ) -> TrainingResult:
     """Continue the training of a biLM on your own text.
 
-    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
-    task, and stops early after three evaluations without improvement. The best model includes the one you start from:
-    if training does not improve it, it is returned unchanged.
+    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before
+    each task (at all of it where the softmax is new), and stops early after three evaluations without improvement.
+    The best model includes the one you start from: if training does not improve it, it is returned unchanged.
 
     Args:
         model: A model, or its path or published name; None for the small English model inside the package.
         texts: Text to train on, as in :func:`train`.
         held_out: Text of the same domain to evaluate on.
         out: The run directory, as in :func:`train`.
-        old_text: Text of the domain that the model was trained on. Its perplexity before and after shows what the model
-            forgets.
+        old_text: Text of the domain that the model was trained on, to measure forgetting. Its perplexity before and
+            after shows what the model forgets.
         recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
             ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
         keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
             steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
             (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
-        config: As in :func:`train`.
+        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
         vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
             without a softmax, the words of ``texts``. Weights are kept word by word.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
-        device: As in :func:`train`.
-        overwrite: As in :func:`train`.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        overwrite: Start anew: replace the run.
         report: As in :func:`train`.
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
 
@@ -224,44 +225,47 @@ def finetune(
         >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
 
-    def start(run: Run, how: dict[str, Any]) -> None:
+    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
         # A config file of a fine-tuning has no table [data].
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        start_or_continue(run, training, data, words, model=initial, keep_optimizer=keeps, old_text=old_text, **how)
+        how |= {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
+        return started_or_continued(config=training, data=data, vocabulary=words, **how)
 
     return _train(out, start, overwrite, device, report)
 
 
 def _train(
     out: str | Path,
-    start: Callable[[Run, dict[str, Any]], None],
+    start: Callable[[dict[str, Any]], AbstractContextManager[Run]],
     overwrite: bool,
     device: str | torch.device,
     report: TrainingCallback | None,
 ) -> TrainingResult:
     """Train in all processes what the main process starts, or continues, and return the result."""
-    run, report, device = bilm_run(out), TrainingDisplay() if report is None else report, training_device(device)
-    with init_distributed(device) as world:
-        world.on_main_process(lambda: start(run, {"n_processes": world.size, "overwrite": overwrite, "report": report}))
-        setup = TrainingSetup.open(run)
+    report, device = TrainingDisplay() if report is None else report, training_device(device)
+    with init_distributed(device) as world, ExitStack() as stack:
+        run = Run(out, {})  # the main process has the lock, and writes
+
+        def begin() -> None:
+            nonlocal run
+            how = {"path": out, "n_processes": world.size, "overwrite": overwrite, "report": report}
+            run = stack.enter_context(start(how))
+
+        world.on_main_process(begin)
+        setup = TrainingSetup.open(run.folder)
         board = None
         if setup.config.tensorboard and world.is_main_process:
-            checkpoints = run.checkpoints()
-            n_steps = checkpoints[-1].n_steps if checkpoints else 0
-            board = TensorBoardLog(run.path, n_steps, setup.config.model.direction_names)
+            names = setup.config.model.direction_names
+            board = stack.enter_context(closing(TensorBoardLog(run.folder, run.progress.get("n_steps", 0), names)))
 
         def report_and_log(progress: TrainingReport) -> None:
             report(progress)
             if board is not None and isinstance(progress, TrainingProgress):
                 board.add(progress)
 
-        try:
-            end = run_training(setup, run, report_and_log, world=world, device=device)
-        finally:
-            if board is not None:
-                board.close()
+        end = run_training(setup, run, report_and_log, world=world, device=device)
         if not world.is_main_process:
-            return TrainingResult(run.path, end, None, is_main_process=False)
-        return finish_run(run, setup.config, end, report)
+            return TrainingResult(run.folder, end, None, is_main_process=False)
+        return finish_run(run.folder, setup.config, end, report)

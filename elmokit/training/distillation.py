@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
-from elmokit.network.sampled_softmax import draw_sample
-from elmokit.network.soft_targets import soft_target_loss
-from elmokit.network.softmax import SoftmaxModule
+from elmokit.network.softmax_losses import draw_sample, soft_target_loss
+from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
-from elmokit.text.marks import MARKS
+from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.config import DistillationConfig, TrainingConfig
 from elmokit.training.losses import WindowLosses
+from elmokit.training.training_config import DistillationConfig, TrainingConfig
 
 SMALLEST_VARIANCE = 1e-8
 

@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from elmokit.config import check_choice
 from elmokit.errors import ElmoError, TrainingError
-from elmokit.network.devices import name_device, parse_device
+from elmokit.network.tensors import name_device, parse_device
 
 Result = TypeVar("Result")
 TIMEOUT = timedelta(hours=6)  # processes wait while the main one counts a large corpus or evaluates held-out text

@@ -6,33 +6,43 @@ is passed on without its gradient, so gradients end at the window's edge while t
 A run that was interrupted and resumed ends with the same numbers as one that was not, on the CPU to the last bit. So
 everything that a step depends on is in the checkpoint, including the losses that are summed up for the next line of the
 log, and nothing in the loop draws random numbers at a time that depends on the clock.
+
+The model is evaluated as ``elmokit evaluate perplexity`` does it afterwards: every sentence is read from the model's
+start state, the mean state after a sentence. It belongs to the weights, so it is calibrated before each evaluation and
+saved with the model. The calibration continues from the LSTM state of the training, not from zero. A training passes
+its state on without an end, and a model may learn to rely on cells that are always at their limit. From a state of
+zero, such cells can end at another value and stay there: the perplexity of a small model was then 32,000 instead of 88,
+after any amount of text.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.embedding.start_state import STATE_FACT
+from elmokit.embedding.start_state import STATE_FACT, calibrate_start_state
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.perplexity import Perplexity
+from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
+from elmokit.storage.text_files import read_sentences
 from elmokit.text.windows import Window
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
-from elmokit.training.evaluation import HeldOutEvaluation
-from elmokit.training.interruption import StopRequest, TrainingInterrupted, stop_requests
-from elmokit.training.meter import ThroughputMeter, count_evaluations
+from elmokit.training.losses import step_autocast
 from elmokit.training.optimizers import clip_gradients, set_learning_rate
-from elmokit.training.precision import step_autocast
 from elmokit.training.reports import (
     ModelSizes,
     TrainingCallback,
@@ -41,9 +51,99 @@ from elmokit.training.reports import (
     TrainingReport,
     TrainingSpeed,
 )
-from elmokit.training.run import Run
-from elmokit.training.setup import TrainingSetup
-from elmokit.training.state import TrainingState, new_or_restored_state
+from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, checkpoints, stop_requests
+from elmokit.training.training_state import TrainingState, new_or_restored_state
+from elmokit.training.training_text import TrainingCorpus
+
+
+class ThroughputMeter:
+    """Speed and remaining time of a training, which counts in any unit, such as predictions.
+
+    The first step is left out of the remaining time as soon as there is another one: it allocates memory and compiles.
+    """
+
+    def __init__(self, n_done: int) -> None:
+        self._started = self._last_time = time.monotonic()
+        self._n_at_start = self._n_last = n_done
+        self._is_warm = False
+        self._seconds_per_evaluation, self._paused_seconds = 0.0, 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block (a checkpoint) out of the speed."""
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        self._last_time += seconds
+        self._paused_seconds += seconds
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Leave the time of an evaluation out of the speed, and expect later ones to take as long."""
+        started = time.monotonic()
+        with self.paused():
+            yield
+        self._seconds_per_evaluation = time.monotonic() - started
+
+    def rate(self, n_done: int) -> float:
+        """Return the units per second since the last call."""
+        now = time.monotonic()
+        rate = (n_done - self._n_last) / max(now - self._last_time, 1e-9)
+        self._last_time, self._n_last = now, n_done
+        return rate
+
+    def step_done(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
+        """Note that a step is done, and estimate the time to ``total`` with this many evaluations."""
+        # Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
+        # rest seem to take many times as long.
+        now = time.monotonic() - self._paused_seconds
+        steps = max(0, total - n_done) * (now - self._started) / max(1, n_done - self._n_at_start)
+        if not self._is_warm:
+            self._is_warm, self._started, self._n_at_start = True, now, n_done
+        return steps + n_evaluations * self._seconds_per_evaluation
+
+
+def count_evaluations(n_steps_done: int, n_steps: int, eval_every: int) -> int:
+    """Return how many evaluations are left: one every ``eval_every`` steps, and one after the last step."""
+    return n_steps // eval_every - n_steps_done // eval_every + (n_steps % eval_every > 0)
+
+
+CALIBRATION_SENTENCES = 32  # more change the perplexity by 0.01 %, and cost time in every evaluation
+CALIBRATION_POOL = 1000  # sentences at the start of the files, among which they are chosen at equal distances
+CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
+CALIBRATION_SHARDS = 16
+
+
+class HeldOutEvaluation:
+    """Calibrates models on the training text of a corpus, and evaluates them on its held-out text."""
+
+    def __init__(self, corpus: TrainingCorpus) -> None:
+        self._corpus = corpus
+
+    def calibrated(self, model: PretrainedBiLM, lstm_state: BiLMState) -> PretrainedBiLM:
+        """Return the model, not copied, with the start state of its present weights; ``lstm_state`` has any rows."""
+        model = model.replace(start_state=lstm_state.mean_row().numpy(), card=dict(model.card))
+        calibrate_start_state(model, self._calibration_sentences, "the training text")
+        return model
+
+    def perplexity(self, model: PretrainedBiLM) -> Perplexity:
+        """Compute the perplexity of a model with its start state on the held-out text."""
+        return perplexity(model, self._corpus.held_out)
+
+    @cached_property
+    def _calibration_sentences(self) -> list[list[str]]:
+        return _calibration_sentences(self._corpus.shards, self._corpus.bilm_tf_lines)
+
+
+def _calibration_sentences(shards: Sequence[Path], bilm_tf_lines: bool = False) -> list[list[str]]:
+    """Choose sentences among the first ones of some files of the training text."""
+    sampled = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
+    n_each = -(-CALIBRATION_POOL // len(sampled))
+    read = [islice(read_sentences(shard, like_bilm_tf=bilm_tf_lines), n_each) for shard in sampled]
+    pool = [tokens[:CALIBRATION_TOKENS] for sentences in read for tokens in sentences]
+    n_chosen = min(CALIBRATION_SENTENCES, len(pool))
+    return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]
+
 
 N_WARM_STEPS = 20
 """Steps of this process after which its speed is reported."""
@@ -61,7 +161,7 @@ def run_training(
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
-        run: The run.
+        run: The run, which the main process has entered.
         report: Called in the main process with sizes, with each line of the log, and with notices.
         world: The processes that train together. Each calls this function.
         device: Where to train.
@@ -69,38 +169,29 @@ def run_training(
     Raises:
         TextError: There is too little text.
         TrainingError: The loss is not a number; or memory is too small. The last checkpoint stays.
-        LockedError: Another process is training there.
         TrainingInterrupted: The user pressed Ctrl-C or sent SIGTERM. A checkpoint was saved.
     """
     config = setup.config
     setup.corpus.check(config, world.size)
     if not world.is_main_process:
         report = _ignore
-    with contextlib.ExitStack() as stack:
-        world.on_main_process(lambda: stack.enter_context(run.lock()))
-        # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
-        checkpoints = world.broadcast(run.checkpoints())
-        if not checkpoints and world.on_main_process(lambda: _has_lost_checkpoints(run, config.save_every)):
-            raise TrainingError(
-                f"The checkpoints of {run.path} are gone, and a new training would replace its model. Fine-tune it in "
-                "another directory (elmokit finetune), or start anew with --overwrite (overwrite=True)."
-            )
-        checkpoint = checkpoints[-1] if checkpoints else None
-        try:
-            state, change = new_or_restored_state(setup, checkpoint, world, torch.device(device))
-            with contextlib.closing(state.stream), stop_requests() as stop:
-                loop = _TrainingLoop(setup, run, state, world, report)
-                if change:
-                    report(TrainingNotice(change))
-                loop.prepare()
-                return loop.run_to_end(stop)
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size, "
-                f"n_samples or the model's sizes. {_restart_advice(run)}"
-            ) from error
+    # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
+    committed = world.broadcast(run.committed)
+    try:
+        state, change = new_or_restored_state(setup, committed, world, torch.device(device))
+        with contextlib.closing(state.stream), stop_requests() as stop:
+            loop = _TrainingLoop(setup, run, state, world, report)
+            if change:
+                report(TrainingNotice(change))
+            loop.prepare()
+            return loop.run_to_end(stop)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"Out of memory with windows of {config.batch_size} x {config.window_length}. Lower batch_size, "
+            f"n_samples or the model's sizes. {_restart_advice(run)}"
+        ) from error
 
 
 class _TrainingLoop:
@@ -125,9 +216,9 @@ class _TrainingLoop:
         self.evaluates_first = setup.initial is not None and not state.counters.n_steps
         self.before: tuple[float, ...] | None = None
         """The held-out perplexity before a fine-tuning: forward, backward."""
-        if not self.evaluates_first and is_model_folder(run.path / RUN_MODEL):
+        if not self.evaluates_first and is_model_folder(run.folder / RUN_MODEL):
             # It was evaluated once, and the card of every best model has it.
-            self.before = read_card(run.path / RUN_MODEL).get("held_out_perplexity_before")
+            self.before = read_card(run.folder / RUN_MODEL).get("held_out_perplexity_before")
         self.n_total = setup.corpus.length(self.config)
         """The length of the training in predictions per direction."""
 
@@ -137,7 +228,7 @@ class _TrainingLoop:
         return self.config.predictions_per_step * self.world.size
 
     def prepare(self) -> None:
-        """Say how large the model is and whether there is anything left to do, and cut the log."""
+        """Say how large the model is, and whether there is anything left to do."""
         counters, losses = self.state.counters, self.state.losses
         n_bilm, n_softmax = (
             sum(parameter.numel() for parameter in module.parameters()) for module in (losses.bilm, losses.softmax)
@@ -153,9 +244,6 @@ class _TrainingLoop:
                 f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs "
                 "or tokens."
             )
-        if self.world.is_main_process:
-            # Lines after the checkpoint will be written again by the steps that are repeated.
-            self.run.log.truncate(counters.n_steps)
 
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
@@ -196,14 +284,13 @@ class _TrainingLoop:
                     held_out_unknown_ratio=result.unknown_ratio if evaluates and result is not None else None,
                 )
                 if self.world.is_main_process:
-                    self.run.log.append(asdict(progress))
+                    self.run.log(asdict(progress))
                 self.report(progress)
             if counters.n_steps == n_first + N_WARM_STEPS and not is_last:
                 n_steps_left = -(-(self.n_total - counters.n_predictions) // self.predictions_per_step)
                 self.report(TrainingSpeed(n_steps_left, self.predictions_per_step, seconds_left))
-            # The log comes before the checkpoint: after an interruption between the two, the log is truncated to the
-            # checkpoint. The other way round, a line would be missing.
-            # The processes agree on it, because each may get its signal during another step, and all save together.
+            # The log comes before the checkpoint, whose commit it is part of. The processes agree on whether to stop,
+            # because each may get its signal during another step, and all save together.
             stops = self.world.any(stop.is_made, state.device)
             if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
                 with meter.paused():
@@ -286,7 +373,8 @@ class _TrainingLoop:
         counters.n_worse += 1
         distillation = self.config.distillation
         # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
-        if result.mean < counters.best_perplexity or not (distillation is None or distillation.trains_softmax):
+        best = math.inf if counters.best_perplexity is None else counters.best_perplexity
+        if result.mean < best or not (distillation is None or distillation.trains_softmax):
             counters.best_perplexity, counters.n_worse = result.mean, 0
             if (model := self.evaluated) is not None:
                 results = {
@@ -298,7 +386,7 @@ class _TrainingLoop:
                 if self.before is not None:
                     results["held_out_perplexity_before"] = list(self.before)
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
-                save_folder(self._with_card(model, results), self.run.path / RUN_MODEL, overwrite=True)
+                save_folder(self._with_card(model, results), self.run.folder / RUN_MODEL, overwrite=True)
         return result
 
     def _evaluate(self) -> Perplexity:
@@ -320,24 +408,13 @@ def _ignore(report: TrainingReport) -> None:
     pass
 
 
-def _has_lost_checkpoints(run: Run, save_every: int) -> bool:
-    """Whether a run without checkpoints once had one: its log or its model is at the end, or beyond the first one."""
-    lines = run.log.records()
-    steps = [line["n_steps"] for line in lines]
-    if is_model_folder(run.path / RUN_MODEL):
-        steps.append(read_card(run.path / RUN_MODEL)["n_steps"])
-    # At the step of the first checkpoint, an interruption can come after the model and the log, and before it.
-    is_finished = bool(lines) and lines[-1].get("fraction") == 1.0
-    return is_finished or max(steps, default=0) > save_every
-
-
 def _restart_advice(run: Run) -> str:
     """Say, for the message of a training that failed, which model a new run can start from."""
-    checkpoints = [checkpoint.path for checkpoint in run.checkpoints()]
-    if not checkpoints:
+    paths = [checkpoint.path for checkpoint in checkpoints(run.folder)]
+    if not paths:
         return "There is no checkpoint yet: start a new run."
-    before = f" (or of {checkpoints[-2].name}, if that one is already bad)" if len(checkpoints) > 1 else ""
-    model = checkpoints[-1] / "model"
+    before = f" (or of {paths[-2].name}, if that one is already bad)" if len(paths) > 1 else ""
+    model = paths[-1] / "model"
     return f"Start a new run from the model of the last checkpoint{before}: elmokit finetune TEXT --model {model} ..."
 
 

@@ -1,15 +1,29 @@
-"""The training loss of one window, for each direction."""
+"""The training loss of one window, for each direction, and the precision in which it is computed."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from elmokit.network.backends import multiplies_bfloat16
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
-from elmokit.network.lstm import LSTMState
-from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.network.softmax import SoftmaxModule
+from elmokit.network.lstm_module import LSTMState
+from elmokit.network.softmax_losses import draw_sample, sampled_softmax_loss
+from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.network.tile_layers import dropout
+from elmokit.training.training_config import TrainingConfig
+
+
+def uses_bfloat16(config: TrainingConfig, device: torch.device) -> bool:
+    """Check whether products are computed in bfloat16: if the config asks for it, and it is faster on the device."""
+    # A CPU that cannot multiply such numbers would widen the rounded ones again: float32 is exact and at least as fast.
+    return config.precision == "bfloat16" and (device.type != "cpu" or multiplies_bfloat16())
+
+
+def step_autocast(config: TrainingConfig, device: torch.device) -> torch.autocast:
+    """Return the context in which the losses of a step are computed."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(config, device))
+
 
 WORD_DROPOUT = 0.1
 

@@ -1,23 +1,104 @@
-"""The result of a training: its best model, its perplexities and its curves."""
+"""The result of a training: its best model, its perplexities, and its log as curves and for TensorBoard."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from elmokit.errors import LockedError, TrainingError, install_command
-from elmokit.evaluation.figures import can_draw
+import msgspec
+
+from elmokit.engine.architecture import DIRECTIONS
+from elmokit.errors import TrainingError, install_command, needs_extra
+from elmokit.evaluation.result import COLORS, PAGE, can_draw, save_figure, styled_figure
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.storage.text_files import read_sentences
-from elmokit.training.config import TrainingConfig
-from elmokit.training.curves import draw_curves
-from elmokit.training.reports import TrainingCallback, TrainingNotice, format_perplexities, format_unknown_ratio
-from elmokit.training.run import Run
-from elmokit.training.setup import INITIAL, OLD_TEXT
+from elmokit.training.bilm_run import INITIAL, OLD_TEXT
+from elmokit.training.reports import (
+    TrainingCallback,
+    TrainingNotice,
+    TrainingProgress,
+    format_perplexities,
+    format_unknown_ratio,
+)
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import log_lines
+
+
+def draw_curves(
+    run: Path, loss_name: str = "training loss", directions: Sequence[str] = DIRECTIONS
+) -> tuple[Path, Path]:
+    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory."""
+    records = read_log(run)
+    evaluations = [record for record in records if record.held_out]
+
+    def millions(of: list[TrainingProgress]) -> list[float]:
+        return [record.n_predictions / 1e6 for record in of]
+
+    with styled_figure(PAGE, 2.6) as figure:
+        left, right = figure.subplots(1, 2)
+        for index, direction in enumerate(directions[: len(records[0].losses) if records else 0]):
+            style = {"color": COLORS[index], "linestyle": ("-", "--")[index], "label": direction}
+            left.plot(millions(records), [record.losses[index] for record in records], **style)
+            right.plot(
+                millions(evaluations),
+                [record.held_out[index] for record in evaluations if record.held_out],
+                marker="o^"[index],
+                markevery=max(1, len(evaluations) // 12),
+                **style,
+            )
+        left.set_ylabel(f"{loss_name} (nats)")
+        right.set_ylabel("held-out perplexity")
+        right.set_yscale("log")
+        right.yaxis.set_major_formatter("{x:.4g}")
+        right.yaxis.set_minor_formatter("{x:.3g}")
+        for axes in (left, right):
+            axes.set_xlabel("predictions per direction (millions)")
+            if records:  # matplotlib warns of a legend without lines
+                axes.legend()
+        return save_figure(figure, run / "curves", overwrite=True)
+
+
+def read_log(run: Path) -> list[TrainingProgress]:
+    """Read the lines of a log."""
+    return msgspec.convert(log_lines(run), list[TrainingProgress])
+
+
+class TensorBoardLog:
+    """Writes the lines of the log for TensorBoard. What an interrupted run wrote after ``n_steps`` is hidden."""
+
+    def __init__(self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS) -> None:
+        self._directions = directions
+        with needs_extra("--tensorboard", "tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+        # Nothing is written before the first line: only then does this process surely hold the lock of the run.
+        self._open = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
+        self._writer: SummaryWriter | None = None
+
+    def add(self, progress: TrainingProgress) -> None:
+        """Write one line of the log."""
+        self._writer = self._writer or self._open()
+        values = {
+            "learning rate": progress.learning_rate,
+            "gradient norm": progress.gradient_norm,
+            "tokens per second": progress.tokens_per_second,
+        }
+        for direction, loss in zip(self._directions, progress.losses, strict=False):
+            values[f"training loss/{direction}"] = loss
+        for direction, value in zip(self._directions, progress.held_out or (), strict=False):
+            values[f"held-out perplexity/{direction}"] = value
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, progress.n_steps)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
 
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
@@ -114,25 +195,19 @@ class TrainingResult:
         return "\n".join(lines)
 
 
-def finish_run(run: Run, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
+def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
     """Draw the curves of a finished run, and add perplexities before and after a fine-tuning to its model card."""
     curves: tuple[Path, ...] = ()
     best: PretrainedBiLM | None = None
-    model = run.path / RUN_MODEL
-    # If another process has resumed the run in the meantime, nothing is written.
-    with contextlib.suppress(LockedError), run.lock():
-        if can_draw():  # if not, the printed result says so
-            names = config.model.direction_names
-            loss = "training loss" if config.distillation is None else "distillation loss"
-            curves = draw_curves(run.path, "sampled loss" if config.n_samples else loss, names)
-        if is_model_folder(model):
-            best = load_folder(model)
-            if (run.path / INITIAL).exists():
-                best.card |= _before_and_after(run.path, best, report)
-                save_folder(best, model, overwrite=True)
-    if best is None and is_model_folder(model):
-        best = load_folder(model)
-    return TrainingResult(run.path, end, best, curves)
+    if can_draw():  # if not, the printed result says so
+        loss = "training loss" if config.distillation is None else "distillation loss"
+        curves = draw_curves(run, "sampled loss" if config.n_samples else loss, config.model.direction_names)
+    if is_model_folder(run / RUN_MODEL):
+        best = load_folder(run / RUN_MODEL)
+        if (run / INITIAL).exists():
+            best.card |= _before_and_after(run, best, report)
+            save_folder(best, run / RUN_MODEL, overwrite=True)
+    return TrainingResult(run, end, best, curves)
 
 
 def compare_models(

@@ -29,12 +29,12 @@ def write_text(folder: Path) -> None:
 
 def write_task(folder: Path) -> None:
     save_model(random_model(), folder / "model")
-    write_config(folder=folder, elmo={"model": "model"}, train={"epochs": 3, "average": 0.99})
+    write_config(folder=folder, elmo={"model": "model"}, train={"epochs": 2, "average": 0.99})
 
 
 def write_joint_task(folder: Path) -> None:
     save_model(random_model(), folder / "model")
-    write_config(folder=folder, elmo={"model": "model", "trainable": True}, train={"epochs": 2, "seeds": [0, 1]})
+    write_config(folder=folder, elmo={"model": "model", "trainable": True}, train={"epochs": 2})
 
 
 def write_pairs(folder: Path) -> None:
@@ -55,15 +55,6 @@ def _embed(name: str, output: str, *flags: str) -> Command:
     return Command(name, write_text_and_model, start, resume, commit_always)
 
 
-def _train(name: str, write: object, *start: str) -> Command:
-    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
-
-
-def _task(name: str, write: object) -> Command:
-    start = ("task", "train", "config.toml", "--run", "run")
-    return Command(name, write, start, lambda _: start, commit_always)  # type: ignore[arg-type]
-
-
 def _again(name: str, write: object, *start: str, flags: tuple[str, ...] = ()) -> Command:
     return Command(name, write, start, lambda _: (*start, *flags), commit_always)  # type: ignore[arg-type]
 
@@ -76,9 +67,9 @@ OTHER_COMMANDS = {
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
         _embed("embed to npz", "out.npz", "--pool", "mean"),
         _embed("embed stateful", "out.hdf5", "--start", "stateful", "--batch-size", "4"),
-        _train(
+        _again(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),
-            *("--run", "run", *SMALL[2:6], "--tokens", "400", *OFTEN),
+            *("--run", "run", *SMALL[2:6], "--tokens", "160", *OFTEN),
         ),
         _again("task train, biLM too", write_joint_task, "task", "train", "config.toml", "--run", "run"),
         _again(
@@ -94,18 +85,18 @@ OTHER_COMMANDS = {
         ),
     )
 }
-"""Commands that `make test` interrupts at a few changes of the disk, and `make campaign` at all."""
+"""Commands that `make test` interrupts at two changes of the disk, and `make campaign` at all."""
 COMMANDS = {
     command.name: command
     for command in (
         _embed("embed", "out.hdf5"),
         _again(
             *("train", write_text, "train", "text.txt", "--held-out", "text.txt", "--run", "run", "--preset", "tiny"),
-            *(*SMALL, "--tokens", "240", *OFTEN),
+            *(*SMALL, "--tokens", "160", *OFTEN),
         ),
         _again("task train", write_task, "task", "train", "config.toml", "--run", "run"),
         _again("neighbors index", write_text_and_model, "neighbors", "index", "text.txt", "index", "--model", "model"),
     )
 }
-"""Commands that `make test` interrupts at ten changes of the disk, from different places of the program."""
+"""Commands that `make test` interrupts at more changes of the disk, from different places of the program."""
 ALL_COMMANDS = COMMANDS | OTHER_COMMANDS

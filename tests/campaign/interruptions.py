@@ -11,10 +11,10 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,13 @@ import elmokit
 from elmokit.evaluation import probe_corpus as corpus
 from elmokit.storage import workspace
 from elmokit.tasks import layer_cache
+from elmokit.training import results
 from tests.helpers.children import Ended, Limits, run_elmokit
 
+Outcome = tuple[int, list[str], str]
+"""How many attempts a step of the campaign made, what failed, and a note."""
+Step = Callable[[Path, float], Outcome]
+"""It gets an empty directory, and a scale of which 1 is the whole campaign."""
 CHANGES: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("replace", "rename", "fsync", "unlink", "mkdir", "rmdir", "ftruncate")),
     (fcntl, "flock"),
@@ -60,9 +65,16 @@ class Command:
     hasten: Callable[[], None] | None = None
 
 
+def in_parallel(attempt: Callable[[int], list[str]], numbers: Iterable[int]) -> list[str]:
+    """Make attempts in as many threads as there are cores, and return all that failed."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return [problem for problems in pool.map(attempt, numbers) for problem in problems]
+
+
 def commit_always() -> None:
-    """Commit after every batch, and make batches and chunks small."""
+    """Commit after every batch, make batches and chunks small, and draw no curves, which takes longer than training."""
     workspace.COMMIT_SECONDS = 0.0
+    results.draw_curves = lambda *_: ()
     corpus.CHUNK_TOKENS = 60
     layer_cache.CHUNK_TOKENS = 20
 
@@ -195,8 +207,8 @@ def _hasten(hasten: Callable[[], None] | None) -> None:
         hasten()
 
 
-CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "command", "crc32"}
-"""Keys of JSON files whose values are times, or depend on the process, or on how and where it was called."""
+CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "command", "crc32", "metrics.jsonl"}
+"""Keys of JSON files whose values are times, or sizes of files with times, or depend on how and where it was called."""
 
 
 def content_of(folder: Path) -> dict[str, Any]:
@@ -256,15 +268,3 @@ def interrupt_repeatedly(command: Command, folder: Path, straight: Path, n_chang
             return problems
         arguments = command.resume(folder)
     return resume_and_compare(command, folder, straight)
-
-
-def remove_at(hasten: Callable[[], None] | None, number: int, kept: tuple[str, ...]) -> None:
-    """Let all outputs in the working directory be deleted before this process's Nth change of the disk."""
-
-    def remove(counted: int, site: str) -> None:
-        if counted == number:
-            for path in Path.cwd().iterdir():
-                if path.name not in kept:
-                    subprocess.run(["rm", "-r", path], check=True)
-
-    _hook(hasten, remove)

@@ -34,11 +34,6 @@ def truncate(data: bytearray, random: Random) -> None:
     del data[_position(data, random) :]
 
 
-def zero_the_rest(data: bytearray, random: Random) -> None:
-    start = _position(data, random)
-    data[start:] = bytes(len(data) - start)
-
-
 def delete_block(data: bytearray, random: Random) -> None:
     start = _position(data, random)
     del data[start : start + random.choice((1, 7, 512, 4096))]
@@ -55,14 +50,6 @@ def insert_bytes(data: bytearray, random: Random) -> None:
     data[start:start] = random.choice(
         (b"\0", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r\n", b"\n\n", b"\xc3(", b"[", b'"')
     )
-
-
-def swap_blocks(data: bytearray, random: Random) -> None:
-    length = random.choice((8, 64, 512))
-    one, other = _position(data, random), _position(data, random)
-    first, second = bytes(data[one : one + length]), bytes(data[other : other + length])
-    if len(first) == len(second):
-        data[one : one + length], data[other : other + length] = second, first
 
 
 def replace_number(data: bytearray, random: Random) -> None:
@@ -126,8 +113,8 @@ def fill_with_noise(data: bytearray, random: Random) -> None:
 
 
 ANY_FILE: tuple[Callable[[bytearray, Random], None], ...] = (
-    *(flip_bit, flip_bit, flip_bit, overwrite_bytes, overwrite_bytes, truncate, zero_the_rest, delete_block),
-    *(repeat_block, insert_bytes, swap_blocks, empty, fill_with_noise),
+    *(flip_bit, flip_bit, flip_bit, overwrite_bytes, overwrite_bytes, truncate, delete_block),
+    *(repeat_block, insert_bytes, empty, fill_with_noise),
 )
 TEXT_FILE = (replace_number, replace_number, delete_line, repeat_line, change_json, change_json)
 
@@ -150,16 +137,11 @@ def _link_to_itself(path: Path) -> None:
     path.symlink_to(path)
 
 
-def _link_to_nothing(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nothing")
-
-
 def _forbid(path: Path) -> None:
     path.chmod(0)  # root reads it all the same
 
 
-WHOLE_FILE = (_remove, _make_directory, _link_to_itself, _link_to_nothing, _forbid)
+WHOLE_FILE = (_remove, _make_directory, _link_to_itself, _forbid)
 
 
 def damage(path: Path, random: Random) -> str:

@@ -7,12 +7,10 @@ and can then be resumed under the old ones.
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,16 +22,18 @@ from tests.campaign.commands import ALL_COMMANDS
 from tests.campaign.interruptions import (
     LIMITS,
     Command,
+    Outcome,
+    Step,
     check_failure,
     commit_always,
     content_of,
     fail_at,
+    in_parallel,
     resume_and_compare,
     run_straight,
 )
 from tests.helpers.children import run_elmokit
 
-Outcome = tuple[int, list[str], str]
 N_RESUMED = 300
 RESUMED = ("embed", "embed to parquet", "embed stateful", "neighbors index", "evaluate minimal-pairs")
 TRAINED = ("train", "finetune", "task train", "task train, biLM too")
@@ -86,7 +86,7 @@ def _device(name: str, device: str) -> tuple[str, ...]:
     return ("--set", f'device="{device}"') if name.startswith("task") else ("--device", device)
 
 
-def resumed_elsewhere(name: str) -> Callable[[Path, float], Outcome]:
+def resumed_elsewhere(name: str) -> Step:
     """Return a step that interrupts a command and resumes it under each condition."""
 
     def step(work: Path, scale: float) -> Outcome:
@@ -134,9 +134,7 @@ def resumed_elsewhere(name: str) -> Callable[[Path, float], Outcome]:
             return name in RESUMED or what in ("another version", "a time zone and a language")
 
         n = per_condition * len(own)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            problems = [problem for found in pool.map(attempt, range(n)) for problem in found]
-        return n, problems, f"{counts['resumed']} resumed, {counts['refused']} refused"
+        return n, in_parallel(attempt, range(n)), f"{counts['resumed']} resumed, {counts['refused']} refused"
 
     return step
 
@@ -151,6 +149,4 @@ def _straight(command: Command, condition: Condition, folder: Path) -> dict[str,
     return content_of(folder) if ended.code == 0 else {}
 
 
-STEPS: dict[str, Callable[[Path, float], Outcome]] = {
-    f"resumed elsewhere: {name}": resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)
-}
+STEPS: dict[str, Step] = {name: resumed_elsewhere(name) for name in (*RESUMED, *TRAINED)}

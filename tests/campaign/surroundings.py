@@ -1,202 +1,152 @@
-"""Commands in rough surroundings: killed at any moment, with a clock that jumps, and with little processor time and
-memory. What they make, resumed if need be, is what an undisturbed run makes, byte by byte.
+"""Commands that are interrupted, killed at any moment, or meet a disk that is full or cannot be written to.
+
+What they make, resumed if need be, is what an undisturbed run makes, byte by byte.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
-import time
+import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.campaign.commands import ALL_COMMANDS, COMMANDS
+from tests.campaign.commands import ALL_COMMANDS
 from tests.campaign.interruptions import (
     LIMITS,
     Command,
+    Fault,
+    Outcome,
+    Step,
     check_failure,
-    commit_always,
-    fail_at,
+    content_of,
+    in_parallel,
+    interrupt_and_resume,
+    interrupt_repeatedly,
     resume_and_compare,
     run_straight,
 )
-from tests.helpers.children import Ended, Limits, run_elmokit
+from tests.helpers.children import Limits, run_elmokit
 
-Outcome = tuple[int, list[str], str]
-N_MOMENTS, N_JUMPS, N_QUOTAS = 600, 60, 12
-
-
-def killed_at_any_moment(name: str) -> Callable[[Path, float], Outcome]:
-    """Return a step that kills a command at times of the clock, between and in system calls, and resumes it."""
-
-    def step(work: Path, scale: float) -> Outcome:
-        command, n = ALL_COMMANDS[name], max(3, round(N_MOMENTS * scale / len(ALL_COMMANDS)))
-        run_straight(command, work / "straight")
-        timed = work / "timed"
-        timed.mkdir()
-        command.prepare(timed)
-        seconds = run_elmokit(*command.start, folder=timed, before=command.hasten, limits=LIMITS).seconds
-
-        def attempt(number: int) -> list[str]:
-            folder = work / str(number)
-            folder.mkdir()
-            command.prepare(folder)
-            at = Random(f"{name} {number}").uniform(0, seconds)
-            ended = run_elmokit(*command.start, folder=folder, before=command.hasten, limits=Limits(seconds=at))
-            problems = [] if ended.timed_out else check_failure(ended, "kill")
-            problems = problems or resume_and_compare(command, folder, work / "straight")
-            shutil.rmtree(folder)
-            return [f"{name}, killed after {at:.3f} s: {problem}" for problem in problems]
-
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            problems = [problem for found in pool.map(attempt, range(n)) for problem in found]
-        return n, problems, f"within {seconds:.2f} s"
-
-    return step
+N_INTERRUPTIONS, N_MOMENTS = 1_000, 600
+ROOMS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.1)
+"""How much of what a command writes fits on a small disk."""
 
 
-def let_the_clock_jump(seed: int, then: Callable[[], None] | None = None) -> None:
-    """Let the time of day jump by up to ten years, back and forth, whenever this process asks for it."""
-    # Only that clock: the system never sets back the one of `time.monotonic`.
-    random, real, real_ns = Random(seed), time.time, time.time_ns
-    offset = [0.0]
+def interrupted(command: Command, work: Path, scale: float) -> Outcome:
+    """Let a command die, be stopped or meet a full disk at changes of the disk, once and five times in a row."""
+    n = max(6, round(N_INTERRUPTIONS * scale / len(ALL_COMMANDS)))
+    n_changes = len(run_straight(command, work / "straight"))
+    faults: tuple[Fault, ...] = ("kill", "kill", "interrupt", "full")
+    n_repeated = max(1, n // 20)
+    n_single = max(1, n - 5 * n_repeated)
 
-    def jump() -> float:
-        if random.random() < 0.3:
-            offset[0] = random.choice((-1, 1)) * 10 ** random.uniform(-2, 8.5)
-        return offset[0]
+    def attempt(number: int) -> list[str]:
+        folder = work / str(number)
+        if number >= n_single:
+            problems = interrupt_repeatedly(command, folder, work / "straight", n_changes, Random(number))
+            what = f"five times, seed {number}"
+        else:
+            at, fault = 1 + number * n_changes // n_single, faults[number % len(faults)]
+            problems = interrupt_and_resume(command, folder, work / "straight", at, fault)
+            what = f"{fault} at change {at}"
+        shutil.rmtree(folder)
+        return [f"{command.name}, {what}: {problem}" for problem in problems]
 
-    time.time = lambda: max(0.0, real() + jump())
-    time.time_ns = lambda: max(0, real_ns() + int(jump() * 1e9))
-    (then or commit_always)()
-
-
-def jumping_clock(work: Path, scale: float) -> Outcome:
-    """Run each command, and interrupt and resume it, while the clock jumps."""
-    n, failures = max(1, round(N_JUMPS * scale / len(ALL_COMMANDS))), []
-    for name, command in ALL_COMMANDS.items():
-        n_changes = len(run_straight(command, work / name))
-        for number in range(n):
-            folder = work / f"{name} {number}"
-            folder.mkdir()
-            command.prepare(folder)
-            jumping = Command(
-                name,
-                command.prepare,
-                command.start,
-                command.resume,
-                partial(let_the_clock_jump, number, command.hasten),
-            )
-            at = Random(f"{name} {number}").randint(1, n_changes)
-            before = partial(fail_at, jumping.hasten, at, "kill")
-            ended = run_elmokit(*command.start, folder=folder, before=before, limits=LIMITS)
-            problems = check_failure(ended, "kill") or resume_and_compare(jumping, folder, work / name)
-            failures += [f"{name}, jumping clock, seed {number}: {problem}" for problem in problems]
-            shutil.rmtree(folder)
-    return n * len(ALL_COMMANDS), failures, ""
+    failures = in_parallel(attempt, range(n_single + n_repeated))
+    return n_single + 5 * n_repeated, failures, f"{n_changes} changes of the disk in a run"
 
 
-@contextlib.contextmanager
-def control_group(controller: str, settings: dict[str, str]) -> Iterator[Path | None]:
-    """Make a control group with limits below this process's own, or None where the system does not allow that.
+def killed_at_any_moment(command: Command, work: Path, scale: float) -> Outcome:
+    """Kill a command at times of the clock, between and in system calls, and resume it."""
+    n = max(3, round(N_MOMENTS * scale / len(ALL_COMMANDS)))
+    run_straight(command, work / "straight")
+    timed = work / "timed"
+    timed.mkdir()
+    command.prepare(timed)
+    seconds = run_elmokit(*command.start, folder=timed, before=command.hasten, limits=LIMITS).seconds
 
-    Args:
-        controller: "cpu" or "memory".
-        settings: Names of files, of both versions of control groups, and what to write to them.
-    """
-    # Only below the root of what this process sees: groups that a service manager made are its own.
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    owns = {name for _, names, path in lines if path == "/" for name in (names.split(",") if names else [""])}
-    first = Path("/sys/fs/cgroup", controller)
-    parent = first if first.is_dir() and controller in owns else Path("/sys/fs/cgroup") if "" in owns else None
-    group = None if parent is None else parent / f"elmokit-campaign-{os.getpid()}"
-    if group is None:
-        yield None
-        return
+    def attempt(number: int) -> list[str]:
+        folder = work / str(number)
+        folder.mkdir()
+        command.prepare(folder)
+        at = Random(f"{command.name} {number}").uniform(0, seconds)
+        ended = run_elmokit(*command.start, folder=folder, before=command.hasten, limits=Limits(seconds=at))
+        problems = [] if ended.timed_out else check_failure(ended, "kill")
+        problems = problems or resume_and_compare(command, folder, work / "straight")
+        shutil.rmtree(folder)
+        return [f"{command.name}, killed after {at:.3f} s: {problem}" for problem in problems]
+
+    return n, in_parallel(attempt, range(n)), f"within {seconds:.2f} s"
+
+
+def on_a_small_disk(command: Command, work: Path, scale: float) -> Outcome:
+    """Run a command on a disk that is too small, then make room and resume."""
+    run_straight(command, work / "straight")
+    inputs = work / "inputs"
+    inputs.mkdir()
+    command.prepare(inputs)
+    n_inputs, n_all = _disk_use(inputs), _disk_use(work / "straight")
+    failures, n_full = [], 0
+    for ratio in ROOMS:
+        room = int((n_all - n_inputs) * ratio)
+        with _mounted(work / f"disk-{room}", n_inputs + room) as mounted:
+            folder = mounted / "run"
+            shutil.copytree(inputs, folder)
+            ended = run_elmokit(*command.start, folder=folder, before=command.hasten, limits=LIMITS)
+            problems = check_failure(ended, "full")
+            n_full += ended.code == 2
+            subprocess.run(["mount", "-o", "remount,size=1g", mounted], check=True)
+            if not problems and ended.code == 2:
+                problems = resume_and_compare(command, folder, work / "straight")
+            failures += [f"{command.name}, {room:,} bytes of room: {problem}" for problem in problems]
+    return len(ROOMS), failures, f"{n_full} of them met a full disk"
+
+
+def _disk_use(folder: Path) -> int:
+    blocks = (path.stat().st_size // 4096 + 1 for path in folder.rglob("*"))
+    return 4096 * sum(blocks)
+
+
+@contextmanager
+def _mounted(folder: Path, n_bytes: int) -> Iterator[Path]:
+    """Mount a file system of a size in memory; that needs root."""
+    folder.mkdir()
+    size = max(4096, n_bytes // 4096 * 4096)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
-        group.mkdir()
-    except OSError:
-        yield None
-        return
-    try:
-        written = 0
-        for name, value in settings.items():
-            if (group / name).exists():
-                (group / name).write_text(value)
-                written += 1
-        yield group if written else None
+        yield folder
     finally:
-        deadline = time.monotonic() + 10
-        while group.exists() and time.monotonic() < deadline:
-            with contextlib.suppress(OSError):  # its last process may not be gone yet
-                group.rmdir()
-            time.sleep(0.05)
+        subprocess.run(["umount", folder], check=True)
 
 
-def join(group: Path, then: Callable[[], None] | None = None) -> None:
-    """Move this process to a control group."""
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    (then or commit_always)()
+def in_a_read_only_directory(command: Command, work: Path, scale: float) -> Outcome:
+    """Let a command write where it may not."""
+    with _mounted(work / "disk", 1 << 30) as mounted:
+        folder = mounted / "run"
+        folder.mkdir()
+        command.prepare(folder)
+        before = content_of(folder)
+        subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
+        ended = run_elmokit(*command.start, folder=folder, limits=LIMITS)
+        problems = check_failure(ended, "full")
+        if ended.code != 2:
+            problems.append(f"ended with {ended.code} although nothing could be written")
+        if content_of(folder) != before:
+            problems.append("something was written all the same")
+    return 1, [f"{command.name}, read-only: {problem}" for problem in problems], ""
 
 
-def little_processor_time(work: Path, scale: float) -> Outcome:
-    """Run commands with a tenth of a core."""
-    settings = {"cpu.max": "10000 100000", "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}
-    with control_group("cpu", settings) as group:
-        if group is None:
-            return 0, [], "not tried: this system does not let a process limit its own processor time"
-        failures, seconds = [], 0.0
-        for name, command in COMMANDS.items():
-            run_straight(command, work / name)
-            folder = work / f"{name} limited"
-            folder.mkdir()
-            command.prepare(folder)
-            ended = run_elmokit(
-                *command.start, folder=folder, before=partial(join, group, command.hasten), limits=LIMITS
-            )
-            seconds += ended.seconds
-            problems = check_failure(ended, "full") or ([] if ended.code == 0 else [ended.err])
-            problems = problems or resume_and_compare(command, folder, work / name)
-            failures += [f"{name} with a tenth of a core: {problem}" for problem in problems]
-    return len(COMMANDS), failures, f"{seconds:.0f} seconds in all"
+def of_every_command(step: Callable[[Command, Path, float], Outcome]) -> dict[str, Step]:
+    """Return a table with a step for each command."""
+    return {name: partial(step, command) for name, command in ALL_COMMANDS.items()}
 
 
-def little_memory(work: Path, scale: float) -> Outcome:
-    """Run commands in a group that has less memory than they need: the system kills them, and they are resumed."""
-    failures, killed, n = [], 0, max(4, round(N_QUOTAS * scale))
-    run_straight(COMMANDS["embed"], work / "straight")
-    for number in range(n):
-        limit = str((20 + 15 * number) << 20)
-        settings = {"memory.max": limit, "memory.swap.max": "0", "memory.limit_in_bytes": limit}
-        with control_group("memory", settings) as group:
-            if group is None:
-                return 0, [], "not tried: this system does not let a process limit its own memory"
-            folder = work / str(number)
-            folder.mkdir()
-            COMMANDS["embed"].prepare(folder)
-            ended = run_elmokit(
-                *COMMANDS["embed"].start, folder=folder, before=partial(join, group, commit_always), limits=LIMITS
-            )
-            killed += ended.code == -signal.SIGKILL
-            failures += [f"{limit} bytes: {problem}" for problem in _judge_memory(ended)]
-        if ended.code:
-            failures += resume_and_compare(COMMANDS["embed"], folder, work / "straight")
-    return n, failures, f"{killed} were killed"
-
-
-def _judge_memory(ended: Ended) -> list[str]:
-    allowed = ended.code in (0, 2, -signal.SIGKILL) and "Traceback" not in ended.err
-    return [] if allowed else [f"ended with {ended.code}: {ended.err}"]
-
-
-STEPS: dict[str, Callable[[Path, float], Outcome]] = {
-    **{f"killed at any moment: {name}": killed_at_any_moment(name) for name in ALL_COMMANDS},
-    "a clock that jumps": jumping_clock,
-    "a tenth of a core": little_processor_time,
-    "little memory": little_memory,
+PARTS: dict[str, dict[str, Step]] = {
+    "interruptions": of_every_command(interrupted),
+    "moments": of_every_command(killed_at_any_moment),
+    "disk": of_every_command(on_a_small_disk),
+    "read-only": of_every_command(in_a_read_only_directory),
 }

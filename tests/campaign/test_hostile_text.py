@@ -14,6 +14,7 @@ from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.storage.text_formats import HEAD_LINES
+from elmokit.text.characters import encode_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from tests.campaign.hostile_text import hostile_line, tokens_of
@@ -70,3 +71,11 @@ def test_every_word_has_its_count(lines: list[str], text: Path, tmp_path: Path) 
     assert [word for word, _ in words] == Vocabulary.from_file(tmp_path / "words.txt").words
     for word, count in words[len(SPECIALS) :]:
         assert int(count) == counts[word], repr(word)
+
+
+def test_the_characters_of_every_word_are_numbered_as_bilm_tf_defines_it(lines: list[str]) -> None:
+    words = sorted({token for line in lines for token in tokens_of(line)})
+    for word, row in zip(words, encode_tokens(words, 50), strict=True):
+        boundary = {"<S>": [256], "</S>": [257]}
+        ids = [258, *boundary.get(word, list(word.encode())[:48]), 259]
+        assert row.tolist() == [one + 1 for one in ids + [260] * (50 - len(ids))], repr(word)

@@ -45,7 +45,7 @@ def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def test_a_command_that_dies_at_a_change_of_the_disk_can_be_resumed(straight: Straight, tmp_path: Path) -> None:
     sites = one_of_each(straight.sites)
-    for number in within(SECONDS, Random(0).sample(sites, min(len(sites), 10))):
+    for number in within(SECONDS, Random(0).sample(sites, min(len(sites), 6))):
         problems = interrupt_and_resume(straight.command, tmp_path / str(number), straight.folder, number, "kill")
         assert not problems, straight.sites[number - 1]
 
@@ -54,9 +54,9 @@ def test_a_command_that_dies_at_a_change_of_the_disk_can_be_resumed(straight: St
 def test_every_other_command_can_be_resumed_too(name: str, tmp_path: Path) -> None:
     command = OTHER_COMMANDS[name]
     sites = run_straight(command, tmp_path / "straight")
-    faults: list[Fault] = ["kill", "full", "kill", "interrupt"]
-    for at, (number, fault) in enumerate(zip(Random(0).choices(one_of_each(sites), k=4), faults, strict=True)):
-        folder = tmp_path / str(at)
+    faults: list[Fault] = ["kill", "full"]
+    for number, fault in zip(Random(0).sample(one_of_each(sites), 2), faults, strict=True):
+        folder = tmp_path / fault
         assert not interrupt_and_resume(command, folder, tmp_path / "straight", number, fault), sites[number - 1]
 
 
@@ -64,9 +64,9 @@ def test_every_other_command_can_be_resumed_too(name: str, tmp_path: Path) -> No
 def test_a_command_that_fails_at_a_change_of_the_disk_can_be_resumed(
     fault: Fault, straight: Straight, tmp_path: Path
 ) -> None:
-    for number in Random(0).sample(one_of_each(straight.sites), 3):
-        problems = interrupt_and_resume(straight.command, tmp_path / str(number), straight.folder, number, fault)
-        assert not problems, straight.sites[number - 1]
+    number = Random(0).choice(one_of_each(straight.sites))
+    problems = interrupt_and_resume(straight.command, tmp_path / "run", straight.folder, number, fault)
+    assert not problems, straight.sites[number - 1]
 
 
 def test_a_command_that_cannot_write_a_large_file_can_be_resumed(straight: Straight, tmp_path: Path) -> None:

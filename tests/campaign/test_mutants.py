@@ -1,7 +1,6 @@
 """Damaged files of every format and odd arguments of every command: read, or refused in one line.
 
-No traceback, no crash, no excess of time or memory. Where checksums protect the content, a command that succeeds has
-the results of the sound files.
+No traceback, no crash, no excess of time or memory.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from tests.campaign import arguments
 from tests.campaign.specimens import SPECIMENS
 from tests.helpers.children import within
 
-N_MUTANTS, N_ARGUMENTS = 3, 3  # of each
+N_MUTANTS, N_ARGUMENTS = 2, 2  # of each; the first command line has no change
 SECONDS = 20
 """After this time, a test tries no more of its mutants, because the machine is busy."""
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [name for name in SPECIMENS if name != "compiled kernels"])  # they take long to build
+@pytest.mark.parametrize("name", SPECIMENS)
 def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
     specimen = SPECIMENS[name]
-    expected = specimen.prepare(tmp_path / "sound")
+    specimen.prepare(tmp_path / "sound")
     for number in within(SECONDS, range(N_MUTANTS)):
-        assert specimen.try_mutant(tmp_path / "sound", expected, number, tmp_path / str(number)) is None
+        assert not specimen.try_mutant(tmp_path / "sound", number, tmp_path / str(number))
 
 
 @pytest.mark.parametrize("name", arguments.sources())

@@ -6,21 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import resumption, surroundings, tensors
+from tests.campaign.full import PARTS
 
 pytestmark = pytest.mark.slow
 
-STEPS = {
-    **{
-        name: tensors.STEPS[name]
-        for name in ("numbers: own format, start state, whitening, alignment", "numbers: TF-Hub module")
-    },
-    "resumed elsewhere: embed": resumption.STEPS["resumed elsewhere: embed"],
-    "killed at any moment: embed": surroundings.STEPS["killed at any moment: embed"],
-}
+STEPS = (
+    ("numbers", "own format, start state, whitening, alignment"),
+    ("numbers", "published HDF5"),
+    ("elsewhere", "embed"),
+    ("moments", "embed"),
+    ("server", "many requests"),
+)
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_small_share_of_a_part_of_the_campaign_has_no_failure(name: str, tmp_path: Path) -> None:
-    _, failures, _ = STEPS[name](tmp_path, 0.0)
+@pytest.mark.parametrize(("part", "name"), STEPS)
+def test_a_small_share_of_a_part_of_the_campaign_has_no_failure(part: str, name: str, tmp_path: Path) -> None:
+    if part == "server":
+        for module in ("fastapi", "granian", "prometheus_client"):
+            pytest.importorskip(module)
+    _, failures, _ = PARTS[part][name](tmp_path, 0.0)
     assert not failures

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
@@ -42,7 +42,7 @@ SENTENCES = [["the", "cat"], ["a"], ["Überläufer", "x" * 60, "."] * 7, ["the",
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(config=configs(), seed=st.integers(0, 9))
 def test_odd_sizes_compute_the_same_in_every_batch_backend_and_format(config: BiLMConfig, seed: int) -> None:
     model = random_model(config, seed, scale=1.5)

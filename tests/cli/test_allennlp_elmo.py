@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from elmokit.cli.main import main
 from elmokit.compat.allennlp import ElmoEmbedder
 from tests.helpers.allennlp_files import DIM, Files, write_files
+from tests.helpers.shell import Shell
 
 LINES = ["The cat sat .", "one\u00a0two", "a / b :", "The cat sat .", "end"]
-Shell = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
-    monkeypatch.chdir(tmp_path)
+def files(folder: Path) -> Files:
     Path("in.txt").write_text("".join(f" {line} \r\n" for line in LINES), encoding="utf-8")
-    return write_files(tmp_path / "model")
-
-
-@pytest.fixture
-def shell(files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    def run(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["elmokit", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return int(exit_.value.code or 0), capsys.readouterr().err
-
-    return run
+    return write_files(folder / "theirs")
 
 
 def model_of(files: Files) -> tuple[str, ...]:
@@ -43,7 +29,7 @@ def model_of(files: Files) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("mode", ["all", "top", "average"])
 def test_layers_are_those_of_the_old_embedder_batch_by_batch(shell: Shell, files: Files, mode: str) -> None:
-    code, err = shell("allennlp-elmo", "in.txt", "new/out.hdf5", f"--{mode}", "--batch-size", "2", *model_of(files))
+    code, _, err = shell("allennlp-elmo", "in.txt", "new/out.hdf5", f"--{mode}", "--batch-size", "2", *model_of(files))
     assert (code, "5 sentences, 15 tokens" in err) == (0, True)
     fresh = ElmoEmbedder(files.options, files.weights).embed_sentences([line.split() for line in LINES], 2)
     with h5py.File("new/out.hdf5") as file:
@@ -85,7 +71,7 @@ def test_a_blank_line_in_standard_input_is_refused_too(
         lines.write("a\n\n")
         lines.seek(0)
         monkeypatch.setattr(sys, "stdin", lines)
-        code, err = shell("allennlp-elmo", "-", "o.hdf5", "--all", *model_of(files))
+        code, _, err = shell("allennlp-elmo", "-", "o.hdf5", "--all", *model_of(files))
     assert (code, "line 2 is blank" in err) == (2, True)
     assert not list(Path().glob("*o.hdf5*"))
 
@@ -93,7 +79,7 @@ def test_a_blank_line_in_standard_input_is_refused_too(
 def test_vocabulary_script_from_the_shell(shell: Shell, files: Files) -> None:
     Path("words.txt").write_text("the\ncat\n", encoding="utf-8")
     old = ["--vocab_path", "words.txt", "--elmo_config", files.options, "--elmo_weights", files.weights]
-    code, err = shell("allennlp-vocab", *old, "--output_dir", "out", "--use_custom_oov_token", "False")
+    code, _, err = shell("allennlp-vocab", *old, "--output_dir", "out", "--use_custom_oov_token", "False")
     assert (code, "@@UNKNOWN@@" in err) == (2, True)
     assert shell("allennlp-vocab", *old, "--output_dir", "out", "--use_custom_oov_token", "True")[0] == 0
     assert {path.name for path in Path("out").iterdir()} == {"words.txt", "elmo_embeddings.txt.gz"}

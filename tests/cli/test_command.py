@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from elmokit.cli.command import Flag, command_of, setting_options, with_settings, with_underscores
+from elmokit.cli.command import Calls, Flag, Values, command_of, setting_options, with_settings, with_underscores
 from elmokit.config import setting
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
 class Settings:
-    rate: float | None = setting(0.5, "How fast.", "Speed")
-    kind: Literal["a", "b"] = setting("a", "Which one.", "Choice")
-    layers: tuple[int, ...] = setting((), "Which layers.", "Choice")
+    rate: float | None = setting(0.5, "How fast.")
+    kind: Literal["a", "b"] = setting("a", "Which one.")
+    layers: tuple[int, ...] = setting((), "Which layers.")
     is_quiet: bool = setting(False, "Say less.")
     is_loud: bool = setting(True, "Say more.", off_flag="--calm")
     texts: tuple[str, ...] = setting((), "What to read.", is_path=True)
@@ -24,8 +28,12 @@ class Settings:
 
 
 @with_settings(lambda: setting_options(Settings, {"rate": 0.25}))
-def train(text: str, *, out: Annotated[str | None, Flag("Where to.", "Output")] = None, **settings: Any) -> None:
-    """Train on TEXT."""
+def train(text: str, *, out: Annotated[str | None, Flag("Where to.")] = None, **settings: Any) -> None:
+    """Train on TEXT.
+
+    Args:
+        rate, kind:
+    """
     click.echo({name: value for name, value in settings.items() if value not in (None, ())})
 
 
@@ -42,7 +50,7 @@ def measure(
     kind: Literal["fast", "exact"] = "fast",
     layers: tuple[int, ...] | None = None,
     text: tuple[str, ...] = (),
-    model: Annotated[str | None, Flag("The model.", "Model")] = None,
+    model: Annotated[str | None, Flag("The model.")] = None,
     all_: bool = False,
     check: bool = True,
     number: Annotated[int | None, Flag(names=("-n",))] = None,
@@ -53,10 +61,10 @@ def measure(
 
     More about it.
 
-    Speed:
+    More options:
         kind: How fast it is,
             or how exact.
-        model:
+        model, seed:
 
     Args:
         layers: Which layers.  [default: all]
@@ -86,9 +94,6 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
         "Usage: measure [OPTIONS] FILES... OUT",
         "Measure FILES.",
         "More about it.",
-        "Speed:",
-        "--kind [fast|exact] How fast it is, or how exact. [default: fast]",
-        "--model TEXT The model.",
         "Options:",
         "--layers N[,N...] Which layers. [default: all]",
         "--text FILE Other text.",
@@ -97,6 +102,9 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
         "-n, --number INTEGER How many.",
         "--ratio FLOAT Of what. [required]",
         "--json Print JSON.",
+        "More options:",
+        "--kind [fast|exact] How fast it is, or how exact. [default: fast]",
+        "--model TEXT The model.",
         "--seed INTEGER First random number. [default: 0]",
         "-q, --quiet Print results, warnings and errors only.",
         "--help Show this message and exit.",
@@ -125,16 +133,14 @@ def test_flags_can_have_underscores() -> None:
     assert [run(dump, flag, "run").output for flag in ("--save_dir", "--save-dir")] == ["run\n", "run\n"]
 
 
-def test_each_setting_is_an_option_with_its_default_under_its_heading() -> None:
+def test_each_setting_is_an_option_with_its_default() -> None:
     assert shown(train)[2:] == [
-        "Output:",
-        "--out TEXT Where to.",
-        "Speed:",
-        "--rate FLOAT How fast. [default: 0.25]",
-        "Choice:",
-        "--kind [a|b] Which one. [default: a]",
-        "--layers N[,N...] Which layers.",
         "Options:",
+        "--out TEXT Where to.",
+        "--rate FLOAT How fast. [default: 0.25]",
+        "--kind [a|b] Which one. [default: a]",
+        "More options:",
+        "--layers N[,N...] Which layers.",
         "--is-quiet / --no-is-quiet Say less. [default: no]",
         "--is-loud / --calm Say more. [default: yes]",
         "--texts PATH What to read.",
@@ -154,12 +160,61 @@ def test_only_settings_that_were_given_are_returned() -> None:
     assert repeated == f"{{'texts': {(Path('a'), Path('b'))}}}\n"
 
 
-def test_some_fields_can_become_options_under_names_and_a_heading_of_their_own() -> None:
-    options = setting_options(Settings, {}, {"quiet": "is_quiet", "sort": "kind"}, "Other")
-    assert [(option.name, option.opts, getattr(option, "heading", None)) for option in options] == [
-        ("quiet", ["--quiet"], "Other"),
-        ("sort", ["--sort"], "Choice"),
+def test_some_fields_can_become_options_under_names_of_their_own() -> None:
+    options = setting_options(Settings, {}, {"quiet": "is_quiet", "sort": "kind"})
+    assert [(option.name, option.opts) for option in options] == [("quiet", ["--quiet"]), ("sort", ["--sort"])]
+
+
+Kind = Literal["a", "b"]
+N_STEPS = 3
+
+
+def compute(
+    model: object,
+    kind: Kind = "a",
+    *,
+    out: str,
+    n_steps: int = N_STEPS,
+    device: str | torch.device | None = None,
+    layers: Sequence[int] | None = None,
+    report: object = click.echo,
+) -> None:
+    """Compute what a model computes.
+
+    Args:
+        model: What to compute.
+        kind: One of ``a`` and ``b``. The first is faster.
+        out, n_steps: How many steps.
+        device: Where to compute, such as cuda; None for the CPU.
+        layers: The layers; None for all. More is said elsewhere.
+    """
+
+
+def show(
+    *,
+    layers: tuple[int, ...] | None = None,
+    computing: Annotated[Values, Calls(f"{__name__}:compute", hide=("report",))],
+) -> None:
+    """Show what a command passes on.
+
+    Args:
+        device:
+    """
+    click.echo((layers, computing))
+
+
+def test_a_command_has_the_options_and_the_texts_of_the_function_that_it_calls() -> None:
+    assert shown(show)[2:-2] == [
+        "Options:",
+        "--layers N[,N...] The layers. [default: all]",
+        "--device TEXT Where to compute, such as cuda. [default: the CPU]",
+        "More options:",
+        "--kind [a|b] One of a and b. [default: a]",
+        "--n-steps INTEGER How many steps. [default: 3]",
     ]
+    expected = ((0, 2), {"kind": "b", "n_steps": 3, "device": None})
+    assert run(show, "--kind", "b", "--layers", "0,2").output == f"{expected}\n"
+    assert "'c' is not one of 'a', 'b'" in run(show, "--kind", "c").output
 
 
 @pytest.mark.parametrize(

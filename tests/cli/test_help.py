@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from elmokit.cli.help import DocumentedCommand
+from elmokit.cli.command import DocumentedCommand
 from elmokit.cli.main import elmokit
 from elmokit.version import __version__
 from tests.helpers.paths import ROOT
@@ -128,7 +128,7 @@ finally:
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=False)
     assert ran.stdout == "plain,evaluate\n"
-    names = ("command", "help", "main", "running")
+    names = ("command", "main", "running")
     assert ran.stderr.strip() == str([f"elmokit.cli.{name}" for name in names])
 
 

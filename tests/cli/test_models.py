@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from elmokit.formats import published
+from elmokit.formats import sources
 from elmokit.formats.fetch import fetch
-from elmokit.formats.folder import DEFAULT_MODEL, included_model
-from elmokit.formats.open import open_model
-from elmokit.formats.published import ModelLocation, PublishedModel, find_published, named_models
+from elmokit.formats.sources import ModelLocation, PublishedModel, find_published, named_models
 from tests.helpers.http_server import Handler, Server
 from tests.helpers.shell import Shell
 
@@ -36,16 +34,9 @@ def test_a_model_whose_files_were_downloaded_is_cached(server: Server, monkeypat
     server.answers |= {"/w.hdf5": Handler.give, "/o.json": Handler.give}
     location = ModelLocation(server.address("/w.hdf5"), server.address("/o.json"))
     tiny = PublishedModel("tiny", "none", "nothing", (location,), "here")
-    monkeypatch.setattr(published, "all_models", lambda: [tiny])
+    monkeypatch.setattr(sources, "all_models", lambda: [tiny])
     for url in (location.weights, location.options):
         assert named_models()[1].available == "download"
         assert url is not None
         fetch(url)
     assert named_models()[1].available == "cached"
-
-
-def test_an_unknown_name_is_answered_with_the_nearest_one_and_the_command_that_lists_all(shell: Shell) -> None:
-    ran = shell("info", "--model", "orignal")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
-    assert ran.err.endswith("Did you mean 'original'? `elmokit models` lists the names.\n")
-    assert open_model(DEFAULT_MODEL).source == included_model()

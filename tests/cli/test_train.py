@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from elmokit.embedding.start_state import mean_state
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLMState
-from elmokit.training.config import TrainingConfig
-from elmokit.training.setup import RunSettings
 from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import config_of
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -69,13 +68,6 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
         np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
 
 
-def test_every_setting_of_a_training_has_a_flag(shell: Shell, corpus: Path) -> None:
-    ran = shell("train", "--help")
-    for name, field in TrainingConfig.__dataclass_fields__.items():
-        if "help" in field.metadata:
-            assert f"--{name.replace('_', '-')}" in ran.out
-
-
 def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: Path) -> None:
     Path("run.toml").write_text(
         """
@@ -101,33 +93,18 @@ def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: 
         *START[:4], "--out", "b", *SMALL, *flags, "--max-words", "8", "--tokens", "60", "--learning-rate", "0.02"
     )
     assert ran.code == 0, ran.err
-    assert RunSettings.open(Path("a")) == RunSettings.open(Path("b"))
-    assert RunSettings.open(Path("a")).config.learning_rate == 0.02
-
-
-def test_words_may_be_the_input_and_share_their_table_with_the_softmax(shell: Shell, corpus: Path) -> None:
-    ran = shell(*START, "--input", "words", "--softmax", "tied", "--max-words", "8", "--tokens", "100")
-    assert ran.code == 0, ran.err
-    model = open_model("run/model")
-    assert model.bilm.config.n_words == 8
-    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "run").code == 0
-    assert shell("convert", "run/model", "small", "--storage", "float16").code == 0
-    assert shell("evaluate", "perplexity", "corpus.txt", "--model", "small").code == 0
-
-
-def test_the_recipe_of_bilm_tf_trains(shell: Shell, corpus: Path) -> None:
-    ran = shell(*START, "--recipe", "bilm-tf", "--tokens", "50", "--max-words", "8")
-    assert ran.code == 0, ran.err
-    config = RunSettings.open(Path("run")).config
-    assert (config.recipe, config.learning_rate, config.n_samples) == ("bilm-tf", 0.2, 8192)
+    assert config_of("a") == config_of("b")
+    assert config_of("a").learning_rate == 0.02
 
 
 @pytest.mark.slow
 def test_training_stops_early_and_its_last_lines_tell_the_end_from_the_best(shell: Shell, corpus: Path) -> None:
     Path("other.txt").write_text("mat the . dog on cat\n" * 10)
-    flags = ("--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
+    flags = ("--recipe", "bilm-tf", "--tokens", "100000", "--eval-every", "20", "--patience", "2", "--max-words", "9")
     ran = shell("train", "corpus.txt", "--held-out", "other.txt", "--out", "run", *SMALL, *flags)
     assert ran.code == 0, ran.err
+    config = config_of("run")
+    assert (config.recipe, config.learning_rate, config.n_samples) == ("bilm-tf", 0.2, 8192)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     looks = [line for line in lines if line["held_out"]]
     assert lines[-1]["fraction"] < 0.5
@@ -153,8 +130,8 @@ def test_the_same_command_resumes_wherever_the_text_is(shell: Shell, corpus: Pat
     assert ran.code == 0, ran.err
     assert open_model("run").card["n_predictions"] == 150
     Path("moved/corpus.txt").write_text(TEXT * 21)
-    assert "content.corpus.txt has changed" in shell(*moved).err
-    assert "batch_size was 2 and is 3" in shell(*moved, "--batch-size", "3").err
+    assert "another text file corpus.txt" in shell(*moved).err
+    assert "batch size 2, and now it is 3" in shell(*moved, "--batch-size", "3").err
 
 
 @pytest.mark.parametrize("flags", [("--frozen-layers", "9"), ("--epochs", "1", "--tokens", "1"), ("--config", "typo")])
@@ -170,20 +147,14 @@ def test_settings_are_checked_before_the_text_is_counted(shell: Shell, corpus: P
 
 
 @pytest.mark.slow
-def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(shell: Shell, corpus: Path) -> None:
-    Path("sorted.txt").write_text("<S>\n</S>\n<UNK>\nmat\non\nthe\n")
-    Path("ranked.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\nmat\n")
-    told = "The vocabulary is not in the order of frequency"
-    for vocab, flags, expected in (
-        ("sorted.txt", ("--n-samples", "2"), True),
-        ("ranked.txt", ("--n-samples", "2"), False),
-        ("sorted.txt", (), False),
-    ):
-        ran = shell(
-            *START[:4], "--out", f"run-{vocab}{len(flags)}", *SMALL, "--vocabulary", vocab, "--tokens", "20", *flags
-        )
-        assert ran.code == 0, ran.err
-        assert (told in ran.err) == expected
+@pytest.mark.parametrize(("words", "n_samples", "is_told"), [("mat on the", 2, True), ("the . mat", 2, False)])
+def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(
+    shell: Shell, corpus: Path, words: str, n_samples: int, is_told: bool
+) -> None:
+    Path("words.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *words.split(), ""]))
+    ran = shell(*START, "--vocabulary", "words.txt", "--tokens", "20", "--n-samples", str(n_samples))
+    assert ran.code == 0, ran.err
+    assert ("The vocabulary is not in the order of frequency" in ran.err) == is_told
 
 
 def test_a_loss_that_is_no_number_is_one_line_with_the_step_and_what_to_change(shell: Shell, corpus: Path) -> None:

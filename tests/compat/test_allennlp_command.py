@@ -22,8 +22,7 @@ from elmokit.compat.allennlp_command import (
     lazy_groups_of,
     pad_sequence_to_length,
 )
-from elmokit.compat.allennlp_names import ALLENNLP
-from elmokit.compat.stand_ins import provide
+from elmokit.compat.stand_ins import ALLENNLP, provide
 from tests.helpers.allennlp_files import write_files
 
 # Imports and calls of such a copy; the code is written for this test.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from elmokit.compat.stand_ins import ALLENNLP
 from tests.helpers.allennlp_files import write_files
 
 # A program as its users wrote it, with the calls of flair 0.15.1's ELMoEmbeddings among them.
@@ -58,21 +60,14 @@ except ImportError as error:
 """
 
 
-def run(code: str, *args: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own."""
-    paths = [str(path)] if path else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *sys.path])}
-    return subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, env=environment, check=False
-    )
-
-
 @pytest.mark.slow
 def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
     files = write_files(tmp_path / "model")
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     code = "import elmokit.compat.as_allennlp, runpy, sys; program = sys.argv.pop(1); runpy.run_path(program)"
-    finished = run(code, str(tmp_path / "program.py"), files.options, files.weights)
+    command = [sys.executable, "-c", code, str(tmp_path / "program.py"), files.options, files.weights]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert finished.stderr == ""
     assert finished.stdout.splitlines() == [
         "2 hello",
@@ -85,11 +80,10 @@ def test_a_program_that_imports_allennlp_runs_unchanged(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-def test_an_installed_allennlp_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "allennlp").mkdir()
-    (tmp_path / "allennlp" / "__init__.py").write_text("", encoding="utf-8")
-    finished = run("import elmokit.compat.as_allennlp", path=tmp_path)
-    assert finished.returncode == 1
-    assert "AllenNLP itself is installed" in finished.stderr
-    assert str(tmp_path / "allennlp" / "__init__.py") in finished.stderr
+def test_an_installed_allennlp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "allennlp.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)  # type: ignore[no-untyped-call]
+    for name in (*ALLENNLP, "elmokit.compat.as_allennlp"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ImportError, match=f"AllenNLP itself is installed .*{tmp_path}"):
+        importlib.import_module("elmokit.compat.as_allennlp")

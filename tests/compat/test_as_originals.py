@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from elmokit.compat.many_langs import Embedder
 from elmokit.formats.save import save_model
 from tests.conftest import WORDS, random_model
 
@@ -46,14 +48,6 @@ if __name__ == "__main__":
 """
 
 
-def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m elmokit.compat.as_originals`` in a process of its own."""
-    paths = [str(path)] if path else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *sys.path])}
-    command = [sys.executable, "-m", "elmokit.compat.as_originals", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
 @pytest.mark.slow
 def test_a_script_that_imports_the_old_programs_runs_unchanged(tmp_path: Path) -> None:
     save_model(random_model(), tmp_path / "model" / "model.hdf5")
@@ -61,7 +55,11 @@ def test_a_script_that_imports_the_old_programs_runs_unchanged(tmp_path: Path) -
     (tmp_path / "model" / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "helper.py").write_text("NAME = 'next to the script'\n", encoding="utf-8")
-    finished = run(str(tmp_path / "script.py"), str(tmp_path / "model"), "--flag")
+    command = [sys.executable, "-m", "elmokit.compat.as_originals", str(tmp_path / "script.py")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    finished = subprocess.run(
+        [*command, str(tmp_path / "model"), "--flag"], capture_output=True, text=True, env=environment, check=False
+    )
     assert finished.stderr == ""
     assert finished.stdout.splitlines() == [
         "next to the script True --flag",
@@ -75,16 +73,22 @@ def test_a_script_that_imports_the_old_programs_runs_unchanged(tmp_path: Path) -
     ]
 
 
-@pytest.mark.slow
-def test_a_program_that_is_installed_itself_is_used_and_one_line_says_so(tmp_path: Path) -> None:
+def test_a_program_that_is_installed_itself_is_used_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "simple_elmo.py").write_text("ElmoModel = 'the old one'\n", encoding="utf-8")
-    (tmp_path / "script.py").write_text(
-        "from simple_elmo import ElmoModel\nimport elmoformanylangs\nprint(ElmoModel, elmoformanylangs.__name__)\n",
-        encoding="utf-8",
-    )
-    finished = run(str(tmp_path / "script.py"), path=tmp_path)
-    assert finished.stdout == "the old one elmoformanylangs\n"
-    assert finished.stderr == (
+    monkeypatch.syspath_prepend(tmp_path)  # type: ignore[no-untyped-call]
+    before = set(sys.modules)
+    try:
+        importlib.import_module("elmokit.compat.as_originals")
+        names = [importlib.import_module(name) for name in ("simple_elmo", "elmoformanylangs")]
+        assert names[0].ElmoModel == "the old one"
+        assert names[1].Embedder is Embedder
+    finally:
+        for name in sys.modules.keys() - before:
+            if not name.startswith("elmokit.") or name.endswith(".as_originals"):
+                del sys.modules[name]
+    assert capsys.readouterr().err == (
         f"elmokit: simple_elmo itself is installed ({tmp_path / 'simple_elmo.py'}) and is used. "
         "Uninstall it to use elmokit's.\n"
     )

@@ -18,8 +18,8 @@ from torch.nn.utils import parametrize, prune
 
 import elmokit
 from elmokit import ElmoModule
-from elmokit.compat.allennlp import Elmo, ElmoTokenEmbedder, batch_to_ids
-from elmokit.compat.allennlp_embedder import ElmoEmbedder
+from elmokit.compat.allennlp import Elmo, batch_to_ids
+from elmokit.compat.allennlp_command import ElmoEmbedder
 from elmokit.compat.bilm import BidirectionalLanguageModel
 from elmokit.errors import ConfigError
 from tests.helpers.allennlp_files import write_files
@@ -69,18 +69,12 @@ def _front_door(options: str, weights: str) -> Case:
 
 CASES: dict[str, Callable[[str, str], Case]] = {
     "Elmo": lambda *files: _of(Elmo(*files, 1, stateful=False).eval(), lambda of: of(IDS)["elmo_representations"][0]),
-    "ElmoTokenEmbedder": lambda *files: _of(
-        ElmoTokenEmbedder(*files, stateful=False, projection_dim=3).eval(), lambda of: of(IDS)
-    ),
     "ElmoEmbedder": _embedder,
     "compat.bilm": lambda *files: _of(
         BidirectionalLanguageModel(*files, stateful=False), lambda of: of(BOUNDED_IDS)["lm_embeddings"]
     ),
     "ElmoModule": lambda options, weights: _of(
         ElmoModule.from_pretrained(weights, options=options), lambda of: of(of.ids(SENTENCES)).mixes[0]
-    ),
-    "ElmoModule.embed": lambda options, weights: _of(
-        ElmoModule.from_pretrained(weights, options=options), lambda of: _joined(of.embed(SENTENCES))
     ),
     "elmokit.Elmo": _front_door,
 }
@@ -163,7 +157,6 @@ CALLED = {
     "ElmoEmbedder": ["", *CALLED_IN_ALLENNLP],
     "compat.bilm": ["bilm", *(f"bilm.{name}" for name in CALLED_IN_OURS)],
     "ElmoModule": ["bilm", *(f"bilm.{name}" for name in CALLED_IN_OURS)],
-    "ElmoModule.embed": ["bilm", *(f"bilm.{name}" for name in CALLED_IN_OURS)],
     "elmokit.Elmo": ["", *CALLED_IN_OURS],
 }
 
@@ -283,11 +276,9 @@ LINEAR = {
         ),
         "_elmo_lstm._elmo_lstm.forward_layer_1.input_linearity",
     ],
-    "ElmoTokenEmbedder": ["_projection"],
     "ElmoEmbedder": ["_token_embedder._projection", "_elmo_lstm.backward_layer_0.state_projection"],
     "compat.bilm": ["bilm.token_layer.projection"],
     "ElmoModule": [f"bilm.token_layer.{name}" for name in ("projection", "highways.0.gate", "highways.1.transform")],
-    "ElmoModule.embed": ["bilm.token_layer.projection"],
     "elmokit.Elmo": ["token_layer.highways.0.transform"],
 }
 
@@ -382,7 +373,7 @@ def test_an_adapter_is_trained_in_a_frozen_bilm(name: str, inner: str, files: tu
 
 
 @pytest.mark.filterwarnings("ignore")  # of `torch.ao`
-@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+@named(["Elmo", "ElmoModule", "compat.bilm"])
 def test_dynamic_quantization_works(name: str, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     before = case()
@@ -393,7 +384,7 @@ def test_dynamic_quantization_works(name: str, files: tuple[str, str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of `torch.func.jvp`
-@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+@named(["Elmo", "ElmoModule", "compat.bilm"])
 def test_functional_calls_and_their_gradients(name: str, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     module = case.module
@@ -442,7 +433,7 @@ class Called:
 
 
 def test_a_changed_bound_or_activation_is_used(files: tuple[str, str]) -> None:
-    for name, layers in (("Elmo", "_elmo_lstm._elmo_lstm"), ("ElmoModule", "bilm"), ("ElmoModule.embed", "bilm")):
+    for name, layers in (("Elmo", "_elmo_lstm._elmo_lstm"), ("ElmoModule", "bilm")):
         case = new_case(name, files)
         before = case()
         for layer in case.module.get_submodule(layers).modules():
@@ -458,7 +449,7 @@ def test_a_changed_bound_or_activation_is_used(files: tuple[str, str]) -> None:
         assert not torch.allclose(case(), before, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
+@pytest.mark.parametrize("name", ["Elmo", "ElmoModule", "compat.bilm"])
 def test_copies_and_other_dtypes_compute_the_same(name: str, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     before = case()
@@ -484,15 +475,11 @@ REFUSALS: dict[str, Callable[[nn.Module, Tensor, Path], object]] = {
 
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's deprecated exporters
-@pytest.mark.parametrize("inner", [None, "hooked"])
 @pytest.mark.parametrize("how", ["jit.trace", "onnx.export", pytest.param("export", marks=pytest.mark.slow)])
-@named(["Elmo", "ElmoTokenEmbedder", "ElmoModule", "compat.bilm"])
-def test_traces_are_refused(name: str, how: str, inner: str | None, files: tuple[str, str], tmp_path: Path) -> None:
+@named(["Elmo", "ElmoModule", "compat.bilm"])
+def test_traces_are_refused(name: str, how: str, files: tuple[str, str], tmp_path: Path) -> None:
     case = new_case(name, files)
     ids = BOUNDED_IDS if name in ("ElmoModule", "compat.bilm") else IDS
-    if inner:
-        for module in case.module.modules():
-            module.register_forward_hook(lambda *_: None)
     for needs_gradients in (False, True):
         case.module.requires_grad_(needs_gradients)
         with torch.set_grad_enabled(needs_gradients), pytest.raises(ConfigError, match="elmokit convert MODEL"):
@@ -501,15 +488,14 @@ def test_traces_are_refused(name: str, how: str, inner: str | None, files: tuple
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch's compiler
-@pytest.mark.parametrize("trains", [False, True])
-@named(["Elmo", "ElmoTokenEmbedder", "compat.bilm"])
+@pytest.mark.parametrize(("name", "trains"), [("Elmo", True), ("compat.bilm", False)])
 def test_a_model_around_it_can_be_compiled(name: str, trains: bool, files: tuple[str, str]) -> None:
     case = new_case(name, files)
     with torch.set_grad_enabled(trains):
         expected = case().square().sum()
         compiled = torch.compile(lambda: case().square().sum(), backend="eager")
         torch.testing.assert_close(compiled(), expected)
-        if trains and name != "compat.bilm":
+        if trains:
             case.module.requires_grad_(True)
             compiled().backward()
             assert all(weight.grad is not None for weight in case.module.parameters())

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.folder import save_folder
 from elmokit.formats.open import open_model

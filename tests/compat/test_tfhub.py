@@ -10,7 +10,7 @@ from torch import Tensor
 
 from elmokit.compat import tfhub as hub
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from tests.conftest import aligned_model, random_model

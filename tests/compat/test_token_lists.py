@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from elmokit.compat import tfhub
-from elmokit.compat.allennlp import Elmo, ElmoEmbedder, batch_to_ids
+from elmokit.compat.allennlp import ElmoEmbedder, batch_to_ids
 from elmokit.compat.bilm import Batcher, TokenBatcher, UnicodeCharsVocabulary
 from elmokit.compat.many_langs import Embedder
 from elmokit.compat.simple_elmo import ElmoModel
 from elmokit.compat.token_lists import token_list, token_lists
-from elmokit.embedding.elmo import Elmo as FrontDoor
 from elmokit.errors import TextError
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from tests.conftest import WORDS, random_model
@@ -120,31 +117,3 @@ def test_what_has_no_order_of_strings_is_refused(sentence: Any) -> None:
         token_list(sentence)
     with pytest.raises(TextError):
         token_lists("the cat")
-
-
-def test_a_cached_vocabulary_may_be_an_array(tmp_path: Path) -> None:
-    write_hdf5(random_model(), tmp_path / "options.json", tmp_path / "model.hdf5")
-    files = tmp_path / "options.json", tmp_path / "model.hdf5"
-    words = ["@@PADDING@@", *TOKENS]
-    given: list[Any] = [Series(words), np.array(words), words]
-    elmos = [Elmo(*files, 1, dropout=0, vocab_to_cache=vocabulary) for vocabulary in given]
-    vectors = [elmo(None, torch.tensor([[1, 2, 3]]))["elmo_representations"][0] for elmo in elmos]
-    assert torch.equal(vectors[0], vectors[2])
-    assert torch.equal(vectors[1], vectors[2])
-
-
-def test_strings_of_a_hub_module_may_be_any_iterables(tmp_path: Path) -> None:
-    write_hdf5(random_model(), tmp_path / "options.json", tmp_path / "model.hdf5")
-    texts = ["the cat", "sat"]
-    module = tfhub.Module(tmp_path)
-    for given in (np.array(texts), np.array(texts, dtype=object), Series(texts), tuple(texts), (t for t in texts)):
-        assert torch.equal(module(given), module(texts))
-
-
-def test_the_front_door_takes_a_matrix_of_tokens_as_a_batch() -> None:
-    elmo = FrontDoor(random_model(), start="zero")
-    matrix: Any = np.array([TOKENS, TOKENS])
-    for one, other in zip(elmo.embed(matrix), elmo.embed([TOKENS, TOKENS]), strict=True):
-        np.testing.assert_array_equal(one, other)
-    vectors, _ = elmo.embed_batch(matrix, elmo.zero_state(2))
-    assert [array.shape for array in vectors] == [(3, 3, 64)] * 2

@@ -3,10 +3,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
+import threading
+import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -14,24 +16,19 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.batch_embedder import BatchEmbedder
-from elmokit.embedding.corpus import embed_file
-from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.corpus import BackgroundWriter, BatchEmbedder, describe_work, embed_file
+from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.outputs.writer import partial_folder
+from elmokit.embedding.outputs.writer import open_resumable, partial_folder
+from elmokit.embedding.reading import CorpusSentence
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.config import BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.threads import set_threads
 from elmokit.errors import OutputError, TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
-from elmokit.formats.words import CachedModel
 from elmokit.network import backends
 from elmokit.storage import workspace
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
@@ -48,21 +45,6 @@ def text(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text(TEXT, encoding="utf-8")
     return path
-
-
-def test_the_speed_does_not_count_what_comes_before_the_first_batch(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-
-    class Slow(Elmo):
-        def embed(self, *arguments: Any, **options: Any) -> Any:  # called before the first batch only
-            now[0] += 100.0
-            return super().embed(*arguments, **options)
-
-    monkeypatch.setattr("elmokit.embedding.corpus.time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert embed_file(Slow(random_model()), text, tmp_path / "out.hdf5").seconds == 0.0
-    assert now[0] >= 200.0
 
 
 def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tmp_path: Path) -> None:
@@ -237,25 +219,6 @@ def test_a_long_line_is_written_chunk_by_chunk(
             np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
 
 
-def test_resuming_requires_the_same_words_and_tables_but_the_start_state_may_round(tmp_path: Path) -> None:
-    def name(model: PretrainedBiLM, start: Start = "warm") -> str:
-        return str(BatchEmbedder(Elmo(model, start=start), "all", 2048, 64).settings()["model"])
-
-    words = [BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, "the", "cat"]
-    config = BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6)
-    models = [random_model(config), random_model(config)]
-    models[0].vocabulary, models[1].vocabulary = Vocabulary(words), Vocabulary([*words[:4], "dog"])
-    assert name(models[0]) != name(models[1])
-    model = random_model()
-    assert name(model) != name(model, "zero")
-    elmo = Elmo(model)
-    elmo.start_state.hidden[:] += 1e-7  # the start state of another backend
-    assert BatchEmbedder(elmo, "all", 2048, 64).settings()["model"] == name(model)
-    table = np.zeros((2, model.config.projection_dim), np.float32)
-    cached = [CachedModel.of(model, {"the": row}, array) for row, array in ((0, table), (1, table), (1, table + 1))]
-    assert len({name(model), *map(name, cached)}) == 4
-
-
 def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path: Path) -> None:
     module = ElmoModule(random_model())
     for number, elmo in enumerate((module, module.elmo)):
@@ -266,3 +229,71 @@ def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path
         assert ours.files == expected.files
         for key in ours.files:
             np.testing.assert_array_equal(ours[key], expected[key])
+
+
+@pytest.mark.parametrize("n", [10, 20_000])
+def test_time_is_estimated_for_long_texts_on_several_of_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    elmo = Elmo(random_model())
+    measured: list[int] = []
+    embed = elmo.embed
+
+    def count(sentences: list[list[str]], **settings: object) -> object:
+        measured.append(sum(map(len, sentences)))
+        return embed(sentences, **settings)  # type: ignore[arg-type]
+
+    embedder = BatchEmbedder(elmo, "all", 2048, 64)
+    monkeypatch.setattr(elmo, "embed", count)
+    with open_resumable(tmp_path / "out.hdf5", {}) as writer:
+        writer.read_text([CorpusSentence("", ["the", "cat", "sat"], "")] * n)
+        line = describe_work(embedder, "out.hdf5", "5.0 kB", writer)
+    time = r" and about .+ \(.+ tokens/s\)" if n == 20_000 else ""
+    expected = rf"{n:,} sentences, {3 * n:,} tokens; out.hdf5 will take 5.0 kB{time}; computed in float32 \(.+, cpu\)"
+    assert re.fullmatch(expected, line)
+    if n == 10:
+        assert measured == []
+    else:
+        assert measured[0] == 3  # not timed
+        assert set(measured[1:]) == {600}  # together 5 % of the text
+        assert 2 <= len(measured[1:]) <= 5
+
+
+def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> None:
+    def broken(item: int) -> None:
+        raise OSError(f"disk full at {item}")
+
+    with pytest.raises(OSError, match="disk full at 0"), BackgroundWriter(broken, 1) as behind:
+        list(map(behind.put, range(1000)))
+    with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(broken, 1) as behind:
+        behind.put(7)
+
+
+def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
+    handled: list[int] = []
+    n_interrupts = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal n_interrupts
+        n_interrupts += 1
+        raise KeyboardInterrupt
+
+    def slowly(item: int) -> None:
+        for number in range(3):
+            time.sleep(0.03)  # until the main thread waits: it does not notice a signal that comes just before
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            # On a busy machine, the next one could come before Python has noticed this one, and both would be one.
+            for _ in range(100):
+                if n_interrupts > number:
+                    break
+                time.sleep(0.01)
+        handled.append(item)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        # The first Ctrl-C comes while the block ends by itself and waits for its last item.
+        with pytest.raises(KeyboardInterrupt), BackgroundWriter(slowly, 1) as behind:
+            behind.put(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmokit
+from elmokit.embedding import elmo as embedder
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import BiLMConfig
-from elmokit.engine.state import State
+from elmokit.engine.architecture import PRESETS, BiLMConfig
+from elmokit.engine.layer_selection import Layers
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
-from tests.conftest import random_model, without_torch
+from elmokit.text import batching
+from tests.conftest import WORDS, random_model, without_torch
 
 ELMOS = {start: Elmo(without_torch(random_model()), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
 TOKENS = st.text(max_size=12)
@@ -68,12 +70,6 @@ def test_carried_rows_grow_and_unused_rows_keep_their_state() -> None:
     assert len(one) == 2
 
 
-def test_no_sentences_have_no_vectors() -> None:
-    elmo = ELMOS["warm"]
-    assert elmo.embed([]) == []
-    assert list(elmo.embed(iter([]))) == []
-
-
 def test_arrays_come_in_the_order_given_without_boundaries() -> None:
     sentences = [["a"] * n for n in (5, 0, 30, 1)]
     vectors = ELMOS["warm"].embed(sentences, batch_tokens=16)
@@ -104,6 +100,7 @@ def test_an_iterator_is_read_only_a_little_ahead() -> None:
 
     vectors = ELMOS["warm"].embed(endless(), batch_tokens=40)
     assert next(vectors).shape == (3, 2, 64)
+    assert list(ELMOS["warm"].embed(iter([]))) == ELMOS["warm"].embed([]) == []
     assert next(n_read) <= 8 * 40 // 4 + 1
 
 
@@ -126,13 +123,6 @@ def test_any_text_gives_finite_vectors(sentence: list[str]) -> None:
         (vectors,) = elmo.embed([sentence])
         assert vectors.shape == (3, len(sentence), 64)
         assert np.isfinite(vectors).all()
-
-
-def test_the_start_state_is_the_stored_one_or_that_after_an_empty_sentence(model: PretrainedBiLM) -> None:
-    for ours, expected in zip(Elmo(model).start_state, boundary_state(model), strict=True):
-        np.testing.assert_array_equal(ours, expected)
-    model.start_state = State.zero(model.config, 1)._replace(hidden=np.ones((2, 2, 1, 32), np.float32))
-    assert (Elmo(model).start_state.hidden == 1).all()
 
 
 def test_a_word_input_model_embeds_unknown_words_as_unk() -> None:
@@ -182,17 +172,11 @@ def test_overflow_is_an_error_and_no_warning(
         elmo.embed([["the", "cat"]])
     with pytest.raises(FormatError, match=expected):
         elmo.embed_batch([["the", "cat"]], elmo.start_state)
+    monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
     with pytest.raises(FormatError, match=expected):
-        list(elmo.embed_document(["the"] * 20, chunk_tokens=5))
+        elmo.embed([["the"] * 20])
     with pytest.raises(FormatError, match=expected):
         LanguageModel(model, start="zero").surprisal([["the", "cat"]])
-
-
-def test_large_vectors_may_have_an_infinite_sum() -> None:
-    model = random_model()
-    model.check_finite(np.full(4, 3e38, np.float32))
-    with pytest.raises(FormatError, match="computes NaN or infinity"):
-        model.check_finite(np.array([np.inf, -np.inf], np.float32))
 
 
 def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
@@ -208,3 +192,20 @@ def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
     assert isinstance(streamed, Iterator)
     for array, expected in zip(streamed, found, strict=True):
         np.testing.assert_array_equal(array, expected)
+
+
+@settings(max_examples=12)
+@given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
+@pytest.mark.parametrize("layers", ["all", "top", "average", (0, 2)])
+def test_a_sentence_in_chunks_has_the_vectors_of_the_whole(
+    layers: Layers, n_tokens: int, chunk: int, bidirectional: bool, seed: int
+) -> None:
+    elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
+    sentence = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
+    (whole,) = elmo.embed([sentence], layers=layers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "LONG_SENTENCE_TOKENS", -1)
+        patch.setattr(embedder, "CHUNK_TOKENS", chunk)
+        (in_chunks,) = elmo.embed([sentence], layers=layers)
+    np.testing.assert_allclose(in_chunks, whole, atol=1e-5)
+    assert in_chunks.flags.owndata

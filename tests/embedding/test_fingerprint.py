@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from elmokit import open_model, save_model
-from elmokit.embedding.fingerprint import fingerprint, prediction_fingerprint, prediction_settings
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.embedding.fingerprint import fingerprint, prediction_settings
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.words import CachedModel
+from elmokit.formats.model import PretrainedBiLM, TokenTable
 from tests.conftest import aligned_model, random_model
 
 
@@ -21,9 +20,9 @@ def test_the_fingerprints_of_published_files_never_change(bilm_tf_run: Path) -> 
     included, trained = open_model(), open_model(bilm_tf_run)
     assert fingerprint(included, "warm") == "b0bd136b01a68c0a2163dd862dfab67c"
     assert fingerprint(included, "zero") == "11731823327054f9ac9517ad79201ed4"
-    assert prediction_fingerprint(included, "warm") == "a2db58784ca64fef03403f273238e3d1"
+    assert prediction_settings(included, "warm")["model"] == "a2db58784ca64fef03403f273238e3d1"
     assert fingerprint(trained, "warm") == "756fa884ef3240d52d10e7e322de2116"
-    assert prediction_fingerprint(trained, "warm") == "81c81fbe0ab1544be242e5f978b2e9f9"
+    assert prediction_settings(trained, "warm")["model"] == "81c81fbe0ab1544be242e5f978b2e9f9"
 
 
 @pytest.mark.parametrize("made", [random_model, aligned_model])
@@ -49,9 +48,9 @@ def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) 
         model.replace(start_state=State(state.hidden, state.cell + np.float32(1))),
         model.replace(alignment=LayerAlignment.of_matrices(rotation)),
         model.replace(alignment=LayerAlignment(rotation, np.ones((n_layers, dim), np.float32))),
-        CachedModel.of(model, {"the": 0}, table),
-        CachedModel.of(model, {"the": 1}, table),
-        CachedModel.of(model, {"the": 1}, table + np.float32(1)),
+        model.replace(token_table=TokenTable({"the": 0}, table)),
+        model.replace(token_table=TokenTable({"the": 1}, table)),
+        model.replace(token_table=TokenTable({"the": 1}, table + np.float32(1))),
     ]
     assert len({fingerprint(one, "warm") for one in models}) == len(models)
-    assert prediction_fingerprint(model, "warm") != prediction_fingerprint(model.replace(softmax=None), "warm")
+    assert prediction_settings(model, "warm") != prediction_settings(model.replace(softmax=None), "warm")

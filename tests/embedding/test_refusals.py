@@ -14,7 +14,7 @@ import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
 from elmokit.embedding.start_state import mean_state
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
 from elmokit.network.scalar_mix import make_scalar_mix
 from tests.conftest import model_beyond_float16, random_model
@@ -84,7 +84,6 @@ ELMO: list[Row] = [
         for number in (-1, 2.5, np.nan, "5", True)
         for name, call in (
             ("batch_tokens", lambda number=number: elmo().embed(SENTENCES, batch_tokens=number)),
-            ("chunk_tokens", lambda number=number: elmo().embed_document(SENTENCES[0], chunk_tokens=number)),
             ("token_cache_mib", lambda number=number: Elmo(random_model(), token_cache_mib=number)),
         )
     ),
@@ -94,7 +93,6 @@ ELMO: list[Row] = [
         for given, name in NOT_SENTENCES
     ),
     ("a stateful string", lambda: Elmo(random_model(), start="stateful").embed("The cat"), TextError, "'The cat'"),
-    ("a document that is a string", lambda: elmo().embed_document("the cat"), TextError, "'the cat'"),
     ("no text to calibrate", lambda: mean_state(random_model(), []), TextError, "no sentence"),
     ("tokens as raw text", lambda: elmo().embed(SENTENCES, tokenize=True), TextError, "got list"),  # type: ignore[call-overload]
     *(
@@ -126,12 +124,6 @@ MODULE: list[Row] = [
     ("no mix", lambda: module(n_mixes=0).embed(SENTENCES), ConfigError, "no scalar mix"),
     ("a dropout above 1", lambda: module(dropout=3), ValueError, "dropout"),
     ("state of shuffled rows", lambda: module(start="stateful").mixed_vectors(SENTENCES), ConfigError, "'stateful'"),
-    (
-        "the norm of a text in chunks",
-        lambda: module(layer_norm=True).elmo.embed_document(["the"], layers="mix"),
-        ConfigError,
-        "layer_norm",
-    ),
     ("tokens", lambda: module()([["The"]]), TypeError, "ElmoModule.ids"),
     ("floats", lambda: ids(lambda given: given.float()), TypeError, "torch.float32 (1, 5, 50)"),
     ("booleans", lambda: ids(lambda given: given.bool()), TypeError, "torch.bool"),

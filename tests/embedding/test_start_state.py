@@ -81,11 +81,6 @@ def test_a_foreign_model_without_a_start_state_says_how_to_get_the_old_numbers(
         set_quiet(False)
 
 
-def test_models_of_elmokit_say_nothing(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "ours")
-    assert not notes(lambda: (Elmo(model), Elmo.from_pretrained(tmp_path / "ours"), Elmo.from_pretrained()))
-
-
 @pytest.mark.parametrize("start", ["warm", "zero"])
 def test_a_stored_start_state_gives_its_numbers_by_default(
     start: StartName, model: PretrainedBiLM, tmp_path: Path

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from elmokit.engine import c_sources, compiler
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.c_sources import SUFFIXES, TARGETS
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
 from elmokit.engine.library import Library, parse_header
-from elmokit.engine.matrix import Matrix
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, PRECISIONS
+from elmokit.engine.softmax import Matrix
 from elmokit.engine.state import Floats
 from elmokit.engine.token_layer import TokenLayer
 from tests.helpers.engine_lstm import lstm_config, random_arrays, random_lstm, random_state

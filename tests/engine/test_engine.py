@@ -16,14 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.engine import Engine
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput
-from elmokit.engine.softmax import log_sum_exp
 from elmokit.engine.state import Floats, Ids, State
-from elmokit.engine.token_layer import TokenLayer
 from elmokit.network.bilm import BiLM
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 from tests.helpers.engine_lstm import (
@@ -84,19 +82,6 @@ def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads
             for place, row in enumerate(order):
                 assert np.array_equal(layers[place], alone[row][0])
                 assert same_bits(rows_of(state, [place]), alone[row][1])
-
-
-@pytest.mark.parametrize("threads", [-1, 0])
-def test_less_than_one_thread_is_one(threads: int, lstm: LSTM, library: Library) -> None:
-    vectors, start = random_vectors(lstm, 12), random_state(lstm.config, len(LENGTHS))
-    expected, _ = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), [2])
-    found, _ = lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, start), [2], threads=threads)
-    assert same_bits(found, expected)
-    config = CONFIGS["characters"]
-    tokens, ids = TokenLayer(config, arrays_of(random_bilm("characters")), "float32", library), random_ids(config, 40)
-    assert np.array_equal(tokens(ids, threads), tokens(ids))
-    scored = [log_sum_exp(library, vectors, vectors, vectors[:, 0].copy(), "float32", n) for n in (1, threads)]
-    assert same_bits(*[[each] for each in scored])
 
 
 @pytest.mark.parametrize("reverse", [(False, True), (True, False), (True, True), (False, False)])
@@ -245,7 +230,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit.engine import compiler
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.engine import Engine
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State

@@ -6,15 +6,20 @@ runs everywhere.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine import compiler, instruction_sets, softmax
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.library import Library, choose_kernels
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.lstm import LSTM
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
+from elmokit.engine.softmax import Matrix
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError
 from tests.helpers.engine_lstm import (
     LARGE_LAYERS,
@@ -115,16 +120,17 @@ def test_a_row_of_a_layer_does_not_depend_on_the_others_or_on_threads(
     torch.manual_seed(0)
     lstm = random_lstm(library, precision, lstm_config(hidden, dim))
     n_steps = 2 if size == "large" else 3
-    inputs, cells = torch.randn(70, n_steps, dim) * torch.arange(1, 71).view(-1, 1, 1) / 20, torch.randn(70, hidden)
-    ones = torch.ones(70, dim)
+    is_small = size in ("small", "unprojected")  # blocks of rows are the same in layers of any size
+    n_all = 70 if is_small else 33
+    inputs = torch.randn(n_all, n_steps, dim) * torch.arange(1, n_all + 1).view(-1, 1, 1) / 20
+    cells, ones = torch.randn(n_all, hidden), torch.ones(n_all, dim)
     together, cells_together = run_rows(lstm, inputs, cells, ones)
-    # Blocks of rows are the same in layers of any size, and large ones take long.
-    for n_rows in (1, 7, 33) if size == "large" else (1, 2, 3, 7, 13, 17, 33, 64):
-        first = 70 - n_rows
+    for n_rows in (1, 2, 3, 7, 13, 17, 33, 64) if is_small else (1, 7):
+        first = n_all - n_rows
         outputs, cells_after = run_rows(lstm, inputs[first:], cells[first:], ones[first:])
         assert torch.equal(outputs, together[first:])
         assert torch.equal(cells_after, cells_together[first:])
-    for n_rows in (1, 5, 70):
+    for n_rows in (1, 5, n_all) if is_small else (1, n_all):
         for threads in (3,) if size == "large" else (2, 3):
             outputs, cells_after = run_rows(lstm, inputs[:n_rows], cells[:n_rows], ones[:n_rows], threads)
             assert torch.equal(outputs, together[:n_rows])
@@ -190,6 +196,37 @@ def test_activations_of_rounded_weights_are_exact_to_six_digits(library: Library
     expected = f.sigmoid() * cell[0] + i.sigmoid() * g.tanh()
     torch.testing.assert_close(new_cell[0].double(), expected, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(outputs[0, 0].double(), o.sigmoid() * expected.tanh(), atol=1e-6, rtol=0)
+
+
+def test_the_activations_are_good_to_a_few_units_in_the_last_place(library: Library) -> None:
+    points = [np.linspace(-30, 30, 40_000), np.logspace(-30, 1, 4_000), -np.logspace(-30, 1, 4_000), [0.0, 1e4, -1e4]]
+    x = np.concatenate(points).astype(np.float32)
+    wide = np.full_like(x, 60)
+
+    def cells(*gates: np.ndarray) -> np.ndarray:
+        """Return the cells after a step from a state of zeros, whose gate sums are the bias: i, g, f, o."""
+        config = BiLMConfig(
+            None, n_words=1, projection_dim=1, hidden_dim=len(x), n_layers=1, cell_clip=None, bidirectional=False
+        )
+        arrays = {
+            "weight": np.zeros((4 * len(x), 2)),
+            "bias": np.concatenate(gates),
+            "projection": np.zeros((1, len(x))),
+        }
+        lstm = LSTM(config, {f"directions.0.layers.0.{name}": a for name, a in arrays.items()}, "float32", library)
+        one = np.zeros(1, np.int64)
+        start = State.zero(config, 1)
+        _, state = lstm.layers(NetworkInput(np.zeros((1, 1), np.float32), one, one + 1, start), [], returns_state=True)
+        assert state is not None
+        return state.cell.reshape(-1)
+
+    # The forget gate is shut. With i open, the cell becomes tanh(g); with tanh(g) at 1, it becomes sigmoid(i).
+    for found, expected in (
+        (cells(wide, x, -wide, wide), np.tanh(x.astype(np.float64))),
+        (cells(x, wide, -wide, wide), torch.from_numpy(x).double().sigmoid().numpy()),
+    ):
+        shown = (abs(expected) > 1e-37) | (expected == 0)
+        assert (abs(found - expected) / abs(expected).clip(min=1e-30))[shown].max() < 4e-7
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

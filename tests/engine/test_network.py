@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.engine import Engine
 from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.reference import ReferenceEngine

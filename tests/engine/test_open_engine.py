@@ -57,7 +57,7 @@ def test_the_reference_is_used_without_a_warning_where_it_is_requested(monkeypat
 def test_a_network_needs_neither_pytorch_nor_the_modules_of_it() -> None:
     code = """
 import sys
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.engine import open_engine
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 

@@ -70,7 +70,8 @@ def test_idle_threads_sleep(lstm: LSTM) -> None:
     assert time.process_time() - before < 0.1
 
 
-# Each script has ``lstm``, ``compute(lstm, threads)`` and ``expected``, the result of one thread.
+# Each script has ``lstms``, one whose threads take rows and one whose threads take units; ``same(threads)``, which
+# checks that both compute what one thread does; and ``count``, the number of threads.
 BEGINNING = """
 import os, resource, sys, threading
 import numpy as np
@@ -78,44 +79,43 @@ from elmokit.engine import compiler
 from tests.helpers.engine_lstm import same_bits, two_layers
 from tests.engine.test_threads import compute
 
-lstm = two_layers(compiler.load_library(), sys.argv[1])
-expected = compute(lstm, 1)
+lstms = [two_layers(compiler.load_library(), size) for size in ("small", "large")]
+expected = [compute(lstm, 1) for lstm in lstms]
+same = lambda threads: all(same_bits(compute(lstm, threads), one) for lstm, one in zip(lstms, expected))
 count = lambda: len(os.listdir("/proc/self/task"))
 """
 
 
-def run_script(script: str, size: str) -> None:
+def run_script(script: str) -> None:
     """Run a script in a process of its own, whose threads and limits are then its own too."""
-    command = [sys.executable, "-c", BEGINNING + script, size]
+    command = [sys.executable, "-c", BEGINNING + script]
     ran = subprocess.run(command, cwd=ROOT, timeout=SECONDS, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("library")
-def test_a_forked_process_can_compute(size: str) -> None:
+def test_a_forked_process_can_compute() -> None:
     run_script(
         """
-assert same_bits(compute(lstm, 3), expected)
+assert same(3)
 stop = threading.Event()
 
 def keep_computing():
     while not stop.is_set():
-        compute(lstm, 2)
+        same(2)
 
 busy = threading.Thread(target=keep_computing)
 busy.start()
 for _ in range(5):
     child = os.fork()
     if not child:
-        os._exit(0 if same_bits(compute(lstm, 3), expected) and same_bits(compute(lstm, 2), expected) else 1)
+        os._exit(0 if same(3) and same(2) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert same_bits(compute(lstm, 3), expected)
+    assert same(3)
 stop.set()
 busy.join()
-""",
-        size,
+"""
     )
 
 
@@ -125,7 +125,7 @@ def test_a_process_may_exit_while_its_daemon_threads_compute() -> None:
     run_script(
         """
 import time
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 matrix = Matrix(np.ones((200, 3000), np.float32), "float32", compiler.load_library())
 rows = np.ones((20, 3000), np.float32)
 
@@ -133,18 +133,16 @@ def keep_computing(compute_once):
     while True:
         compute_once()
 
-for work in (lambda: matrix(rows), lambda: compute(lstm, 1)):
+for work in (lambda: matrix(rows), lambda: compute(lstms[0], 1)):
     threading.Thread(target=keep_computing, args=(work,), daemon=True).start()
 time.sleep(0.1)
-""",
-        "small",
+"""
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.usefixtures("library")
-def test_without_threads_of_the_system_the_caller_computes_alone(size: str) -> None:
+def test_without_threads_of_the_system_the_caller_computes_alone() -> None:
     run_script(
         """
 before = count()
@@ -152,10 +150,9 @@ kilobytes = next(int(line.split()[1]) for line in open("/proc/self/status") if l
 # Enough for a batch, and not for the stack of a thread.
 resource.setrlimit(resource.RLIMIT_AS, (kilobytes * 1024 + 6 * 2**20,) * 2)
 threading.stack_size(0)
-assert same_bits(compute(lstm, 3), expected)
+assert same(3)
 assert count() == before
-""",
-        size,
+"""
     )
 
 
@@ -164,28 +161,27 @@ assert count() == before
 def test_a_call_computes_while_another_one_holds_all_threads() -> None:
     run_script(
         """
-from elmokit.engine.matrix import Matrix
+from elmokit.engine.softmax import Matrix
 matrix = Matrix(np.ones((40, 30), np.float32), "float32", compiler.load_library())
 rows = np.ones((20, 30), np.float32)
-matrix(rows, 5000)
+matrix(rows, 1500)
 held = count()
 assert held > 200  # 1024 of them, if the system gives so many
 stop, n_wrong = threading.Event(), []
 
 def hold():
     while not stop.is_set():
-        n_wrong.append(int((matrix(rows, 5000) != 30).sum()))
+        n_wrong.append(int((matrix(rows, 1500) != 30).sum()))
 
 holder = threading.Thread(target=hold)
 holder.start()
-for _ in range(30):
-    assert same_bits(compute(lstm, 3), expected)
+for _ in range(10):
+    assert same(3)
 stop.set()
 holder.join()
 assert not sum(n_wrong)
 assert count() <= held + 1  # the holder may still be ending
-""",
-        "small",
+"""
     )
 
 

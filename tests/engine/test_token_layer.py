@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.config import Activation
+from elmokit.engine.architecture import Activation
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
 from elmokit.network import backends
@@ -50,7 +50,7 @@ def random_ids(n_tokens: int, n_chars: int = 20) -> torch.Tensor:
 
 
 def compute(library: Library, cnn: CharCNN, ids: torch.Tensor, precision: Precision, threads: int = 1) -> torch.Tensor:
-    layer = pack_token_layer(library, precision, cnn.weights())
+    layer = pack_token_layer(library, precision, cnn.tensors(), cnn.activation)
     assert layer is not None
     return torch.from_numpy(layer(ids.numpy(), threads))
 
@@ -126,7 +126,7 @@ def test_threads_that_share_the_columns_of_large_matrices_do_not_change_a_bit(
     n_filters = {"float32": 520, "bfloat16": 800, "int8": 1100, "int7": 1100}[precision]
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, n_filters), (3, 200)]), random_ids(20)
-    layer = pack_token_layer(library, precision, cnn.weights())
+    layer = pack_token_layer(library, precision, cnn.tensors(), cnn.activation)
     assert layer is not None
     alone = layer(ids.numpy())
     for threads in (2, 3):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import TextError
 from elmokit.evaluation.minimal_pairs import (
     Paradigm,
@@ -17,8 +17,7 @@ from elmokit.evaluation.minimal_pairs import (
     read_minimal_pairs,
     read_published_accuracies,
 )
-from elmokit.lm.pairs import score_minimal_pairs
-from elmokit.lm.surprisal import surprisals
+from elmokit.lm.surprisal import score_minimal_pairs, surprisals
 from elmokit.storage.part_results import PartResults
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import occurrences
 from elmokit.evaluation import probe_corpus as corpus_module
@@ -112,31 +111,6 @@ def test_a_negative_token_counts_from_the_right(index: OccurrenceIndex) -> None:
     assert "the [dog]" in last.to_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"among": "Same"}, "among is 'Same'"),
-        ({"among": None}, "among is None"),
-        ({"min_count": float("nan")}, "min_count is nan"),
-        ({"min_count": "2"}, "min_count is '2'"),
-        ({"layers": [True]}, "no layer True"),
-        ({"layers": 9}, "no layer 9"),
-    ],
-)
-def test_a_search_with_an_argument_that_has_no_meaning_is_refused(
-    arguments: dict[str, Any], name: str, index: OccurrenceIndex
-) -> None:
-    with pytest.raises(ConfigError, match=name):
-        index.neighbors(ELMO, ["the", "cat"], 1, **arguments)
-
-
-def test_a_module_of_pytorch_builds_and_searches_the_index_of_its_elmo(index: OccurrenceIndex, tmp_path: Path) -> None:
-    module: Any = ElmoModule(random_model())
-    other = build_index(module, corpus, tmp_path / "other")
-    found = [one.neighbors(elmo, ["the", "cat"], 1, layers=1) for one, elmo in ((index, ELMO), (other, module))]
-    assert found[0].to_dict() == found[1].to_dict()
-
-
 def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -> None:
     found = index.neighbors(ELMO, ["dog"], 0, n_neighbors=50).context_free
     words = sorted({word for words in CORPUS for word in words} - {"dog"})
@@ -219,6 +193,7 @@ REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] 
     (lambda index: index.neighbors(ELMO, *DOG, layers=[True]), ConfigError, "no layer True"),
     (lambda index: index.neighbors(ELMO, *DOG, n_neighbors=0), ConfigError, "n_neighbors is 0"),
     (lambda index: index.neighbors(ELMO, *DOG, min_count=-1), ConfigError, "min_count is -1"),
+    (lambda index: index.neighbors(ELMO, *DOG, min_count=float("nan")), ConfigError, "min_count is nan"),  # type: ignore[arg-type]
     (lambda index: index.neighbors(ELMO, *DOG, among="most"), ConfigError, "among is 'most'"),  # type: ignore[arg-type]
     (lambda index: index.neighbors(ELMO, ["dog"], 7), ConfigError, "token is 7"),
     (lambda index: index.neighbors(ELMO, [], 0), ConfigError, "token is 0"),
@@ -236,9 +211,3 @@ def test_what_cannot_be_searched_is_refused(
 ) -> None:
     with pytest.raises(error, match=re.escape(mentioned)):
         call(index)
-
-
-def test_a_corpus_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    versions = iter([CORPUS, CORPUS[:2]])
-    with pytest.raises(TextError, match="fewer sentences"):
-        build_index(ELMO, lambda: iter(next(versions)), tmp_path / "index")

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
-from elmokit.evaluation.pos import LinearSettings, PosRow, probe_pos
+from elmokit.evaluation.pos import LinearSettings, PosRow, predict_linear, probe_pos, train_linear
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.formats.model import PretrainedBiLM
 
@@ -30,18 +31,14 @@ def elmo(model: PretrainedBiLM) -> Elmo:
 
 @pytest.mark.slow
 def test_every_layer_their_mean_and_their_mix_are_scored(elmo: Elmo) -> None:
-    result = probe_pos(elmo, TRAIN, TRAIN, settings=SHORT)
-    assert [row.name for row in result.rows] == ["0", "1", "2", "average", "mix"]
-    assert [row.accuracy for row in result.rows] == [1.0] * 5  # ten words are learnt by heart
-    assert result.rows[-1].weights == pytest.approx([1 / 3] * 3, abs=0.3)
+    result = probe_pos(elmo, TRAIN, TRAIN, layers=[2, 0], seeds=(0, 1), settings=SHORT)
+    assert [row.name for row in result.rows] == ["0", "2", "average", "mix"]
+    assert [row.accuracies for row in result.rows] == [[1.0, 1.0]] * 4  # ten words are learnt by heart
+    assert result.rows[-1].weights == pytest.approx([1 / 2] * 2, abs=0.3)
     assert sum(result.rows[-1].weights or []) == pytest.approx(1)
+    assert PosRow("0", [0.5, 0.7]).accuracy == pytest.approx(0.6)
+    assert PosRow("0", [0.5, 0.7]).deviation == pytest.approx(np.sqrt(0.02))
     assert (result.n_train_tokens, result.n_test_tokens, result.n_tags) == (9, 9, 4)
-
-
-@pytest.mark.slow
-def test_layers_are_chosen_and_seeds_counted(elmo: Elmo) -> None:
-    result = probe_pos(elmo, TRAIN, TEST, layers=[2, 0], combined=False, seeds=(0, 1), settings=SHORT)
-    assert [(row.name, len(row.accuracies)) for row in result.rows] == [("0", 2), ("2", 2)]
 
 
 def test_words_without_a_tag_are_ignored_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
@@ -61,26 +58,16 @@ def test_the_control_task_gives_a_word_one_tag_everywhere(elmo: Elmo) -> None:
     assert row.selectivity == 0.0
 
 
-def test_mean_and_deviation_are_over_the_seeds() -> None:
-    row = PosRow("0", [0.5, 0.7])
-    assert row.accuracy == pytest.approx(0.6)
-    assert row.deviation == pytest.approx(np.sqrt(0.02))
-    assert (PosRow("0", [0.5]).deviation, row.selectivity) == (0.0, None)
-
-
 def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT)
     assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim
-    monkeypatch.setattr(elmo, "embed", None)
-    assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT) == first
+    with monkeypatch.context() as patch:
+        patch.setattr(elmo, "embed", None)
+        assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT) == first
     with pytest.raises(OutputError, match="was started with another text"):
         probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT)
-    monkeypatch.undo()
-    expected = probe_pos(elmo, TRAIN[:1], TEST, layers=[1], settings=SHORT)
-    assert (
-        probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, layers=[1], settings=SHORT)
-        == expected
-    )
+    anew = probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, layers=[1], settings=SHORT)
+    assert anew == probe_pos(elmo, TRAIN[:1], TEST, layers=[1], settings=SHORT)
 
 
 UNTAGGED = [TaggedSentence(["Go"], [None])]
@@ -101,3 +88,39 @@ def test_invalid_probes_are_refused(
 ) -> None:
     with pytest.raises(error, match=mentioned):
         call(elmo)
+
+
+DRAW = np.random.default_rng(0)
+N_TOKENS, DIM, N_CLASSES = 1200, 8, 3
+NOISE = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
+SIGNAL = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
+LABELS = (SIGNAL @ DRAW.normal(size=(DIM, N_CLASSES))).argmax(axis=1)
+FEW: dict[str, Any] = {"epochs": 16, "batch_size": 64, "learning_rate": 0.03}
+
+
+def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 800) -> float:
+    probe = train_linear([layer[:n_train] for layer in layers], LABELS[:n_train], N_CLASSES, learn_mix, **FEW)
+    return float((predict_linear(probe, [layer[n_train:] for layer in layers]) == LABELS[n_train:]).mean())
+
+
+@pytest.mark.slow
+def test_a_linear_signal_of_any_scale_offset_and_dtype_is_learned_and_noise_is_not() -> None:
+    for signal in (SIGNAL, SIGNAL.astype(np.float16), SIGNAL * np.geomspace(0.001, 1000, DIM, dtype=np.float32) + 5):
+        assert accuracy([signal]) > 0.95
+    assert accuracy([NOISE]) < 0.5
+
+
+@pytest.mark.slow
+def test_a_learned_mix_prefers_the_layer_with_the_signal() -> None:
+    probe = train_linear([NOISE, SIGNAL], LABELS, N_CLASSES, learn_mix=True, **FEW)
+    assert probe.mix.weight.softmax(0)[1] > 0.8
+    assert accuracy([NOISE, SIGNAL], learn_mix=True) > accuracy([NOISE, SIGNAL]) + 0.05
+
+
+@pytest.mark.slow
+def test_the_classifier_depends_on_the_seed_only() -> None:
+    weights = [
+        train_linear([SIGNAL], LABELS, N_CLASSES, seed=seed, **FEW).out.weight.detach().numpy() for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    assert np.abs(weights[0] - weights[2]).max() > 1e-4

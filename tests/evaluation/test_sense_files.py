@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,16 +51,6 @@ def test_an_element_with_several_words_gives_several_tokens(write: Write) -> Non
         Instance("d000.s000.t001", "take_place", "VERB", 4, 6),
     ]
     assert list(read_sense_xml(path)) == [SenseSentence(words, instances), SenseSentence([], [])]
-
-
-def test_a_large_file_is_read_as_a_stream(tmp_path: Path) -> None:
-    path = tmp_path / "x.data.xml.xz"
-    many = "".join(SENTENCE.replace("s000", f"s{number}") for number in range(2000))
-    path.write_bytes(lzma.compress((HEAD + many + "<wf broken").encode()))
-    sentences = read_sense_xml(path)
-    assert next(sentences).words[0] == "The"  # long before the broken end
-    with pytest.raises(TextError, match="not well-formed XML"):
-        list(sentences)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), min_size=1, max_size=5))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from elmokit import SentenceEmbedder, SentencePooling
+from elmokit.embedding.sentence_vectors import fit_whitening
 from elmokit.errors import TextError
 from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity, read_scored_pairs, score_similarity
-from elmokit.formats.sentence_pooling import Whitening
-from elmokit.text.tokenize import treebank_tokenizer
+from elmokit.text.tokenize import treebank_tokens
 from tests.helpers.shell import Shell
 
 
@@ -73,7 +73,7 @@ def test_scores_without_a_correlation_are_refused(embedder: SentenceEmbedder, pa
 def test_pairs_are_read_from_csv_with_quotes_and_line_ends_within_them(tmp_path: Path) -> None:
     path = tmp_path / "PAIRS.CSV"
     path.write_text('"Yes, it\nis.",It isn\'t.,2.5\n', encoding="utf-8")
-    (pair,) = read_scored_pairs(path, treebank_tokenizer())
+    (pair,) = read_scored_pairs(path, treebank_tokens)
     assert pair == ScoredPair(["Yes", ",", "it", "is", "."], ["It", "is", "n't", "."], 2.5)
 
 
@@ -113,7 +113,7 @@ def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: Senten
     result = evaluate_similarity(embedder.elmo, {"pairs": PAIRS}, whiten=text)
     assert embedder.elmo.model.whitening is stored
     own = SentenceEmbedder(embedder.elmo, SentencePooling(layers=1))
-    own.linear_map = Whitening.fit([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
+    own.linear_map = fit_whitening([SentenceEmbedder(embedder.elmo, own.pooling).embed(text)], own.pooling)
     (found,) = (s for s in result.scores["pairs"] if (s.layers, s.weighting) == ("1", "sif, whitened"))
     assert found.spearman == pytest.approx(score_similarity(own, PAIRS).spearman)
 
@@ -128,7 +128,7 @@ def test_the_command_shows_every_pooling(shell: Shell) -> None:
     assert Path("words.svg").is_file()
     facts = json.loads(shell(*call, "--json").out)
     assert {one["weighting"] for one in facts["words.txt"]["poolings"]} == {"mean", "sif"}
-    for flags, message in ((("--columns", "1,2"), "--columns is '1,2'"), (("--columns", "2,3,4"), "row 1: expected")):
+    for flags, message in ((("--columns", "1,2"), "--columns is 1,2;"), (("--columns", "2,3,4"), "row 1: expected")):
         refused = shell(*call, *flags)
         assert (refused.code, len(refused.err.splitlines())) == (2, 1)
         assert message in refused.err

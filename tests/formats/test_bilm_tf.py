@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import placeholders, read_hdf5, write_hdf5

@@ -126,9 +126,8 @@ def test_a_permanent_error_is_not_retried(server: Server, monkeypatch: pytest.Mo
     monkeypatch.setattr(fetching.time, "sleep", waits.append)
     with Server() as other:
         refused = other.address("/w")
-    for address in (refused, "http:///w", "http://ho st/w", "http://host:1\x7f0/w"):
-        with pytest.raises((ModelNotFoundError, ConfigError)):
-            fetch(address)
+    with pytest.raises(ModelNotFoundError):
+        fetch(refused)
 
     def unknown(*arguments: object, **more: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +11,14 @@ import torch
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS, WordFeaturesConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
-from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
+from elmokit.errors import ConfigError, ElmoError, FormatError
 from elmokit.formats.folder import load_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM, describe
-from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from tests.conftest import WORDS, aligned_model, random_model
-
-
-def test_folder_round_trip_keeps_everything(model: PretrainedBiLM, tmp_path: Path) -> None:
-    model.start_state = boundary_state(model)
-    save_folder(model, tmp_path / "model")
-    again = load_folder(tmp_path / "model")
-    assert again.config == model.config
-    assert again.card == model.card
-    assert model.softmax is not None
-    assert again.softmax is not None
-    for mine, theirs in ((model.arrays, again.arrays), (model.softmax.arrays, again.softmax.arrays)):
-        assert set(mine) == set(theirs)
-        for name, array in mine.items():
-            np.testing.assert_array_equal(theirs[name], array, name)
-    assert again.vocabulary is not None
-    assert model.vocabulary is not None
-    assert again.vocabulary.words == model.vocabulary.words
-    assert again.start_state is not None
-    assert all(map(np.array_equal, again.start_state, model.start_state))
-
-
-def word_table_model(n_words: int = len(WORDS)) -> PretrainedBiLM:
-    """A model without a softmax whose words, with their spelling, have rows in a table."""
-    tiny = PRESETS["tiny"]
-    config = replace(tiny, word_features=WordFeaturesConfig(n_words, tiny.projection_dim))
-    return random_model(config).replace(softmax=None)
-
-
-@pytest.mark.parametrize("n_words", [len(WORDS) - 1, len(WORDS) + 1])
-def test_a_vocabulary_with_another_number_of_words_than_the_table_is_refused(n_words: int, tmp_path: Path) -> None:
-    save_folder(word_table_model(), tmp_path / "model")
-    words = tmp_path / "model" / "vocab.txt"
-    words.write_text("".join(f"{word}\n" for word in [*WORDS, "more"][:n_words]), encoding="utf-8")
-    with pytest.raises(TensorMismatchError, match=rf"vocab\.txt lists {n_words} words"):
-        load_folder(tmp_path / "model")
-    given = words.rename(tmp_path / "words.txt")
-    with pytest.raises(TensorMismatchError, match=rf"words\.txt lists {n_words} words"):
-        open_model(tmp_path / "model", vocabulary=given)
 
 
 def test_float16_storage_halves_the_file_and_loads_as_float32(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def test_every_format_opens_from_an_archive_of_its_directory_and_can_be_saved(ki
     save_model(packed, tmp_path / "saved")
     for again in (packed, open_model(tmp_path / "saved")):
         assert same_numbers(again, model)
-        assert (again.config, again.lexicon) == (model.config, model.lexicon)
+        assert (again.config, again.lexicon, again.card) == (model.config, model.lexicon, model.card)
+        assert (again.vocabulary is None) == (model.vocabulary is None)
+        assert again.vocabulary is None or again.vocabulary.words == model.vocabulary.words  # type: ignore[union-attr]
     assert (packed.family, packed.source) == (model.family, tmp_path / "model.tar.gz")
 
 

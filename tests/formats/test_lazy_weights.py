@@ -117,6 +117,7 @@ def is_open(path: Path) -> bool:
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
 
 
+@pytest.mark.slow
 def test_all_but_files_of_torch_save_opens_without_pytorch(tmp_path: Path) -> None:
     paths = [write_model(kind, tmp_path / kind) for kind in FORMATS if kind != "many-langs"]
     pickled = write_model("many-langs", tmp_path / "many-langs")

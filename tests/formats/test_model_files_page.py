@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, LanguageModel, open_model, save_model
-from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.formats.folder import included_model
 from tests.conftest import WORDS, random_model

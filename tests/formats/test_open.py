@@ -64,18 +64,6 @@ def test_an_options_file_for_a_model_without_one_is_refused(model: PretrainedBiL
             open_model(source, options=tmp_path / "x.json")
 
 
-def test_hdf5_to_folder_and_back_keeps_every_tensor(model: PretrainedBiLM, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "first.hdf5")
-    save_model(open_model(tmp_path / "first.hdf5"), tmp_path / "ours")
-    save_model(open_model(tmp_path / "ours"), str(tmp_path / "second.hdf5"))  # a string is a path too
-    with h5py.File(tmp_path / "first.hdf5") as first, h5py.File(tmp_path / "second.hdf5") as second:
-        names: list[str] = []
-        first.visit(names.append)
-        for name in names:
-            if isinstance(first[name], h5py.Dataset):
-                assert (first[name][...] == second[name][...]).all(), name
-
-
 def test_what_is_no_source_is_refused_with_what_to_pass(model: PretrainedBiLM) -> None:
     for source in (Elmo(model), model, 3):
         with pytest.raises(ConfigError, match=f"of type {type(source).__name__}"):

@@ -7,15 +7,22 @@ import dataclasses
 import json
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
+import torch
 
-from elmokit.engine.config import PRESETS
-from elmokit.errors import FormatError, ModelNotFoundError, OutputError
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.architecture import PRESETS, BiLMConfig
+from elmokit.engine.token_cache import TokenCache
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, TextError
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.formats.sidecars import read_embeddings
+from elmokit.network.char_cnn import CachedCharCNN
+from elmokit.text.vocabulary import Vocabulary, read_words
 from tests.conftest import WORDS, random_model
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
@@ -130,3 +137,188 @@ def test_an_extension_of_another_format_is_refused(tmp_path: Path, name: str) ->
     with pytest.raises(OutputError, match=r"Use \.hdf5 or \.h5, or a name without an extension for an elmokit dir"):
         save_model(random_model(), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+SENTENCES = [["the", "cat", "sat", "."], ["the", "zebra"], []]
+WORD_CONFIG = BiLMConfig(char_cnn=None, n_words=len(WORDS), projection_dim=8, hidden_dim=16)
+
+
+@pytest.fixture
+def word_input(tmp_path: Path) -> Path:
+    """A word-input model as bilm-tf leaves it: ``embedding`` in the weights, the words beside."""
+    folder = tmp_path / "words"
+    save_model(random_model(WORD_CONFIG), folder / "weights.hdf5")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+def char_input(folder: Path) -> Path:
+    save_model(random_model(), folder / "weights.hdf5")
+    return folder
+
+
+def write_table(path: Path, model: PretrainedBiLM, words: list[str]) -> Path:
+    """A table as bilm-tf's dump writes it: every word alone through the char CNN, in the order of the list."""
+    with torch.no_grad(), h5py.File(path, "w") as file:
+        rows = [model.bilm.token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
+        file["embedding"] = torch.stack(rows).numpy()
+    path.with_name("vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return path
+
+
+def all_layers(model: PretrainedBiLM, sentences: list[list[str]] = SENTENCES) -> list[np.ndarray]:
+    return Elmo(model, start="zero").embed(sentences)
+
+
+def test_a_word_input_model_reads_words_and_unk_for_the_others(word_input: Path) -> None:
+    model = open_model(word_input)
+    np.testing.assert_array_equal(model.encode(["the", "<UNK>"]), [WORDS.index("the") + 1, WORDS.index("<UNK>") + 1])
+    zebra, unknown = all_layers(model, [["the", "zebra"], ["the", "<UNK>"]])
+    np.testing.assert_allclose(zebra, unknown, atol=1e-6, rtol=0)  # the last bits may depend on a row's position
+    expected = random_model(WORD_CONFIG)
+    for ours, theirs in zip(all_layers(model), all_layers(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_a_given_word_list_that_differs_from_the_stored_one_is_reported(word_input: Path, tmp_path: Path) -> None:
+    save_model(open_model(word_input), tmp_path / "ours")
+    h5py_table = write_table(tmp_path / "table.hdf5", random_model(), WORDS)
+    (tmp_path / "same.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*WORDS[:4], *WORDS[:3:-1]]), encoding="utf-8")
+    difference = r"other.txt has other words than .*vocab.txt, which is stored with the model: line 5 is 'ran'"
+    for source, table in ((word_input, None), (tmp_path / "ours", None), (char_input(tmp_path / "chars"), h5py_table)):
+        open_model(source, token_embeddings=table, vocabulary=tmp_path / "same.txt")  # a warning is an error here
+        with pytest.warns(UserWarning, match=difference):
+            open_model(source, token_embeddings=table, vocabulary=other)
+
+
+def test_a_word_list_without_unk_survives_conversion_and_refuses_unlisted_words(
+    word_input: Path, tmp_path: Path
+) -> None:
+    listed = [word if word != "<UNK>" else "other" for word in WORDS]
+    (word_input / "vocab.txt").write_text("\n".join(listed), encoding="utf-8")
+    model = open_model(word_input)
+    save_model(model, tmp_path / "ours")
+    again = open_model(tmp_path / "ours")
+    listed_words = [["the", "other", "cat"]]
+    for ours, theirs in zip(all_layers(model, listed_words), all_layers(again, listed_words), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+    for opened in (model, again):
+        with pytest.raises(TextError, match="zebra"):
+            opened.encode(["zebra"])
+
+
+def test_a_word_input_model_without_words_says_what_is_missing(word_input: Path, tmp_path: Path) -> None:
+    (word_input / "vocab.txt").rename(tmp_path / "list.txt")
+    with pytest.raises(ModelNotFoundError, match="vocab"):
+        open_model(word_input).encode(["the"])
+    assert open_model(word_input, vocabulary=tmp_path / "list.txt").encode(["the"]).tolist() == [4]
+
+
+def test_a_word_list_is_read_as_bilm_tf_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("<S>\n</S>\n<UNK>\n cat \n\ncat\n!!!MAXTERMID\ndog\n", encoding="utf-8")
+    assert read_words(path) == ["<S>", "</S>", "<UNK>", "cat", "", "cat", "dog"]
+
+
+def test_a_character_model_does_not_need_a_valid_word_list(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    (folder / "vocab.txt").write_text("the\ncat\n", encoding="utf-8")
+    model = open_model(folder)
+    assert model.vocabulary is None
+    assert "left out" in model.card["vocabulary"]
+    (folder / "vocab.txt").write_bytes("größe\n".encode("latin1"))
+    assert "utf-8" in open_model(folder).card["vocabulary"]
+    (folder / "vocab.txt").write_text("\n".join([*WORDS, "", "more"]), encoding="utf-8")
+    assert "empty" in open_model(folder).card["vocabulary"]
+    (folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    assert open_model(folder).vocabulary is not None
+
+
+def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    plain = open_model(folder)
+    table = write_table(tmp_path / "table.hdf5", plain, WORDS)
+    cached = open_model(folder, token_embeddings=table)
+    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    one_by_one = PretrainedBiLM(plain.bilm, plain.family)
+    for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
+        with torch.no_grad():
+            ours = cached.bilm.token_layer(torch.from_numpy(cached.encode([word])))
+            theirs = one_by_one.bilm.token_layer(torch.from_numpy(one_by_one.encode([word])))
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(all_layers(cached), all_layers(plain), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    with h5py.File(table, "r+") as file:
+        file["embedding"][WORDS.index("cat")] = 7.0
+    cached, plain = open_model(folder, token_embeddings=table), open_model(folder)
+    words = ["zebra", "cat", "the", "zebras"]
+    for cache in (None, TokenCache()):
+        for _ in range(2):
+            vectors = cached.word_vectors(words, cache)
+            assert (vectors[1] == 7.0).all()
+            np.testing.assert_array_equal(vectors[[0, 3]], plain.word_vectors(["zebra", "zebras"]))
+    np.testing.assert_array_equal(cached.word_vectors(["cat"]), vectors[1:2])
+    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    np.testing.assert_array_equal(cached.word_vectors(words), vectors)
+    np.testing.assert_array_equal(cached.replace(card={}).word_vectors(words), vectors)
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "no rows", "narrow", "flat", "part", "NaN"])
+def test_another_table_is_refused(tmp_path: Path, kind: str) -> None:
+    dim = PRESETS["tiny"].projection_dim
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["embedding"] = np.ones((3, dim), np.float32)
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        if kind == "link to a file":
+            file["embedding"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "/embedding")
+        elif kind == "part":
+            file.create_dataset("embedding", (3, dim), "f4", chunks=(1, dim), compression="gzip")[:2] = 1.0
+        else:
+            shape = {"no rows": (0, dim), "narrow": (3, 5), "flat": (dim,), "NaN": (3, dim)}[kind]
+            file["embedding"] = np.full(shape, np.nan if kind == "NaN" else 1.0, np.float32)
+    with pytest.raises(ModelError, match=r"embedding.*table\.hdf5|table\.hdf5.*(embedding|another file)"):
+        read_embeddings(tmp_path / "table.hdf5", dim)
+
+
+def test_a_table_needs_its_words_and_they_its_rows(tmp_path: Path) -> None:
+    folder = char_input(tmp_path / "chars")
+    table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"table\.hdf5.*table_vocab\.txt"):
+        open_model(folder, token_embeddings=table)
+    (tmp_path / "short.txt").write_text("<S>\n</S>\n")
+    with pytest.raises(TensorMismatchError, match=r"short\.txt lists 2 words"):
+        open_model(folder, token_embeddings=table, vocabulary=tmp_path / "short.txt")
+    with pytest.raises(ModelNotFoundError, match=r"none\.hdf5"):
+        open_model(folder, token_embeddings=tmp_path / "none.hdf5", vocabulary=tmp_path / "v")
+
+
+def test_a_word_input_model_takes_another_table(word_input: Path, tmp_path: Path) -> None:
+    words = ["<S>", "</S>", "cat"]
+    with h5py.File(tmp_path / "table.hdf5", "w") as file:
+        file["embedding"] = np.ones((3, WORD_CONFIG.projection_dim), np.float32)
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    model = open_model(word_input, token_embeddings=tmp_path / "table.hdf5")
+    assert model.config.n_words == 3
+    np.testing.assert_array_equal(model.arrays["token_layer.embedding.weight"], [[0.0] * 8, *[[1.0] * 8] * 3])
+    assert all_layers(model, [["cat"]])[0].shape == (3, 1, 2 * WORD_CONFIG.projection_dim)
+    with pytest.raises(TextError, match="dog"):
+        model.encode(["dog"])
+
+
+def test_the_published_run_gives_the_same_vectors_from_its_own_cached_table(shared: Path, tmp_path: Path) -> None:
+    golden = shared / "golden" / "bilm-tf-tiny"
+    weights, options = golden / "lm_weights.hdf5", golden / "options.json"
+    plain = open_model(weights, options=options)
+    table = write_table(tmp_path / "table.hdf5", plain, read_words(golden / "vocab_test.txt"))
+    cached = open_model(weights, options=options, token_embeddings=table)
+    sentences = [["the", "zebraish", "words"], ["Pierre", "Vinken"]]
+    for ours, theirs in zip(all_layers(cached, sentences), all_layers(plain, sentences), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)

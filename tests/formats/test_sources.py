@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import sys
+import tempfile
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from elmokit.engine.config import PRESETS
+from elmokit.compat import tfhub as hub
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
-from elmokit.formats import published
+from elmokit.formats import sources
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.formats.published import ModelLocation, PublishedModel, find_published, many_languages, models
 from elmokit.formats.save import save_model
+from elmokit.formats.sources import (
+    ModelLocation,
+    PublishedModel,
+    archive_url,
+    cached_module,
+    elmo_version,
+    find_published,
+    is_hub_address,
+    many_languages,
+    module_folder,
+    published_families,
+    published_models,
+    published_names,
+)
 from elmokit.network.bilm import BiLM
 from tests.conftest import random_model
 from tests.helpers.http_server import Server
 from tests.helpers.paths import DATA
+from tests.helpers.tf_hub_files import pack_module, write_module
+from tests.helpers.tf_names import module_tensors
 from tests.helpers.weights import same_weights
 
 
@@ -62,7 +83,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
     """Publish a model at some addresses, as "tiny-test" alone."""
     locations = tuple(ModelLocation(f"{there}/elmo_weights.hdf5", f"{there}/elmo_options.json") for there in folders)
     model = PublishedModel("tiny-test", "none", "nothing", locations, "this test")
-    monkeypatch.setattr(published, "models", lambda: (model,))
+    monkeypatch.setattr(sources, "published_models", lambda: (model,))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,7 @@ def test_a_published_checkpoint_opens_from_its_files_with_the_softmax(
         (f"{there}/{name}.data-00000-of-00001",),
     )
     model = PublishedModel("tiny-test", "none", "nothing", (location,), "this test")
-    monkeypatch.setattr(published, "models", lambda: (model,))
+    monkeypatch.setattr(sources, "published_models", lambda: (model,))
     for _ in range(2):
         opened = open_model("tiny-test")
         assert opened.family == "tf-checkpoint"
@@ -114,9 +135,9 @@ def test_a_path_comes_before_a_published_name(
 
 
 def test_the_table_of_published_models_is_complete() -> None:
-    taken = published.names()
+    taken = published_names()
     assert len(taken) == len(set(taken))
-    for model in models():
+    for model in published_models():
         assert find_published(model.name) is model
         assert all(find_published(name) is model for name in model.also)
         assert model.about
@@ -125,7 +146,7 @@ def test_the_table_of_published_models_is_complete() -> None:
             assert all(address.startswith("https://") for address in place.urls)
             assert place.options or place.weights.endswith((".zip", ".tar.gz"))
     families = {"embeddia": 7, "indian": 14, "many-langs": 44}
-    assert {family: len(languages) for family, languages in published.families().items()} == families
+    assert {family: len(languages) for family, languages in published_families().items()} == families
     wanted = {"original-checkpoint", "polish", "bioelmo", "embeddia:croatian", "indian:hindi"}
     assert wanted <= set(taken)
     wanted = {"small", "medium", "original", "original-5.5b", "portuguese", "japanese", "german", "basque", "pubmed"}
@@ -214,3 +235,161 @@ def test_what_names_no_model_is_refused(
         fake_hub(monkeypatch, answer)
     with pytest.raises(error, match=message):
         open_model(name)
+
+
+TINY = dataclasses.replace(PRESETS["tiny"], dropout=0.0)
+TFHUB = "https://tfhub.dev/google/elmo/"
+KAGGLE = "https://www.kaggle.com/models/google/elmo/"
+QUERY = "?tf-hub-format=compressed"
+SPELLINGS = [
+    TFHUB + "2",
+    TFHUB + "2/",
+    TFHUB + "2" + QUERY,
+    TFHUB + "2?tf-hub-format=uncompressed",
+    "http://tfhub.dev/google/elmo/2",
+    "https://hub.tensorflow.google.cn/google/elmo/2",
+    KAGGLE + "frameworks/TensorFlow1/variations/elmo/versions/2",
+    "https://kaggle.com/models/google/elmo/frameworks/tensorFlow1/variations/elmo/versions/2",
+    KAGGLE + "TensorFlow1/elmo/2",
+    KAGGLE + "tensorFlow1/elmo/2" + QUERY,
+    "https://www.kaggle.com/api/v1/models/google/elmo/tensorFlow1/elmo/2/download",
+    "https://storage.googleapis.com/tfhub-modules/google/elmo/2.tar.gz",
+]
+
+
+def write_elmo(folder: Path, seed: int = 0) -> Path:
+    return write_module(folder, module_tensors(random_model(TINY, seed)), "tfhub_module.pb")
+
+
+def is_elmo(model: Any, seed: int = 0) -> bool:
+    return same_weights(model, random_model(TINY, seed))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of tensorflow_hub, and none of kagglehub."""
+    monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path / "tfhub_modules"))
+    monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path / "kagglehub"))
+    return tmp_path / "tfhub_modules"
+
+
+@pytest.fixture
+def elmo_urls(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    """The URLs of a version's archive: on this server, in place of TF-Hub, Kaggle and their storage."""
+    monkeypatch.setitem(
+        sources._content()["tf_hub"],
+        "urls",
+        urls := [server.address(f"/{place}/google/elmo/{{version}}{QUERY}") for place in ("tfhub.dev", "kaggle.com")],
+    )
+    return lambda version: [url.format(version=version) for url in urls]
+
+
+# An address, the version of google/elmo that it names, and whether it is one of TF-Hub or Kaggle.
+ADDRESSES = [
+    *((url.replace("2", version), int(version), True) for url in SPELLINGS for version in "123"),
+    *((url, 3, True) for url in (TFHUB.rstrip("/"), KAGGLE.rstrip("/"), KAGGLE + "TensorFlow1/elmo")),
+    ("https://tfhub.dev/google/nnlm-en-dim128/2", None, True),
+    ("https://www.kaggle.com/models/google/nnlm/TensorFlow2/en-dim128/1", None, True),
+    ("https://tfhub.dev/google/elmo/2/x", None, True),
+    ("https://example.com/google/elmo/2", None, False),
+    ("https://tfhub.dev.example.com/google/elmo/2", None, False),
+]
+
+
+@pytest.mark.parametrize(("url", "version", "is_hub"), ADDRESSES)
+def test_addresses_of_elmo_are_recognized_with_their_versions(url: str, version: int | None, is_hub: bool) -> None:
+    assert (elmo_version(url), is_hub_address(url)) == (version, is_hub)
+
+
+def test_the_archive_of_an_address_is_at_its_query() -> None:
+    for url in (TFHUB + "2", TFHUB + "2" + QUERY, TFHUB + "2?tf-hub-format=uncompressed"):
+        assert archive_url(url) == TFHUB + "2" + QUERY
+    assert archive_url("http://h/m?a=b") == "http://h/m?a=b&tf-hub-format=compressed"
+
+
+def test_the_name_in_the_cache_is_that_of_tensorflow_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module_folder(TFHUB + "2") == cache / "9bb74bc86f9caffc8c47dd7b33ec4bb354d9602d"
+    monkeypatch.delenv("TFHUB_CACHE_DIR")
+    assert module_folder(TFHUB + "2").parent == Path(tempfile.gettempdir()) / "tfhub_modules"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "kind"), zip((SPELLINGS[i] for i in (0, 2, 6, 8)), ["module", ".tar.gz", ".tgz", ""], strict=True)
+)
+def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
+    cache: Path, tmp_path: Path, spelling: str, kind: str
+) -> None:
+    folder = cache / hashlib.sha1(spelling.encode()).hexdigest()
+    cache.mkdir()
+    if kind == "module":  # as tensorflow_hub leaves it
+        write_elmo(folder)
+        folder.with_name(f"{folder.name}.descriptor.txt").write_text(f"Module: {spelling}")
+    else:
+        pack_module(write_elmo(tmp_path / "module"), folder.with_name(f"{folder.name}{kind}"))
+    assert is_elmo(open_model(TFHUB + "2"))
+    for url in (spelling, SPELLINGS[-1]):
+        assert cached_module(url) is not None
+    assert cached_module(TFHUB + "3") is None
+
+
+def test_a_module_in_the_cache_of_kagglehub_opens(cache: Path, tmp_path: Path) -> None:
+    write_elmo(tmp_path / "kagglehub" / "models" / "google" / "elmo" / "tensorFlow1" / "elmo" / "3")
+    assert is_elmo(open_model(TFHUB + "3"))
+    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo.model)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_address_is_downloaded_once_and_opens(
+    server: Server, elmo_urls: Callable[[int], list[str]], tmp_path: Path, version: int
+) -> None:
+    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
+    server.answers[elmo_urls(version)[0].removeprefix(server.address(""))] = lambda handler: handler.give(content)
+    for url in (f"{TFHUB}{version}", f"{TFHUB}{version}{QUERY}", f"{KAGGLE}TensorFlow1/elmo/{version}"):
+        model = open_model(url)
+        assert is_elmo(model)
+        assert model.card["name"] == f"google/elmo/{version}"
+    assert len(server.seen) == 1
+
+
+def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
+    elmo_urls: Callable[[int], list[str]],
+) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        hub.Module(TFHUB + "2")
+    message = str(caught.value)
+    assert all(url in message for url in elmo_urls(2))
+    assert f"Download the archive {elmo_urls(2)[0]} (374 MB) by hand" in message
+    assert "give the path instead" in message
+    assert f"unpack it into the directory {module_folder(TFHUB + '2')}" in message
+    write_elmo(module_folder(TFHUB + "2"))
+    assert is_elmo(hub.Module(TFHUB + "2").elmo.model)
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "trains_lstm"),
+    [
+        (1, {"trainable": True}, True),
+        (1, {}, False),
+        (1, {"trainable": True, "trainable_lstm": False}, False),
+        (2, {"trainable": True}, False),
+        (3, {"trainable": True}, False),
+        (3, {"trainable_lstm": True}, True),
+    ],
+)
+def test_version_1_trains_the_lstms_too(
+    cache: Path, version: int, arguments: dict[str, bool], trains_lstm: bool
+) -> None:
+    write_elmo(module_folder(f"{TFHUB}{version}"))
+    module = hub.Module(f"{TFHUB}{version}", **arguments)
+    assert {p.requires_grad for p in module.elmo.bilm.directions.parameters()} == {trains_lstm}
+    assert {p.requires_grad for p in module.mix.parameters()} == {arguments.get("trainable", False)}
+
+
+def test_another_server_of_modules_is_asked_as_tensorflow_hub_asks(server: Server, cache: Path, tmp_path: Path) -> None:
+    content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
+    server.answers["/me/elmo/1" + QUERY] = server.answers["/elmo.tar.gz"] = lambda handler: handler.give(content)
+    for path in ("/me/elmo/1", "/elmo.tar.gz"):
+        assert is_elmo(hub.Module(server.address(path)).elmo.model)
+    write_elmo(module_folder(server.address("/kept/1")), seed=1)
+    assert is_elmo(hub.Module(server.address("/kept/1")).elmo.model, seed=1)
+    assert len(server.seen) == 2

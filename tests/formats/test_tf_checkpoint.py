@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import TensorMismatchError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM

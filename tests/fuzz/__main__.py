@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 import subprocess
 import sys
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -25,20 +23,15 @@ REPORT = ROOT / "results" / "reliability.md"
 PROCESSOR_SECONDS, MEMORY_MIB, MAX_BYTES = 20, 2048, 1 << 16
 HANGING_SECONDS = 300
 """After this time by the clock an input counts as one that never ends, even on a busy machine."""
+HEAD = (
+    f"`make fuzz`, {{date}}, {os.cpu_count()} cores. A finding is an input with an exception that is no refusal, a "
+    f"crash, over {PROCESSOR_SECONDS} seconds of a processor or over {MEMORY_MIB:,} MiB. Features are the branches, "
+    "with how often they were taken, that the inputs reached."
+)
 
 
-class Row(NamedTuple):
-    """What a target's run found."""
-
-    name: str
-    minutes: float
-    n_inputs: int
-    n_features: int
-    findings: list[str]
-
-
-def fuzz(name: str, minutes: float, work: Path) -> Row:
-    """Fuzz one target in a child process."""
+def fuzz(name: str, minutes: float, work: Path) -> tuple[str, list[str]]:
+    """Fuzz one target in a child process, and return a row of the table and what was found."""
     corpus, findings = work / "corpus" / name, work / "findings" / name
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,39 +47,13 @@ def fuzz(name: str, minutes: float, work: Path) -> Row:
     with log.open("wb") as file:
         code = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, check=False).returncode
     text = log.read_text(encoding="utf-8", errors="replace")
-    inputs = re.findall(r"stat::number_of_executed_units:\s*(\d+)", text) or re.findall(
-        r"^#(\d+)\s", text, re.MULTILINE
-    )
+    inputs = re.findall(r"^(?:#|stat::number_of_executed_units:\s*)(\d+)", text, re.MULTILINE)
     features = re.findall(r"\bft: (\d+)", text)
     found = [path.name for path in sorted(set(findings.iterdir()) - before)]
     if code and not found:
         found = [f"ended with {code}: {text[-300:]!r}"]
-    seconds = re.search(r"Done \d+ runs in (\d+) second", text)
-    took = int(seconds[1]) / 60 if seconds else minutes
-    return Row(name, took, int(inputs[-1]) if inputs else 0, int(features[-1]) if features else 0, found)
-
-
-def to_markdown(rows: list[Row]) -> str:
-    """Return the table, as the section of the report."""
-    commit = subprocess.run(
-        ["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    n_inputs, n_findings = sum(row.n_inputs for row in rows), sum(len(row.findings) for row in rows)
-    lines = [
-        f"`make fuzz`, {date.today()}, commit {commit}, Python {platform.python_version()} on {platform.system()}, "
-        f"{os.cpu_count()} cores. **{n_inputs:,} inputs, {n_findings} findings.** A finding is an input with an "
-        f"exception that is no refusal, a crash, more than {PROCESSOR_SECONDS} seconds of a processor or more than "
-        f"{MEMORY_MIB:,} MiB. "
-        "Features are the branches, with how often they were taken, that the inputs reached.",
-        "",
-        "| target | minutes | inputs | features | findings |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row.name} | {row.minutes:.1f} | {row.n_inputs:,} | {row.n_features:,} | {len(row.findings)} |"
-            for row in rows
-        ),
-    ]
-    return "\n".join(lines)
+    numbers = [int(counts[-1]) if counts else 0 for counts in (inputs, features)]
+    return f"| {name} | {minutes:g} | {numbers[0]:,} | {numbers[1]:,} | {len(found)} |", found
 
 
 def main() -> None:
@@ -101,20 +68,17 @@ def main() -> None:
     unknown = set(arguments.targets) - set(names)
     if unknown:
         parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    rows = []
+    rows, all_found = ["| target | minutes | inputs | features | findings |", "|---|---|---|---|---|"], []
     for name in arguments.targets or names:
-        row = fuzz(name, arguments.minutes, arguments.work.absolute())
+        row, found = fuzz(name, arguments.minutes, arguments.work.absolute())
+        print(row, *found, sep="\n", flush=True)
         rows.append(row)
-        print(f"{name}: {row.n_inputs:,} inputs, {row.n_features:,} features, {len(row.findings)} findings", flush=True)
-        for finding in row.findings:
-            print(f"    {finding}", flush=True)
-    table = to_markdown(rows)
-    print(f"\n{table}")
+        all_found += found
     if arguments.write:
         from tests.helpers.sections import replace_section
 
-        replace_section(REPORT, "Fuzzing", table)
-    sys.exit(any(row.findings for row in rows))
+        replace_section(REPORT, "Fuzzing", "\n".join([HEAD.format(date=date.today()), "", *rows]))
+    sys.exit(bool(all_found))
 
 
 if __name__ == "__main__":

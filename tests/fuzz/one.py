@@ -20,12 +20,12 @@ def main() -> None:
     name, most_seconds = sys.argv.pop(1), float(sys.argv.pop(1))
     logging.disable()
     with atheris.instrument_imports(include=["elmokit"]):
-        from tests.fuzz.targets import let_checksums_be_right, target
+        from tests.fuzz.targets import TARGETS, let_checksums_be_right
     # As on the command line, a warning may be shown and is no error; here it would fill the log.
     warnings.simplefilter("ignore")
     let_checksums_be_right()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        read = target(name)
+        read = TARGETS[name]
         read.prepare(Path(folder))
 
         def run(data: bytes) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.fuzz.targets import CORPUS, FIXED, SERVER, ServerTarget
+from tests.fuzz.targets import CORPUS, FIXED, PATHS, SERVER
 from tests.helpers.many_langs_files import dic_of
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_hub_files import pack_module, write_module
@@ -105,7 +105,7 @@ def texts() -> None:
     add("compressed-vocabulary", "words", gzip.compress(words, mtime=0))
     add("entries", "words", dic_of(["<oov>", "<bos>", "<eos>", "das", "\u3000"]).encode())
     for number, (path, body) in enumerate(BODIES):
-        add(SERVER, f"{ServerTarget.PATHS[path]}-{number}", bytes([path]) + json.dumps(body).encode())
+        add(SERVER, f"{PATHS[path]}-{number}", bytes([path]) + json.dumps(body).encode())
 
 
 def main() -> None:

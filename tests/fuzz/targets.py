@@ -5,31 +5,34 @@ Each either reads the bytes, or refuses them with one of :data:`REFUSALS`. Anyth
 
 from __future__ import annotations
 
+import atexit
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ElmoError
 from elmokit.formats import tf_bundle
 from elmokit.formats.archives import unpacked_model
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.folder import load_folder
-from elmokit.formats.many_langs import read_entries
+from elmokit.formats.many_langs_weights import read_entries
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_checkpoint import TFCheckpoint
 from elmokit.formats.tf_hub import TFHub
 from elmokit.storage.tensor_file import StoredTensors, TensorFile
 from elmokit.text.vocabulary import Vocabulary, read_words
+from tests.helpers.http_client import AppClient
 
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 FIXED = HERE / "fixed"
 """Files that a fuzzed one needs next to it."""
 REFUSALS: tuple[type[Exception], ...] = (ElmoError,)
-MAX_BYTES = 1 << 16
+SERVER = "http-bodies"
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,6 @@ class Target:
         """Put the further files into a directory."""
         if self.fixed is not None:
             shutil.copytree(FIXED / self.fixed, folder, dirs_exist_ok=True)
-
-    def close(self) -> None:
-        """Do nothing: it holds nothing."""
 
 
 def _arrays(model: PretrainedBiLM) -> None:
@@ -103,6 +103,33 @@ def _vocabulary(path: Path) -> None:
     Vocabulary(words, strict=False).word_ids(words[:100])
 
 
+PATHS = ("embeddings", "tokens", "surprisal", "substitutes", "neighbors")
+
+
+@functools.cache
+def _client() -> AppClient:
+    from elmokit.serve.app import create_app
+    from elmokit.serve.serve_config import ServeConfig
+    from elmokit.serve.served_model import ServedModel
+
+    config = ServeConfig(batch_wait_ms=0.0, max_request_tokens=2000, timeout_seconds=20)
+    folder = Path(tempfile.mkdtemp())  # for the index of neighbors
+    atexit.register(shutil.rmtree, folder)
+    client = AppClient(create_app(ServedModel(Elmo.from_pretrained(FIXED / "served"), config, folder), config))
+    atexit.register(client.close)
+    return client
+
+
+def _body(path: Path) -> None:
+    """Ask the server without HTTP: the first byte chooses the path, the rest is the body."""
+    data = path.read_bytes()
+    url = PATHS[data[0] % len(PATHS)] if data else "tokens"
+    status = _client().post(f"/v1/{url}", data[1:]).status
+    # 503 is a request that takes long on a busy machine; nothing else may be the server's fault.
+    if status >= 500 and status != 503:
+        raise AssertionError(f"the status is {status}")
+
+
 TARGETS: dict[str, Target] = {
     "tf-bundle": Target(_bundle, "bundle.index", "tf-bundle"),
     "tf-checkpoint": Target(_checkpoint, "model.ckpt-1.index", "tf-checkpoint"),
@@ -117,52 +144,10 @@ TARGETS: dict[str, Target] = {
     "vocabulary": Target(_vocabulary, "words.txt"),
     "compressed-vocabulary": Target(_vocabulary, "words.txt.gz"),
     "entries": Target(lambda path: read_entries(path, 5), "word.dic"),
+    SERVER: Target(_body, "body"),
 }
 
 
 def let_checksums_be_right() -> None:
     """Let every checksum of a bundle count as right in this process: chance does not find right ones."""
     tf_bundle.VERIFIES = False
-
-
-class ServerTarget:
-    """The server, called without HTTP: the first byte chooses the path, the rest is the body."""
-
-    PATHS = ("embeddings", "tokens", "surprisal", "substitutes", "neighbors")
-
-    def __init__(self) -> None:
-        from elmokit.embedding.elmo import Elmo
-        from elmokit.serve.app import create_app
-        from elmokit.serve.config import ServeConfig
-        from elmokit.serve.served_model import ServedModel
-        from tests.helpers.http_client import AppClient
-
-        self.folder = tempfile.TemporaryDirectory()
-        config = ServeConfig(batch_wait_ms=0.0, max_request_tokens=2000, timeout_seconds=20)
-        elmo = Elmo.from_pretrained(FIXED / "served")
-        self.client = AppClient(create_app(ServedModel(elmo, config, Path(self.folder.name)), config))
-
-    def prepare(self, folder: Path) -> None:
-        """Do nothing: it needs no files."""
-
-    def close(self) -> None:
-        """Stop the server."""
-        self.client.close()
-        self.folder.cleanup()
-
-    def __call__(self, data: bytes, folder: Path) -> None:
-        """Send a body and check the status of the answer."""
-        path = self.PATHS[data[0] % len(self.PATHS)] if data else "tokens"
-        status = self.client.post(f"/v1/{path}", data[1:]).status
-        # 503 is a request that takes long on a busy machine; nothing else may be the server's fault.
-        if status >= 500 and status != 503:
-            raise AssertionError(f"the status is {status}")
-
-
-SERVER = "http-bodies"
-NAMES = (*TARGETS, SERVER)
-
-
-def target(name: str) -> Any:
-    """Return a target by its name; the server is started for its."""
-    return ServerTarget() if name == SERVER else TARGETS[name]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM

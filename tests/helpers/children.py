@@ -34,9 +34,9 @@ _PRELOADED = [
         "scipy.optimize",
         "tests.helpers.children",
     ),
-    *(f"elmokit.cli.{name}" for name in ("embed", "evaluate", "evaluate_probes", "info", "neighbors", "perplexity")),
-    *(f"elmokit.cli.{name}" for name in ("task", "train", "vocab")),
-    *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.table")),
+    *(f"elmokit.cli.{name}" for name in ("embed", "evaluation_commands", "model_commands", "neighbor_commands")),
+    *(f"elmokit.cli.{name}" for name in ("task_commands", "training_commands")),
+    *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.output_format")),
     *(f"elmokit.engine.{name}" for name in ("compiler", "instruction_sets", "library")),
     *(f"elmokit.evaluation.{name}" for name in ("minimal_pairs", "occurrences", "senses", "similarity")),
     *(
@@ -44,7 +44,7 @@ _PRELOADED = [
         for name in ("open", "bilm_tf_hdf5", "folder", "many_langs", "tf_checkpoint", "tf_hub")
     ),
     *("elmokit.lm.perplexity", "elmokit.network.lstm_training"),
-    *(f"elmokit.tasks.{name}" for name in ("run", "table", "allennlp.opened")),
+    *(f"elmokit.tasks.{name}" for name in ("run", "task_table", "allennlp.task_archive")),
     *("elmokit.training.api", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ]

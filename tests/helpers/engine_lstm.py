@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from elmokit.engine.config import BiLMConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
 from elmokit.engine.network import NetworkInput

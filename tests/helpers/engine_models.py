@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.engine.state import Floats, Ids
 from elmokit.network.bilm import BiLM
-from elmokit.network.lstm import LSTMStack, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
 
 CHARS = CharCNNConfig(((1, 5), (2, 16), (3, 30)), char_dim=6, max_chars=12, n_chars=40)
 SIZES = {"projection_dim": 24, "hidden_dim": 40}

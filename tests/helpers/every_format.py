@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.formats import bilm_tf
 from elmokit.formats.folder import save_folder

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from elmokit.engine import compiler, instruction_sets
-from elmokit.engine.computation import Kernels
 from elmokit.engine.library import Library
-from elmokit.engine.precision import Precision
-from elmokit.network import char_cnn, lstm
+from elmokit.engine.precision import Kernels, Precision
+from elmokit.network import backends
 
 # ``emulated`` has plain C in place of the special instructions and runs everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
@@ -63,5 +62,4 @@ def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -
         chosen: Precision = "float32" if precision in widened else precision
         return Kernels(chosen, chosen, library.instructions)
 
-    for module in (char_cnn, lstm):
-        monkeypatch.setattr(module, "choose_kernels", choose)
+    monkeypatch.setattr(backends, "choose_kernels", choose)

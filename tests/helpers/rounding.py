@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.engine.config import FORGET_OFFSET
+from elmokit.engine.architecture import FORGET_OFFSET
 from elmokit.network.char_cnn import CharCNN
-from elmokit.network.lstm import LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
 
 # A normal number is so far from its mean once in 10^15 times.
 DEVIATIONS = 8.0
@@ -182,27 +182,27 @@ def char_cnn(cnn: CharCNN, ids: Tensor, digits: Digits = "float32") -> Rounded:
     Returns:
         ``(tokens, output_dim)``
     """
-    weights = cnn.weights()
-    characters = weights.char_embedding[ids]  # (tokens, chars, char_dim)
+    characters = cnn.char_embedding.weight[ids]  # (tokens, chars, char_dim)
     maxima = []
-    for weight, bias in weights.convolutions:
+    for convolution in cnn.convolutions:
+        weight, bias = convolution.parameters()
         windows = characters.unfold(1, weight.shape[2], 1).flatten(2)  # (tokens, positions, char_dim * width)
         responses = Rounded.exact(windows.flatten(0, 1)).product(Rounded.exact(weight.flatten(1)))
         n_positions = windows.shape[1]
         largest = responses.rearranged(lambda tensor, n=n_positions: tensor.view(len(ids), n, -1).amax(dim=1))
-        assert bias is not None
         maxima.append(largest + Rounded.exact(bias))
     features = concatenated(maxima)
-    features = features.tanh() if weights.uses_tanh else features.apply(F.relu, 1.0)
-    for weight, bias in weights.highways:
-        sums = features.product(Rounded.exact(weight), digits) + Rounded.exact(bias)
-        transform, gate = (sums.rearranged(lambda tensor, k=k: tensor.chunk(2, dim=1)[k]) for k in range(2))
+    features = features.tanh() if cnn.activation == "tanh" else features.apply(F.relu, 1.0)
+    for highway in cnn.highways:
+        transform, gate = (
+            features.product(Rounded.exact(linear.weight), digits) + Rounded.exact(linear.bias)
+            for linear in highway.children()
+        )
         gate = gate.sigmoid()
         features = gate * transform.apply(F.relu, 1.0) + gate.complement() * features
-    if weights.projection is None:
+    if cnn.projection is None:
         return features
-    weight, bias = weights.projection
-    return features.product(Rounded.exact(weight), digits) + Rounded.exact(bias)
+    return features.product(Rounded.exact(cnn.projection.weight), digits) + Rounded.exact(cnn.projection.bias)
 
 
 class LSTMStep(NamedTuple):
@@ -227,7 +227,7 @@ class LSTMRun(NamedTuple):
 
 
 def lstm(layer: ProjectedLSTM, inputs: Rounded, state: LSTMState, mask: Tensor, digits: Digits = "float32") -> LSTMRun:
-    """Compute a layer from the first step to the last, with the formulas in the docstring of ``network/lstm.py``."""
+    """Compute a layer from the first step to the last, with the formulas of ``network/lstm_module.py``."""
     weight, bias = Rounded.exact(layer.weight), layer.bias.detach().clone()
     bias[2 * layer.hidden_dim : 3 * layer.hidden_dim] += FORGET_OFFSET
     hidden, cell = Rounded.exact(state.hidden), Rounded.exact(state.cell)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import deep_merge, to_dict, to_toml
-from elmokit.tasks.table import config_of
+from elmokit.tasks.task_table import config_of
 
 NER = """-DOCSTART- -X- -X- O
 
@@ -96,7 +96,7 @@ def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tabl
         "model": MODELS[name],
         "train": {
             "batch_size": 2,
-            "epochs": 150 if name == "coref" else 40,
+            "epochs": 80 if name == "coref" else 40,
             "patience": False,
             "plateau": False,
             "average": False,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity
+from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run, RunCheckpoint, checkpoints
 from tests.helpers.killing import Killed
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
@@ -47,6 +53,24 @@ def kill_after(n_steps: int) -> Callable[[TrainingReport], None]:
             raise Killed
 
     return report
+
+
+def train_in(
+    folder: Path, setup: TrainingSetup, report: Callable[[TrainingReport], None] = lambda _: None
+) -> Perplexity:
+    """Train in a directory what was not started by a public call, or continue it."""
+    with Run(folder, {}) as run:
+        return run_training(setup, run, report)
+
+
+def newest_checkpoint(run: str | Path) -> RunCheckpoint:
+    """Return the last checkpoint of a run."""
+    return checkpoints(Path(run))[-1]
+
+
+def config_of(run: str | Path) -> TrainingConfig:
+    """Return what a run is trained with."""
+    return TrainingSetup.open(Path(run)).config
 
 
 def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,19 +40,7 @@ def test_the_command_line_gives_the_log_probabilities_of_elmokit(model: Pretrain
     task |= {"dataset_kwargs": {"data_files": {"train": str(tmp_path / "pairs.jsonl")}}, "validation_split": "train"}
     task |= {"doc_to_text": "", "doc_to_target": 0, "doc_to_choice": "{{[sentence_good, sentence_bad]}}"}
     (tmp_path / "local_pairs.yaml").write_text(json.dumps(task))  # YAML contains JSON
-    options = [
-        "run",
-        "--model",
-        "hf",
-        "--model_args",
-        "pretrained=lm",
-        "--tasks",
-        "local_pairs",
-        "--include_path",
-        ".",
-        "--device",
-        "cpu",
-    ]
+    options = shlex.split("run --model hf --model_args pretrained=lm --tasks local_pairs --include_path . --device cpu")
     subprocess.run(
         [sys.executable, "-c", RUN, *options, "--output_path", "results", "--log_samples"],
         check=True,

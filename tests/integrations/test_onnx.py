@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, PretrainedBiLM
-from elmokit.engine.config import PRESETS, BiLMConfig, WordFeaturesConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.errors import ConfigError, OutputError
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.conftest import aligned_model, random_model

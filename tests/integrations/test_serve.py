@@ -13,7 +13,7 @@ pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
 
 from elmokit import Elmo, SentenceEmbedder
-from elmokit.engine.unit_vectors import unit_vectors
+from elmokit.engine.state import unit_vectors
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.server_process import serving

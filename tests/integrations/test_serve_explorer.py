@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,7 +24,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from elmokit import Elmo, LanguageModel
 from elmokit.serve.app import PAGE, create_app
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import EXAMPLES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
@@ -40,11 +39,6 @@ TEXT = " ".join(TOKENS)
 VIEWS = ["senses", "sentence", "layers"]
 PROJECT = Path(__file__).parents[2]
 PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle machine
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return ServedModel(Elmo.from_pretrained(), ServeConfig(), tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")
@@ -179,15 +173,6 @@ def test_senses_are_compared_by_layer(page: Any) -> None:
             assert note == "Layer 0. No context yet: one vector for all of them."
 
 
-def test_the_first_screen_has_the_sentences_of_the_picture_in_two_colors(page: Any) -> None:
-    shown = page.locator(".numbered li").all_text_contents()
-    expected = [" ".join(tokens).replace(" .", ".") for tokens in examples_of("play")]
-    assert shown == [f"{number}{sentence}" for number, sentence in enumerate(expected, start=1)]
-    colors = page.locator(".point circle").evaluate_all("all => all.map((one) => getComputedStyle(one).fill)")
-    assert colors == [colors[0]] * 4 + [colors[4]] * 4
-    assert colors[0] != colors[4]
-
-
 def points(page: Any) -> np.ndarray:
     places = page.locator(".map g").evaluate_all("all => all.map(one => one.getAttribute('transform'))")
     return np.array([place.removeprefix("translate(").rstrip(")").split() for place in places], dtype=float)
@@ -219,15 +204,6 @@ def test_the_map_moves_from_layer_0_to_the_top(browser: Any, server: Client) -> 
 
 
 POINT = 30  # pixels
-
-
-def test_a_layer_that_is_chosen_early_is_kept(browser: Any, server: Client) -> None:
-    with new_page(browser, server) as page:
-        page.get_by_label("1", exact=True).check(force=True)  # perhaps before the map moves by itself
-        page.wait_for_selector("figure[data-layer='1']")
-        page.wait_for_timeout(1500)
-        assert page.locator("figure").get_attribute("data-layer") == "1"
-        assert "layer=1" in page.url
 
 
 def test_no_point_hides_another(page: Any) -> None:
@@ -277,18 +253,6 @@ def distances(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(rows[:, None] - rows[None], axis=-1))
 
 
-def test_maps_of_layers_are_turned_towards_each_other(page: Any) -> None:
-    generator = np.random.default_rng(0)
-    target = generator.normal(size=(7, 2))
-    turn = np.linalg.qr(generator.normal(size=(2, 2)))[0]
-    for mirror in (1, -1):
-        given = target @ turn @ np.diag([1, mirror])
-        found = page.evaluate(
-            "async ([a, b]) => (await import('/geometry.js')).turnedTowards(a, b)", [given.tolist(), target.tolist()]
-        )
-        assert_allclose(found, target, atol=1e-9)
-
-
 def test_the_layers_are_compared_by_what_they_know(page: Any) -> None:
     open_view(page, "layers")
     titles = page.locator("#panel-layers caption").all_text_contents()
@@ -306,19 +270,6 @@ def test_the_layers_are_compared_by_what_they_know(page: Any) -> None:
         nearest = cosines >= cosines.max(axis=-1, keepdims=True) - 1e-6
         is_right.append((nearest & (labels == labels[:, None])).sum(axis=-1) / nearest.sum(axis=-1))
     assert_allclose(senses, 100 * np.concatenate(is_right, axis=1).mean(axis=1), atol=0.06)
-
-
-def test_measured_numbers_are_those_of_the_results(page: Any) -> None:
-    measured = page.evaluate("import('/measured.js').then(({ MEASURED }) => MEASURED['en-mini'])")
-    results = json.loads((PROJECT / "results" / "en-mini" / "results.json").read_text(encoding="utf-8"))
-    senses = {row["name"]: 100 * row["scores"]["all"]["f1"] for row in results["wsd"]["rows"]}
-    tags = {row["name"]: 100 * row["accuracy"] for row in results["pos"]["upos"]["rows"]}
-    (mix,) = (row["weights"] for row in results["pos"]["upos"]["rows"] if row["name"] == "mix")
-    assert_allclose(measured["senses"]["layers"], [senses[layer] for layer in "012"], atol=0.051)
-    assert_allclose(measured["senses"]["baseline"], senses["most frequent"], atol=0.051)
-    assert_allclose(measured["tags"]["layers"], [tags[layer] for layer in "012"], atol=0.051)
-    assert_allclose(measured["tags"]["baseline"], 100 * results["pos"]["upos"]["most_frequent_tag"], atol=0.051)
-    assert_allclose(measured["tags"]["mix"], mix, atol=0.0051)
 
 
 def test_unknown_words_are_hatched_and_have_no_number(page: Any) -> None:
@@ -476,28 +427,5 @@ def test_a_server_with_a_token_asks_for_it(browser: Any, served: ServedModel) ->
         page.wait_for_selector("#problem:has-text('does not accept this token')")
         use_token(page, "secret")
         page.wait_for_selector(".point")
-        assert page.locator("#token-form").is_hidden()
-        assert page.locator("#problem").is_hidden()
-
-
-def test_a_late_answer_to_a_wrong_token_changes_nothing(browser: Any, served: ServedModel) -> None:
-    held: list[Any] = []
-
-    def hold_the_wrong(route: Any) -> None:
-        if route.request.headers.get("authorization") == "Bearer wrong":
-            held.append(route)
-        else:
-            route.continue_()
-
-    with running(create_app(served, ServeConfig(), token="secret")) as client, new_page(browser, client) as page:
-        page.wait_for_selector("#token-form")
-        page.route("**/v1/models", hold_the_wrong)
-        with page.expect_request("**/v1/models"):
-            use_token(page, "wrong")
-        use_token(page, "secret")  # while the answer to the wrong one is still on its way
-        page.wait_for_selector(".point")
-        with page.expect_response("**/v1/models"):
-            held.pop().continue_()
-        page.evaluate("new Promise(requestAnimationFrame)")
         assert page.locator("#token-form").is_hidden()
         assert page.locator("#problem").is_hidden()

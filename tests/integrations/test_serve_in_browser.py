@@ -25,9 +25,8 @@ pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
 
-from elmokit import Elmo
 from elmokit.serve.app import create_app
-from elmokit.serve.config import ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import SENTENCES, ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
 from tests.helpers.http_client import Client, running
@@ -83,8 +82,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    served = ServedModel(Elmo.from_pretrained(), ServeConfig(), tmp_path_factory.mktemp("served"))
+def server(served: ServedModel) -> Iterator[Client]:
     with running(create_app(served, ServeConfig())) as client:
         yield client
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, PretrainedBiLM
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError
 from tests.conftest import aligned_model, random_model
 from tests.helpers.hosts import need_host
@@ -80,13 +80,6 @@ def test_hidden_states_of_a_loaded_model_equal_the_vectors_of_elmo(model: Pretra
         np.testing.assert_allclose(row[:, 1 : 1 + expected.shape[1]], expected, atol=1e-5)
         assert not row[:, expected.shape[1] + 2 :].any()
     torch.testing.assert_close(output.last_hidden_state, output.hidden_states[-1])
-
-
-def test_pipeline_extracts_the_same_features(model: PretrainedBiLM, saved: str) -> None:
-    extract = pipeline("feature-extraction", model=saved)
-    features = extract(TEXTS, batch_size=3)
-    for (row,), expected in zip(features, Elmo(model).embed(TOKENS, layers="top"), strict=True):
-        np.testing.assert_allclose(np.array(row)[1 : 1 + len(expected)], expected, atol=1e-5)
 
 
 def test_other_output_layers_can_be_chosen_when_a_model_is_loaded(model: PretrainedBiLM, saved: str) -> None:

@@ -35,13 +35,6 @@ def test_words_are_those_of_the_rules_for_tokens(text: str, tokenization: Tokeni
     np.testing.assert_array_equal(np.reshape(encoded["char_ids"], (-1, 50)), encode_tokens(words, 50))
 
 
-def test_tokenizer_reads_a_tuple_of_words_as_words(model: PretrainedBiLM) -> None:
-    tokenizer = ElmoTokenizer.from_elmokit(model)
-    for words in (("the", "cat"), [("the", "cat")], [["the", "cat"]]):
-        encoded = tokenizer(words, is_split_into_words=True, return_tensors="np")
-        np.testing.assert_array_equal(np.squeeze(encoded["char_ids"]), Elmo(model).ids([["the", "cat"]])[0])
-
-
 def test_tokenizer_pads_char_ids_on_the_side_of_the_words(model: PretrainedBiLM) -> None:
     tokenizer = ElmoTokenizer.from_elmokit(model)
     tokenizer.padding_side = "left"
@@ -86,16 +79,6 @@ def test_offsets_point_into_the_text() -> None:
     assert tokenizer.is_fast
     assert encoded.char_to_token(TEXT.index("zebras")) == words.index("zebras")
     assert encoded.word_ids()[1:3] == [0, 1]
-
-
-def test_a_long_text_has_the_offsets_of_its_parts() -> None:
-    tokenizer = TOKENIZERS["spaces"]
-    part, n = "The caf\u00e9 \U0001f600 is </S> open . ", 300
-    text = part * n
-    spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    words = [text[start:stop] for start, stop in spans]
-    assert len(words) == 7 * n
-    assert "".join(words) == text.replace(" ", "")
 
 
 def test_a_pair_is_two_sentences_of_one_text(model: PretrainedBiLM) -> None:

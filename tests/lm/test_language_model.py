@@ -11,13 +11,10 @@ import torch
 from elmokit import Elmo, LanguageModel
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
-from elmokit.lm.bilm_tf import bilm_tf_perplexity
-from elmokit.lm.pairs import score_minimal_pairs
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
-from elmokit.lm.substitutes import _largest
-from elmokit.lm.surprisal import surprisals
+from elmokit.lm.surprisal import score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
 from tests.helpers.shell import Shell
 
@@ -133,17 +130,6 @@ def test_substitutes_leave_out_special_words_and_renormalize(model: PretrainedBi
         assert [s.probability for s in kept] == pytest.approx([s.probability / total for s in words])
 
 
-def test_substitutes_of_all_tokens_equal_those_of_each(model: PretrainedBiLM) -> None:
-    from elmokit.lm.substitutes import all_substitutes
-
-    lm = LanguageModel(model)
-    for sentence, found in zip(TEXT, all_substitutes(model, iter(TEXT), "both", 3), strict=True):
-        for position, expected in enumerate(found):
-            here = lm.substitutes(sentence, position, n=3)
-            assert [s.word for s in here] == [s.word for s in expected]
-            assert [s.probability for s in here] == pytest.approx([s.probability for s in expected], rel=1e-4)
-
-
 def test_substitutes_without_a_position_are_for_every_token(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for direction in ("forward", "both"):
@@ -173,15 +159,6 @@ def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
     assert result.nats[0].tolist() == pytest.approx(np.array([first.total_nats, second.total_nats]))
     assert result.accuracy == 0.5
     assert result.accuracy_per_direction == (0.5, 0.5)
-
-
-def test_a_model_is_opened_by_name_with_its_softmax() -> None:
-    assert open_model("en-mini").softmax_module is not None
-
-
-def test_equally_probable_substitutes_are_in_vocabulary_order() -> None:
-    scores = np.array([[2, 3, 1, 3, 2, 2], [0, -np.inf, 0, 0, -np.inf, 0]], np.float32)
-    assert _largest(scores, 4).tolist() == [[1, 3, 0, 4], [0, 2, 3, 5]]
 
 
 def test_a_notebook_shows_the_facts_of_a_model(model: PretrainedBiLM) -> None:

@@ -8,14 +8,16 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from elmokit.embedding.start_state import boundary_state
-from elmokit.engine.config import PRESETS
+from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf import BilmTfPerplexity
-from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity, spelling_of
+from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
+from elmokit.lm.perplexity import N_SYMBOLS, Perplexity, Spelling, exp_or_inf, perplexity, spelling_of
 from elmokit.lm.surprisal import Surprisal
 from elmokit.text import batching
 from tests.conftest import random_model
@@ -68,19 +70,16 @@ def test_batches_do_not_change_the_perplexity(model: PretrainedBiLM, monkeypatch
         assert scored(model, batch_tokens=batch_tokens).mean_nats == pytest.approx(whole.mean_nats, abs=1e-6)
 
 
-@pytest.mark.parametrize("n_rows", [None, 1, 2])
+@pytest.mark.parametrize("n_rows", [None, 1, 2, 3, 5])
 def test_each_sentence_is_passed_to_the_callback_once(model: PretrainedBiLM, n_rows: int | None) -> None:
     found: list[Surprisal] = []
-    scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, on_sentence=found.append)
+    result = scored(model, start="stateful" if n_rows else "zero", n_rows=n_rows or 1, on_sentence=found.append)
+    assert result.n_predictions == N_PREDICTIONS  # no tail is lost
+    assert result.n_characters == len("".join(" ".join(sentence) + "\n" for sentence in TEXT))
     sentences = [sentence.tokens[1:-1] for sentence in found]
     assert sorted(sentences) == sorted(TEXT)
-    if n_rows != 2:
+    if n_rows in (None, 1):
         assert sentences == TEXT
-
-
-def test_characters_are_counted_as_in_the_lines(model: PretrainedBiLM) -> None:
-    lines = "".join(" ".join(sentence) + "\n" for sentence in TEXT)
-    assert scored(model).n_characters == len(lines)
 
 
 def test_unknown_words_are_spelled_out(model: PretrainedBiLM) -> None:
@@ -111,18 +110,25 @@ def test_a_perplexity_beyond_a_float_is_infinite() -> None:
         assert set(facts["perplexity"].values()) == {None}
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 5])
-def test_no_tail_is_lost_with_several_stateful_rows(model: PretrainedBiLM, n_rows: int) -> None:
-    assert scored(model, start="stateful", n_rows=n_rows).n_predictions == N_PREDICTIONS
-
-
-def test_the_start_state_changes_the_perplexity(model: PretrainedBiLM) -> None:
-    zero = scored(model, start="zero").mean_nats
-    assert scored(model, start=boundary_state(model)).mean_nats != zero
-    assert scored(model, start=State.zero(model.config, 1)).mean_nats == zero
-
-
 def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBiLM) -> None:
     assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
     model.start_state = State.zero(model.config, 1)
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
+def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
+    spelling = Spelling(words)
+    total = sum(spelling.probability(symbol, tuple(context)) for symbol in range(N_SYMBOLS))
+    assert total == pytest.approx(1.0)
+
+
+def test_costs_equal_the_formula_by_hand() -> None:
+    assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))  # without words, every byte costs the same
+    spelling = Spelling(["ab"])
+    start = 1 / 257
+    first = (1 + 3 * start) / (3 + 3)  # after nothing: a, b and the end, once each
+    second = (1 + first) / 2  # after a: b, once
+    end = (1 + (1 + first) / 2) / 2  # after b, then after ab: the end, once each
+    assert spelling.bits("ab") == pytest.approx(-sum(map(math.log2, (first, second, end))))

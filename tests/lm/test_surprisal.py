@@ -3,24 +3,18 @@ from __future__ import annotations
 import math
 import pickle
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from elmokit import LanguageModel
 from elmokit.embedding.start_state import boundary_state
-from elmokit.errors import FormatError, ModelNotFoundError
+from elmokit.errors import ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.surprisal import softmax_and_vocabulary, surprisals
-from elmokit.network.softmax import FullSoftmax
-from elmokit.text import batching
-from tests.conftest import random_model
 from tests.helpers import trace_b
 
 TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
@@ -49,15 +43,6 @@ def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None
     assert model.vocabulary is not None
     found = surprisals(model, [["the", word] for word in model.vocabulary.words])
     assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
-
-
-def test_batches_do_not_change_the_order(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = [["the"] * (number * 7 % 5) + ["cat"] for number in range(9)]
-    whole = list(surprisals(model, text))
-    monkeypatch.setattr(batching, "READ_AHEAD_BATCHES", 2)
-    for one, other in zip(whole, surprisals(model, iter(text), batch_tokens=8), strict=True):
-        assert one.tokens == other.tokens
-        np.testing.assert_allclose(one.nats, other.nats, atol=1e-6)
 
 
 def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Path) -> None:
@@ -89,28 +74,3 @@ def test_a_deferred_softmax_survives_pickling_and_is_read_before_an_archive_is_g
     assert perplexity(pickle.loads(pickle.dumps(open_model(run))), TEXT) == perplexity(checkpoint, TEXT)
     archive = shutil.make_archive(str(tmp_path / "packed"), "zip", run)
     assert perplexity(open_model(archive), TEXT) == perplexity(checkpoint, TEXT)
-
-
-def test_weights_too_large_for_a_sum_are_an_error_of_one_line_and_no_warning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
-    model = random_model()
-    assert isinstance(model.softmax_module, FullSoftmax)
-    with torch.no_grad():
-        model.softmax_module.weight.fill_(-3.4e38)
-    save_model(model, tmp_path / "model")
-    language_model = LanguageModel(open_model(tmp_path / "model"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(FormatError, match="computes NaN or infinity"):
-            language_model.surprisal([["the", "cat", "sat"]])
-        with pytest.raises(FormatError, match="computes NaN or infinity"):
-            language_model.substitutes(["the", "cat", "sat"], 1)
-
-
-def test_the_current_directory_opens_as_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_model(random_model(), tmp_path / "their_weights.hdf5")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="has no softmax"):
-        softmax_and_vocabulary(open_model("."))

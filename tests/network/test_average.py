@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from elmokit.network.average import moving_average
-from elmokit.network.softmax import TiedSoftmax
+from elmokit.network.softmax_module import TiedSoftmax
 
 
 def test_the_average_forgets_the_initial_weights_and_then_follows_slowly() -> None:

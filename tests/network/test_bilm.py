@@ -12,13 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.config import PRESETS, BiLMConfig, CharCNNConfig
+from elmokit import ElmoModule
+from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.tensor_rows import to_theirs
 from elmokit.network.bilm import BiLM, BiLMState
+from tests.conftest import random_model
 from tests.reference import bilm_numpy
 
 
@@ -177,19 +180,14 @@ def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], m
         dataclasses.replace(config, **change)
 
 
-@pytest.mark.parametrize("backend", ["float32", "reference"])
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_layers_written_in_place_equal_stacked_ones(
-    backend: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
-    bilm = BiLM(dataclasses.replace(PRESETS["tiny"], bidirectional=bidirectional)).eval().requires_grad_(False)
-    bilm.reset_parameters(seed=0)
-    vectors, mask = torch.randn(3, 6, 32), torch.arange(6) < torch.tensor([[4], [6], [0]])
-    stacked = bilm.contextualize(vectors, mask, bilm.zero_state(3))
-    with torch.no_grad():  # only then
-        in_place = bilm.contextualize(vectors, mask, bilm.zero_state(3))
-    assert torch.equal(in_place.layers, stacked.layers)
-    assert not in_place.layers[:, ~mask].any()
-    for ours, theirs in zip(in_place.state, stacked.state, strict=True):
-        assert torch.equal(ours, theirs)
+@torch.no_grad()
+def test_everything_is_computed_where_the_network_is() -> None:
+    # Without a GPU: meta tensors have a device, and no data.
+    model = random_model()
+    model.start_state = State(*(part + 1 for part in State.zero(model.config, 1)))
+    model.bilm.to("meta")
+    assert {part.device.type for part in ElmoModule(model).start_state(2)} == {"meta"}
+    vectors, mask = torch.zeros(2, 3, 32, device="meta"), torch.ones(2, 3, dtype=torch.bool, device="meta")
+    output = model.bilm.contextualize(vectors, mask, model.bilm.zero_state(2))
+    assert {part.device.type for part in (output.layers, *output.state)} == {"meta"}
+    assert output.layers.shape == (3, 2, 3, 64)

@@ -37,9 +37,12 @@ def test_padding_inside_a_word_takes_part_in_the_convolution() -> None:
         assert not torch.equal(cnn(torch.tensor([[1, 2, 5, 5, 5]])), before)
 
 
-def test_there_is_no_projection_where_filters_sum_to_the_output() -> None:
-    assert CharCNN(5, 2, [(1, 3), (2, 4)], "relu", 1, 7).projection is None
-    assert CharCNN(5, 2, [(1, 3), (2, 4)], "relu", 1, 6).projection is not None
+def test_layers_that_share_their_weights_are_all_computed() -> None:
+    cnn = CharCNN(30, 3, [(1, 2), (4, 5)], "tanh", 2, 4)
+    cnn.highways[1] = cnn.highways[0]
+    ids = torch.randint(1, 30, (6, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert_rounded(cnn(ids), rounding.char_cnn(cnn, ids))
 
 
 def test_new_highway_is_close_to_the_identity() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from elmokit import Elmo
-from elmokit.engine.config import PRESETS
-from elmokit.network.char_cnn import BLOCK, apply_by_row
+from elmokit.engine.architecture import PRESETS
+from elmokit.network.char_cnn import apply_by_row
 from tests.conftest import random_model
 
 SIZES = [1, 7, 16, 35, 56, 63, 64, 65, 100, 130]
@@ -37,13 +37,6 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(function: Callable[[Tens
         for first in range(0, len(inputs), n_rows):
             rows = inputs[first : first + n_rows]
             assert torch.equal(apply_by_row(function, rows), together[first : first + n_rows])
-
-
-def test_with_a_gradient_the_function_is_applied_as_it_is() -> None:
-    inputs = torch.randn(5, BLOCK + 1, requires_grad=True)
-    assert torch.equal(apply_by_row(torch.sigmoid, inputs), torch.sigmoid(inputs))
-    apply_by_row(torch.sigmoid, inputs).sum().backward()
-    assert inputs.grad is not None
 
 
 def test_vectors_of_a_model_with_odd_sizes_do_not_depend_on_the_batch() -> None:

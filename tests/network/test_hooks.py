@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, WordFeaturesConfig
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax
 
 CNN = CharCNNConfig(((1, 4), (2, 8)), char_dim=3, n_highway=1, max_chars=6, n_chars=20)
 CONFIGS = {
@@ -84,36 +83,6 @@ def test_a_hook_of_every_module_is_called_and_changes_the_result(name: str) -> N
         assert torch.equal(call(), before)
 
 
-class Doubled(nn.Embedding):
-    def forward(self, ids: Tensor) -> Tensor:
-        return 2 * super().forward(ids)
-
-
-def _double_table(table: nn.Embedding) -> nn.Embedding:
-    new = Doubled(table.num_embeddings, table.embedding_dim)
-    new.load_state_dict(table.state_dict())
-    return new
-
-
-@pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("characters", "char_embedding"),
-        ("words", "embedding"),
-        ("both", "word_embedding"),
-        ("both", "chars.char_embedding"),
-    ],
-)
-def test_a_replaced_table_is_used(name: str, path: str) -> None:
-    call, expected = Call(name), Call(name)
-    call()
-    expected.bilm.token_layer.get_submodule(path).weight.mul_(2)  # type: ignore[operator, union-attr]
-    parent, _, child = path.rpartition(".")
-    owner = call.bilm.token_layer.get_submodule(parent)
-    setattr(owner, child, _double_table(owner.get_submodule(child)))  # type: ignore[arg-type]
-    torch.testing.assert_close(call(), expected(), rtol=1e-5, atol=1e-6)
-
-
 SETTINGS: dict[str, Callable[[nn.Module], object]] = {
     "token_layer.char_embedding": lambda table: setattr(table, "max_norm", 0.5),
     "token_layer.convolutions.1": lambda layer: setattr(layer, "stride", (2,)),
@@ -147,29 +116,3 @@ def test_a_direction_that_was_replaced_is_used() -> None:
         found, _ = call.bilm.run_direction(direction, vectors, states.of_direction(direction))
         wanted, _ = expected.bilm.run_direction(direction, vectors, states.of_direction(direction))
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_the_inner_layer_of_a_softmax_may_be_edited_and_replaced() -> None:
-    softmax = FullSoftmax(9, 4, inner_dim=6)
-    torch.manual_seed(0)
-    for weight in softmax.parameters():
-        weight.uniform_(-1, 1)
-    hidden, words = torch.randn(5, 4), torch.randint(9, (5,))
-
-    def nats() -> Tensor:
-        found = softmax.nats(hidden, words)
-        scores = softmax.scores(hidden)
-        torch.testing.assert_close(found, nn.functional.cross_entropy(scores, words, reduction="none"))
-        return found
-
-    before = nats()
-    assert softmax.inner is not None
-    softmax.inner.reduce.weight.data[:, -1] += 1
-    edited = nats()
-    assert not torch.allclose(edited, before)
-    calls: list[str] = []
-    softmax.inner.expand.register_forward_hook(lambda *_: calls.append(""))
-    torch.testing.assert_close(nats(), edited)
-    assert len(calls) > 1
-    softmax.inner.expand = nn.Sequential(softmax.inner.expand, nn.ReLU())  # type: ignore[assignment]
-    torch.testing.assert_close(nats(), edited)

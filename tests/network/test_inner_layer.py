@@ -12,17 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit import LanguageModel, save_model
-from elmokit.engine.config import PRESETS
 from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, WordSoftmax
-from elmokit.network.bilm import BiLM
-from elmokit.network.sampled_softmax import Sample, sampled_softmax_loss
-from elmokit.network.soft_targets import soft_target_loss
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
-from elmokit.training.config import TrainingConfig
-from elmokit.training.distributed import World
-from elmokit.training.losses import WindowLosses
-from elmokit.training.muon import Muon
-from elmokit.training.state import config_optimizer
+from elmokit.network.softmax_losses import Sample, sampled_softmax_loss, soft_target_loss
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, WordSoftmaxModule, build_softmax
 from tests.conftest import WORDS, random_model
 
 N_WORDS, DIM, INNER_DIM = 40, 6, 9
@@ -140,20 +132,6 @@ def test_a_new_inner_layer_changes_nothing() -> None:
     assert softmax.inner is not None
     (gradient,) = torch.autograd.grad(softmax(hidden, words), softmax.inner.reduce.weight)
     assert gradient.abs().min() > 0, "it learns from the first step on"
-
-
-def test_muon_trains_its_matrices_and_adam_its_biases() -> None:
-    bilm = BiLM(PRESETS["tiny"])
-    bilm.reset_parameters(seed=0)
-    softmax = FullSoftmax(N_WORDS, PRESETS["tiny"].projection_dim, INNER_DIM)
-    optimizer = config_optimizer(TrainingConfig(model=PRESETS["tiny"]), WindowLosses(bilm, softmax, 0), World())
-    assert isinstance(optimizer, Muon)
-    adam, matrices = ({id(value) for value in group["params"]} for group in optimizer.param_groups)
-    assert softmax.inner is not None
-    for layer in (softmax.inner.expand, softmax.inner.reduce):
-        assert id(layer.weight) in matrices
-        assert id(layer.bias) in adam
-    assert id(softmax.weight) in adam
 
 
 @pytest.mark.parametrize("storage", ["float32", "int8"])

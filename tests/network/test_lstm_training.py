@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from elmokit.network.lstm import LSTMStack, LSTMState, ProjectedLSTM
-from elmokit.network.recurrence import reorder, reversed_positions
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_training import reorder, reversed_positions
 from tests.helpers import rounding
 from tests.helpers.rounding import Rounded, assert_rounded
 

@@ -14,6 +14,7 @@ from elmokit import Elmo, ElmoModule
 from elmokit.lm.perplexity import perplexity
 from elmokit.network.backends import ParameterCache
 from tests.conftest import random_model
+from tests.helpers.instruction_sets import machine_library
 
 SENTENCES = [["the", "cat", "sat", "."], ["the", "dog", "ran", "on", "the", "mat"]] * 3
 OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], Optimizer]] = {
@@ -64,9 +65,8 @@ EDITS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("backend", ["", "reference"])
-def test_a_value_is_derived_again_after_any_write(edit: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+def test_a_value_is_derived_again_after_any_write(edit: str) -> None:
+    machine_library()
     cache: ParameterCache[object] = ParameterCache()
     generator = torch.Generator().manual_seed(0)
     for shape in ((2, 1), (5,), (7, 9), (33, 64), (64, 1030)):
@@ -92,9 +92,8 @@ def test_a_value_is_derived_again_for_other_tensors() -> None:
     assert len({id(value) for value in values}) == len(values)
 
 
-@pytest.mark.parametrize("backend", ["", "reference"])
-def test_of_a_table_the_rows_that_are_used_count(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+def test_of_a_table_the_rows_that_are_used_count() -> None:
+    machine_library()
     cache: ParameterCache[object] = ParameterCache()
     table = torch.randn(9, 70)
 
@@ -104,7 +103,7 @@ def test_of_a_table_the_rows_that_are_used_count(backend: str, monkeypatch: pyte
     before = value(0, 3)
     assert value(8, 3, 3) is before
     table.data[8, 69] += 1
-    assert (value(0, 3) is before) == (backend == "")
+    assert value(0, 3) is before
     after = value(3, 8)
     assert after is not before
     assert value(8) is after

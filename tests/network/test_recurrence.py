@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.network.recurrence import StepFunctions, run_recurrence
+from elmokit.network.lstm_training import StepFunctions, run_recurrence
 from elmokit.tasks.nn.gated_lstm import COUPLED_STEP, HIGHWAY_STEP
 
 N_STEPS, N_ROWS, INPUT_DIM, HIDDEN_DIM = 5, 3, 7, 4

@@ -8,31 +8,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elmokit.network.sampled_softmax import Sample, draw_sample, log_expected_count, sampled_softmax_loss
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_losses import Sample, draw_sample, log_expected_count, sampled_softmax_loss
+from elmokit.network.softmax_module import FullSoftmax
 
 
 def law(word: int, n_words: int) -> float:
     return math.log((word + 2) / (word + 1)) / math.log(n_words + 1)
-
-
-@pytest.mark.slow
-def test_the_distribution_is_log_uniform() -> None:
-    generator = torch.Generator().manual_seed(0)
-    n_words, n_times = 50, 20_000
-    first = torch.tensor([draw_sample(1, n_words, generator).word_ids[0] for _ in range(n_times)])
-    counts = torch.bincount(first, minlength=n_words) / n_times
-    for word in (0, 1, 2, 10, 49):
-        wanted = law(word, n_words)
-        assert counts[word] == pytest.approx(wanted, abs=4 * (wanted / n_times) ** 0.5)
-
-
-@pytest.mark.parametrize(("n_samples", "n_words"), [(1, 1), (5, 5), (40, 50), (200, 10_000)])
-def test_samples_are_distinct_words_of_the_vocabulary(n_samples: int, n_words: int) -> None:
-    sample = draw_sample(n_samples, n_words, torch.Generator().manual_seed(1))
-    assert len(set(sample.word_ids.tolist())) == n_samples <= sample.n_draws
-    assert int(sample.word_ids.min()) >= 0
-    assert int(sample.word_ids.max()) < n_words
 
 
 def test_the_draws_end_with_the_one_that_gave_the_last_word() -> None:
@@ -85,15 +66,3 @@ def test_the_loss_is_cross_entropy_of_the_right_word_among_the_sampled_ones() ->
     theirs = torch.autograd.grad(total / 5, wanted)
     for mine, reference in zip(torch.autograd.grad(ours, wanted), theirs, strict=True):
         torch.testing.assert_close(mine, reference, atol=1e-12, rtol=0)
-
-
-def test_with_all_words_sampled_often_it_nears_the_full_softmax() -> None:
-    torch.manual_seed(0)
-    softmax = FullSoftmax(12, 6)
-    softmax.reset_parameters()
-    hidden, words = torch.randn(30, 6), torch.randint(12, (30,))
-    sample = draw_sample(12, 12)
-    # Every word is expected once, so the correction vanishes where many draws were needed.
-    assert float(
-        sampled_softmax_loss(softmax, hidden, words, Sample(sample.word_ids, 10_000)).detach()
-    ) == pytest.approx(float(softmax(hidden, words).detach()), abs=1e-4)

@@ -8,11 +8,6 @@ from elmokit.engine.layer_selection import FixedMix
 from elmokit.network.scalar_mix import ScalarMix
 
 
-def test_scalar_mix_starts_as_the_plain_mean() -> None:
-    layers = torch.randn(3, 2, 4, 5)
-    torch.testing.assert_close(ScalarMix(3)(layers), layers.mean(dim=0))
-
-
 def test_scalar_mix_is_gamma_times_the_softmax_weighted_sum() -> None:
     mix = ScalarMix(3)
     with torch.no_grad():

@@ -16,10 +16,10 @@ from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE
 from elmokit.network import backends
 from elmokit.network.char_cnn import CharCNN, Highway
-from elmokit.network.lstm import LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
 from elmokit.network.native_training import softmax_loss, window_backward, window_forward
-from elmokit.network.sampled_softmax import draw_sample, sampled_softmax_loss
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_losses import draw_sample, sampled_softmax_loss
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tile_layers import TileLinear, dropout
 from tests.helpers.instruction_sets import build
 

@@ -23,13 +23,15 @@ from elmokit.config import (
     to_dict,
     token_index,
 )
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, SettingError
 
+WORD_INPUT = BiLMConfig(char_cnn=None, n_words=7, projection_dim=3, hidden_dim=5, cell_clip=None)
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_config_survives_json(name: str) -> None:
-    assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(PRESETS[name]))), "here") == PRESETS[name]
+
+@pytest.mark.parametrize("config", [*PRESETS.values(), WORD_INPUT])
+def test_config_survives_json(config: BiLMConfig) -> None:
+    assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(config))), "here") == config
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "{", "[]", '{"a": "\\ud800"}', '{"\\udfff": 1}', "\xff"])
@@ -48,11 +50,6 @@ def test_toml_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
             read_toml(tmp_path / "file.toml")
     with pytest.raises(ConfigError, match=r"gone\.toml"):
         read_toml(tmp_path / "gone.toml")
-
-
-def test_a_word_input_config_survives_json() -> None:
-    config = BiLMConfig(char_cnn=None, n_words=7, projection_dim=3, hidden_dim=5, cell_clip=None)
-    assert from_dict(BiLMConfig, json.loads(json.dumps(to_dict(config))), "here") == config
 
 
 @pytest.mark.parametrize(

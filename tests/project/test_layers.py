@@ -1,9 +1,12 @@
-"""The layers of the package: an import points to a lower layer or stays in its folder."""
+"""The structure of the package: layers, one name for one thing, and folders that do not grow unseen."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -31,6 +34,30 @@ ROWS = [
     {"__init__", "__main__"},
 ]
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
+LINES = {
+    "elmokit": 600,
+    "elmokit/cli": 2950,
+    "elmokit/compat": 3900,
+    "elmokit/embedding": 3300,
+    "elmokit/engine": 2600,
+    "elmokit/evaluation": 2850,
+    "elmokit/formats": 4450,
+    "elmokit/integrations": 2450,
+    "elmokit/lm": 1200,
+    "elmokit/network": 3550,
+    "elmokit/serve": 1700,
+    "elmokit/storage": 1950,
+    "elmokit/tasks": 9900,
+    "elmokit/text": 1950,
+    "elmokit/training": 3800,
+    "tests": 41700,
+}
+"""How many lines of Python a folder may have, ``tests`` as a whole."""
+COMPATIBLE = ("compat", "integrations")
+"""Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``, and those in
+integrations follow the library, such as ``ElmoConfig`` for a config of transformers."""
+TWICE = {"bilm.py"}  # the old API has this name
+"""Names that several files of the package share."""
 
 
 def layer_member(module: str) -> str:
@@ -87,12 +114,49 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     list(TopologicalSorter(graph).static_order())  # a circle is an error that names its modules
 
 
-def test_no_import_is_relative() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        for node in imports_in(path):
-            assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}:{node.lineno}"
-
-
 def test_subpackage_init_files_are_empty() -> None:
     for path in PACKAGE.glob("*/__init__.py"):
         assert not path.read_text(encoding="utf-8").strip(), path
+
+
+def test_no_folder_has_more_lines_than_its_budget() -> None:
+    lines = Counter[str]()
+    for top in ("elmokit", "tests"):
+        for path in (PACKAGE.parent / top).rglob("*.py"):
+            inside = path.relative_to(PACKAGE.parent).parts
+            folder = "/".join(inside[:2]) if top == "elmokit" and len(inside) > 2 else top
+            lines[folder] += path.read_text(encoding="utf-8").count("\n")
+    larger = {folder: n for folder, n in lines.items() if n > LINES[folder]}
+    assert not larger, f"A folder that must grow says what it gave up; the budgets are in LINES. Too large: {larger}"
+
+
+def test_a_name_of_a_file_says_where_one_is() -> None:
+    names = Counter(path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert {name for name, n in names.items() if n > 1} <= TWICE
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in COMPATIBLE
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not {name for name, n in names.items() if n > 1}
+
+
+def test_few_files_run_until_a_first_vector_and_neither_pytorch_nor_the_readers_of_formats() -> None:
+    code = """
+import sys
+import elmokit
+from elmokit import Elmo
+assert "elmokit.formats.open" not in sys.modules
+Elmo.from_pretrained().embed([["Hello", "world"]])
+assert not {"torch", "h5py"} & sys.modules.keys()
+print(*[module.__file__ for name, module in sys.modules.items() if name.startswith("elmokit")], sep="\\n")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    sizes = [len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ran.stdout.splitlines()]
+    assert sum(size > 0 for size in sizes) <= 35  # without the empty files of subpackages
+    assert sum(sizes) <= 6000

@@ -56,15 +56,6 @@ def test_stored_outputs_are_those_of_one_whole_run(path: Path) -> None:
     assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_links_of_a_notebook_lead_to_files(path: Path) -> None:
-    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
-    targets = re.findall(r"\]\(([^)#:]+)\)", text)
-    assert targets
-    for target in targets:
-        assert (FOLDER / target).exists(), target
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # Warnings of Jupyter's own libraries are not errors.

@@ -1,4 +1,4 @@
-"""What is installed and run from elsewhere is pinned: packages by hash, actions by commit."""
+"""What is installed and run from elsewhere is declared and pinned: packages, actions, and conda's recipe."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from elmokit.version import __version__
 from tests.helpers.paths import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
-
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+RECIPE = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
 NAME = r"([\w.-]+)(?:\[([\w,-]+)\])?"  # and extras
 
 
@@ -54,16 +54,6 @@ def test_every_action_is_pinned_to_a_commit_with_its_version() -> None:
                 assert pins.setdefault("/".join(name.split("/")[:2]), commit) == commit, f"{path.name}: {action}"
 
 
-@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
-def test_every_package_of_a_lock_has_a_hash(path) -> None:
-    entries = re.split(r"\n(?=\S)", path.read_text(encoding="utf-8"))
-    packages = [entry for entry in entries if not entry.startswith("#")]
-    assert len(packages) > 10
-    for entry in packages:
-        assert re.match(rf"{NAME}==\S+", entry), entry
-        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
-
-
 @pytest.mark.parametrize(("lock", "extra"), [("core.txt", None), ("dev.txt", "dev"), ("docs.txt", "docs")])
 def test_locks_have_what_is_declared(lock: str, extra: str | None) -> None:
     versions = locked(lock)
@@ -78,3 +68,21 @@ def test_locks_have_what_is_declared(lock: str, extra: str | None) -> None:
         assert all(requirement.specifier.contains(version) for version in found), f"{requirement}: run .ci/lock"
     core = locked("core.txt")
     assert {package: versions[package] for package in core} == core
+
+
+def of_recipe(name: str) -> set[str]:
+    """Return a list of conda's recipe, without the indentation."""
+    (items,) = re.findall(rf"^  {name}:\n((?:    - .+\n)+)", RECIPE, re.MULTILINE)
+    return {line.removeprefix("    - ") for line in items.splitlines()}
+
+
+def test_the_recipe_of_conda_has_the_version_and_dependencies_of_the_package() -> None:
+    assert f'version: "{__version__}"' in RECIPE
+    dependencies = {re.sub(r"(?=>=)", " ", one) for one in PROJECT["dependencies"]}
+    assert of_recipe("run") == {f"python {PROJECT['requires-python']}", *dependencies}
+    assert "hatchling >=1.24" in of_recipe("host")
+    assert PYPROJECT["build-system"]["requires"] == ["hatchling>=1.24"]
+    (torch,) = PROJECT["optional-dependencies"]["torch"]
+    assert of_recipe("run_constraints") == {torch.replace("torch>=", "pytorch >=")}
+    (entry_point,) = (f"{name} = {target}" for name, target in PROJECT["scripts"].items())
+    assert f"- {entry_point}\n" in RECIPE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from elmokit import Elmo, train
 from elmokit.cli.main import elmokit
-from tests.helpers.paths import ROOT
+from elmokit.tasks.allennlp.task_archive import open_task_archive
+from tests.conftest import random_model
+from tests.helpers.paths import DATA, ROOT
 
 PACKAGE = ROOT / "elmokit"
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -39,15 +42,19 @@ def check_walk(heading: str, run: Callable[[], object]) -> None:
 
     def note(frame: object, event: str, _: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]
+        if event != "call" or not ahead or code.co_qualname != ahead[-1][0]:
+            return
         path = Path(code.co_filename)
-        if event == "call" and ahead and (code.co_qualname, path.name) == (ahead[-1][0], Path(ahead[-1][1]).name):
+        if path.name == Path(ahead[-1][1]).name:
             assert path == PACKAGE / ahead[-1][1]
             ahead.pop()
 
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         run()
     finally:
+        threading.setprofile(None)
         sys.setprofile(None)
     assert not ahead, f"{heading}: after {in_python[: -len(ahead)]}, the call does not run {ahead[-1]}"
 
@@ -64,7 +71,13 @@ def test_a_flag_reaches_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     check_walk("A flag reaches the code", lambda: elmokit.main(arguments, prog_name="elmokit", standalone_mode=False))
 
 
+def test_a_state_is_carried_from_batch_to_batch() -> None:
+    elmo = Elmo.from_pretrained("en-mini")
+    check_walk("A state is carried from batch to batch", lambda: elmo.embed_batch(SENTENCES, elmo.zero_state(2)))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered_curves")
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the cat sat .\na dog ran .\n" * 20)
@@ -72,3 +85,28 @@ def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     call = partial(train, "text.txt", held_out="text.txt", out="run", report=lambda _: None, **sizes)
     call(tokens=16)
     check_walk("A training is resumed", lambda: call(tokens=32))
+
+
+@pytest.mark.slow
+def test_a_request_is_answered(tmp_path: Path) -> None:
+    for module in ("fastapi", "granian", "prometheus_client"):
+        pytest.importorskip(module)
+    from elmokit.serve.app import create_app
+    from elmokit.serve.serve_config import ServeConfig
+    from elmokit.serve.served_model import ServedModel
+    from tests.helpers.http_client import asking
+
+    config = ServeConfig(batch_wait_ms=0.0)
+    model = ServedModel(Elmo(random_model()), config, tmp_path)
+
+    def ask() -> None:
+        with asking(create_app(model, config)) as client:
+            assert client.post("/v1/embeddings", {"input": "the cat sat ."}).status == 200
+
+    check_walk("A request is answered", ask)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*the archive does not hold the options file")
+def test_an_allennlp_archive_opens() -> None:
+    check_walk("An AllenNLP archive opens", partial(open_task_archive, DATA / "allennlp-tasks" / "ner.tar.gz"))

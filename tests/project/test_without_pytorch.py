@@ -1,79 +1,201 @@
-"""What works where PyTorch is not installed: nearly all that does not learn, with the same results."""
+"""What works where PyTorch is not installed: nearly all that does not learn, with the same results.
+
+Run as a program, this file does all of it in a process that finds no PyTorch, and prints what failed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import shlex
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from elmokit import Elmo, LanguageModel, open_model
-from tests.helpers import without_pytorch
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model
+from elmokit.errors import MissingExtraError
 from tests.helpers.paths import ROOT
-from tests.helpers.without_pytorch import SENTENCES, WORK
+
+SENTENCES = [["The", "bank", "raised", "its", "rate", "."], [], ["They", "sat", "on", "the", "bank", "."], ["Zürich"]]
+TEXT = "The cat sat on the mat .\nThe bank raised its rate .\n\nThey sat on the bank .\nA dog ran .\n"
+HIDE = """
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name.split(".")[0] == "torch" else find(name, *more)
+"""
+"""After this code, PyTorch cannot be found, as if it were not installed."""
+COMMANDS = (
+    "embed text.txt out.hdf5 --threads 1",
+    "embed text.txt out.npz --dtype float16 --top --precision int8",
+    "embed text.txt stateful.hdf5 --start stateful --batch-size 2 --average",
+    "embed text.txt pooled.parquet --pool whitened",
+    "surprisal text.txt --out surprisal.tsv",
+    "evaluate perplexity text.txt --as-bilm-tf 2 --json",
+    "evaluate minimal-pairs pairs.jsonl --tokenizer spaces",
+    "evaluate similarity scores.txt --tokenizer spaces",
+    "evaluate wsd train.data.xml test.data.xml",
+    "neighbors index text.txt index",
+    "neighbors find index bank 'The bank is old .'",
+    "info",
+    "convert en-mini copy --storage float16 --precision int8 --whiten text.txt",
+)
+REFUSED = {
+    "train text.txt --vocabulary vocab.txt --run run": "elmokit train",
+    "embed text.txt gpu.hdf5 --device cuda": "The device 'cuda'",
+    "evaluate pos tagged.conllu tagged.conllu": "The part-of-speech probe",
+}
+"""Commands, and what their errors say that PyTorch is needed for."""
 
 
-class Finished:
-    """A run of all the work in a process where importing PyTorch fails."""
+def vectors() -> None:
+    elmo = Elmo.from_pretrained()
+    np.savez("vectors.npz", *elmo.embed(SENTENCES))
+    np.save("float32.npy", Elmo.from_pretrained(precision="float32").embed(SENTENCES[:1])[0])
+    assert SentenceEmbedder(elmo).fit(SENTENCES * 20, n_components=2).embed(SENTENCES).shape == (4, 2)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        ran = subprocess.run(
-            [sys.executable, "-m", without_pytorch.__name__],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-        self.failures: dict[str, str | None] = json.loads(ran.stdout)
+
+def predictions() -> None:
+    lm = LanguageModel.from_pretrained(precision="float32")
+    np.savez("surprisal.npz", *(found.nats for found in lm.surprisal(SENTENCES)))
+    Path("substitutes.json").write_text(json.dumps(lm.substitutes(SENTENCES[0], 1, n=5)))
+
+
+def write_inputs() -> None:
+    from tests.helpers.sense_files import TEST, TRAIN, write_set
+
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
+    pair = {"sentence_good": "The cat sleeps.", "sentence_bad": "The cat sleep.", "UID": "a", "linguistics_term": "b"}
+    Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    Path("scores.txt").write_text("cat dog 3\nbank mat 1\nrate bank 2\n")
+    Path("tagged.conllu").write_text("1\tcat\t_\tNOUN\t_\t_\t_\t_\t_\t_\n\n")
+    write_set(Path.cwd(), "train", TRAIN)
+    write_set(Path.cwd(), "test", TEST)
+
+
+def command(line: str) -> None:
+    """Run ``elmokit`` in this process."""
+    from elmokit.cli.main import elmokit
+
+    elmokit.main(shlex.split(line), standalone_mode=False)
+
+
+def refused(line: str) -> None:
+    """Run ``elmokit`` as the shell does, and check its error."""
+    from elmokit.cli.main import main
+
+    sys.argv = ["elmokit", *shlex.split(line)]
+    with contextlib.redirect_stderr(io.StringIO()) as printed, pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, printed.getvalue()) == (2, f"elmokit: {MissingExtraError(REFUSED[line], 'torch')}\n")
+
+
+def serve() -> None:
+    from tests.helpers.server_process import serving
+
+    Path("copy").rename("tiny")
+    with serving(Path("tiny"), before=HIDE) as server:
+        answer = server.post("/v1/embeddings", {"input": ["The cat sat ."], "model": "tiny"}).json()
+        assert answer["data"][0]["embedding"]
+        server.stop()
+
+
+def layers_in_spacy() -> None:
+    import spacy
+
+    from elmokit.integrations.spacy import make_elmo_layers
+
+    nlp = spacy.blank("en")
+    component = make_elmo_layers(nlp, "elmo_layers", None, "warm")
+    assert component(nlp("The cat sat."))._.elmo_layers.shape == (3, 4, 384)
+
+
+def names_of_the_package() -> None:
+    import elmokit
+
+    for name in ("train", "ElmoModule", "BiLM"):
+        with pytest.raises(MissingExtraError) as error:
+            getattr(elmokit, name)
+        assert str(error.value) == str(MissingExtraError(f"elmokit.{name}", "torch"))
+
+
+WORK: dict[str, Callable[[], object]] = {
+    "vectors": vectors,
+    "predictions": predictions,
+    **{f"elmokit {line}": partial(command, line) for line in COMMANDS},
+    "elmokit serve": serve,
+    "layers in spaCy": layers_in_spacy,
+    "names of the package": names_of_the_package,
+    **{f"elmokit {line}": partial(refused, line) for line in REFUSED},
+}
+"""It is done in this order: later pieces use what earlier ones wrote."""
+
+
+def main() -> None:
+    """Do all the work, and print a JSON object: for each piece, the traceback of its error, or null."""
+    exec(HIDE, {})
+    failures: dict[str, str | None] = {}
+    printed = os.dup(1)
+    os.dup2(2, 1)  # what the commands print is not part of the result
+    write_inputs()
+    for name, function in WORK.items():
+        try:
+            function()
+        except ModuleNotFoundError as error:
+            # Other libraries are optional, too.
+            failures[name] = traceback.format_exc() if error.name == "torch" else f"missing {error.name}"
+        except BaseException:
+            failures[name] = traceback.format_exc()
+        else:
+            failures[name] = None
+    os.write(printed, json.dumps(failures).encode())
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    return Finished(tmp_path_factory.mktemp("work"))
+def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    folder = tmp_path_factory.mktemp("work")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-m", __name__]
+    ran = subprocess.run(program, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+    found: dict[str, str | None] = json.loads(ran.stdout)
+    return found | {"folder": str(folder)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
-def test_it_works_without_pytorch(finished: Finished, name: str) -> None:
-    failure = finished.failures[name]
+def test_it_works_without_pytorch(failures: dict[str, str | None], name: str) -> None:
+    failure = failures[name]
     if failure is not None and failure.startswith("missing "):
         pytest.skip(failure)
     assert failure is None, failure
 
 
 @pytest.mark.slow
-def test_vectors_are_the_same_bits_as_those_of_the_pytorch_module(finished: Finished) -> None:
-    model = open_model()
+def test_vectors_and_predictions_are_those_of_the_pytorch_modules(failures: dict[str, str | None]) -> None:
+    folder, model = Path(str(failures["folder"])), open_model()
     assert model.bilm.config == model.config  # from here on, the module owns the weights
-    with np.load(finished.folder / "vectors.npz") as archive:
+    with np.load(folder / "vectors.npz") as archive:
         for name, expected in zip(archive, Elmo(model).embed(SENTENCES), strict=True):
             np.testing.assert_array_equal(archive[name], expected)
     model.precision = "float32"
-    np.testing.assert_array_equal(np.load(finished.folder / "float32.npy"), Elmo(model).embed(SENTENCES[:1])[0])
-
-
-@pytest.mark.slow
-def test_predictions_are_those_of_the_pytorch_modules(finished: Finished) -> None:
-    model = open_model()
-    assert model.softmax_module is not None  # from here on, the modules own the weights
-    model.precision = "float32"
+    np.testing.assert_array_equal(np.load(folder / "float32.npy"), Elmo(model).embed(SENTENCES[:1])[0])
+    assert model.softmax_module is not None
     lm = LanguageModel(model)
-    with np.load(finished.folder / "surprisal.npz") as archive:
-        for name, expected in zip(archive, lm.surprisal(SENTENCES), strict=True):
-            np.testing.assert_allclose(archive[name], expected.nats, atol=1e-6)
-    found = json.loads((finished.folder / "substitutes.json").read_text())
-    for (word, *numbers), expected in zip(found, lm.substitutes(SENTENCES[0], 1, n=5), strict=True):
-        assert word == expected.word
-        np.testing.assert_allclose(numbers, expected[1:], rtol=1e-5)
+    with np.load(folder / "surprisal.npz") as archive:
+        for name, expected_nats in zip(archive, lm.surprisal(SENTENCES), strict=True):
+            np.testing.assert_allclose(archive[name], expected_nats.nats, atol=1e-6)
+    found = json.loads((folder / "substitutes.json").read_text())
+    for (word, *numbers), substitute in zip(found, lm.substitutes(SENTENCES[0], 1, n=5), strict=True):
+        assert word == substitute.word
+        np.testing.assert_allclose(numbers, substitute[1:], rtol=1e-5)
 
 
-def test_importing_the_package_and_embedding_load_no_pytorch() -> None:
-    code = "import sys, elmokit\nelmokit.Elmo.from_pretrained().embed([['a']])\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, open_model, save_model
-from elmokit.engine.layer_alignment import LayerAlignment
+from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.formats.model import PretrainedBiLM
 from recipes import align
 

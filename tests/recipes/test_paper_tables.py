@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from elmokit.formats.save import save_model
-from elmokit.tasks.config import MixConfig
-from elmokit.tasks.table import TASKS
+from elmokit.tasks.task_config import MixConfig
+from elmokit.tasks.task_table import TASKS
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.task_examples import tiny, write_config

@@ -25,7 +25,6 @@ from tests.sanitize.buffers import Buffers, at, check_written
 
 Array = NDArray[Any]
 INT64 = np.int64
-BIG = 1 << 62
 
 
 class CountedLibrary:
@@ -121,9 +120,6 @@ def matrix(it: Scenario) -> None:
     library, handle = it.library, ctypes.c_void_p()
     n_outputs, n_inputs = it.size(130), it.size(130)
     weight = it.buffers.of(it.weights(n_outputs, n_inputs))
-    for wrong in ((0, n_inputs), (n_outputs, 0), (-1, n_inputs), (BIG, n_inputs), (n_outputs, BIG)):
-        it.fails("BAD_SIZES", library.open_matrix(0, *wrong, at(weight), None, ctypes.byref(handle)))
-        assert not handle.value
     bias = it.random.choice([None, at(it.buffers.of(it.weights(n_outputs)))])
     assert not library.open_matrix(it.precision(), n_outputs, n_inputs, at(weight), bias, ctypes.byref(handle))
     for _ in range(2):
@@ -178,27 +174,12 @@ def tokens(it: Scenario) -> None:
         sizes["projection_bias"] = at(it.buffers.of(it.weights(sizes["output_dim"])))
     given = library.structs["token_weights"](**sizes)
     handle = ctypes.c_void_p()
-    for wrong in (
-        {"output_dim": 0},
-        {"n_words": 0, "n_characters": 0},
-        {"output_dim": n_inputs + 1, "projection": None},
-        {"n_words": -1, "word_dim": 2},
-        {"n_words": BIG, "word_dim": BIG},
-        {"n_characters": BIG, "character_dim": BIG, "n_convolutions": 1},
-        {"n_characters": 1, "character_dim": 1, "n_convolutions": -1},
-        {"n_characters": 1, "character_dim": 1, "n_convolutions": 1, "n_highways": -1},
-    ):
-        refused = library.structs["token_weights"](**{**sizes, **wrong})
-        it.fails("BAD_SIZES", library.open_tokens(ctypes.byref(refused), 0, ctypes.byref(handle)))
     assert not library.open_tokens(ctypes.byref(given), it.precision(), ctypes.byref(handle))
     n_ids = int(has_words) + n_columns
     for highway in random.sample(range(sizes.get("n_highways", 0)), sizes.get("n_highways", 0)):
-        it.fails("BAD_LAYER", library.token_vectors(handle, 1, 0, n_ids, None, None))
         shapes = [(n_features, n_features), (n_features,)] * 2
         parts = [at(it.buffers.of(it.weights(*shape))) for shape in shapes]
         assert not library.pack_highway(handle, highway, *parts)
-        it.fails("BAD_LAYER", library.pack_highway(handle, highway, *parts))
-    it.fails("BAD_LAYER", library.pack_highway(handle, random.choice([-1, 2, BIG]), None, None, None, None))
     assert library.tokens_bytes(handle) > 0
 
     def random_ids(n_tokens: int) -> Array:
@@ -223,8 +204,6 @@ def tokens(it: Scenario) -> None:
     vectors = it.buffers.output(5, sizes["output_dim"])
     wrong_ids = it.buffers.of(wrong_ids, INT64)
     it.fails("BAD_IDS", library.token_vectors(handle, 2, 5, n_ids, at(wrong_ids), at(vectors)))
-    for n_wrong in (-1, 0, n_ids + 1 if not has_characters else max(widths) - 1 + int(has_words)):
-        it.fails("BAD_SIZES", library.token_vectors(handle, 2, 0, n_wrong, at(wrong_ids), at(vectors)))
     library.close_tokens(handle)
     library.close_tokens(None)
 
@@ -250,11 +229,6 @@ def lstm(it: Scenario) -> None:
         adds_inputs=random.randrange(2),
     )
     handle = ctypes.c_void_p()
-    for field in ("n_directions", "n_layers", "dim", "hidden_dim"):
-        for value in (0, -1, BIG, 2**63 - 1):
-            wrong = type(sizes).from_buffer_copy(sizes)
-            setattr(wrong, field, value)
-            it.fails("BAD_SIZES", library.open_lstm(ctypes.byref(wrong), 0, ctypes.byref(handle)))
     assert not library.open_lstm(ctypes.byref(sizes), it.precision(), ctypes.byref(handle))
     places = [(direction, layer) for direction in range(n_directions) for layer in range(n_layers)]
     random.shuffle(places)
@@ -262,20 +236,8 @@ def lstm(it: Scenario) -> None:
         weight = at(it.buffers.of(it.weights(4 * hidden, 2 * dim)))
         bias = at(it.buffers.of(it.weights(4 * hidden)))
         projection = at(it.buffers.of(it.weights(dim, hidden))) if has_projection else None
-        if hidden != dim:
-            it.fails("BAD_SIZES", library.pack_layer(handle, direction, layer, weight, bias, None))
         assert not library.pack_layer(handle, direction, layer, weight, bias, projection)
-        it.fails("BAD_LAYER", library.pack_layer(handle, direction, layer, weight, bias, projection))
-    for wrong_place in ((-1, 0), (n_directions, 0), (0, -1), (0, n_layers), (BIG, BIG)):
-        it.fails("BAD_LAYER", library.pack_layer(handle, *wrong_place, None, None, None))
     assert library.lstm_bytes(handle) > 0
-    # A sentence of less than no words.
-    wrong_rows = np.zeros(2, np.dtype(library.structs["row"]))
-    wrong_rows["length"] = 0, random.choice([-1, -(2**63)])
-    wrong_batch = library.structs["batch"](
-        n_rows=2, rows=at(it.buffers.of(wrong_rows, wrong_rows.dtype)), last_direction=1
-    )
-    it.fails("BAD_SIZES", library.layers(handle, 2, ctypes.byref(wrong_batch)))
     for n_rows in (0, it.size(3), it.size(20)):
         compute = _batch(it, handle, (n_directions, n_layers, dim, hidden), n_rows, 4 if kind < 0.06 else 12)
         it.same_bits(compute)
@@ -366,10 +328,6 @@ def scoring(it: Scenario) -> None:
         return (result,)
 
     it.same_bits(compute)
-    if n_rows:
-        for wrong in ((0, n_words), (dim, 0), (-1, n_words)):
-            arguments = (at(rows), wrong[0], at(weight), at(bias), wrong[1], None)
-            it.fails("BAD_SIZES", library.log_sum_exp(2, 0, n_rows, *arguments))
     words, scores = it.ids(n_words, n_rows), it.buffers.output(n_rows, dtype=np.float64)
     library.word_scores(n_rows, at(rows), dim, at(weight), at(bias), at(words), at(scores))
     check_written(scores)

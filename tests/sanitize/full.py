@@ -1,9 +1,8 @@
-"""The C functions under sanitizers, guard pages, valgrind and static analysis: ``make sanitize``, about five minutes.
+"""The C functions under sanitizers, guard pages and valgrind: ``make sanitize``, about five minutes.
 
     make sanitize                            everything that this machine has the tools for
     make sanitize PARTS="address threads"    some parts
     make sanitize SECONDS_EACH=600           random calls for ten minutes in each library
-    python -m tests.sanitize --write         also write the section of results/reliability.md
 
 Each part first finds a fault that was planted (``faults.c``). Random calls (``calls.py``) have seeds, and a failure
 names its scenario and seed: ``child.py`` repeats it.
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import resource
 import shutil
@@ -25,19 +23,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-from elmokit.engine.c_sources import DIRECTORIES, compile_sources, compiler_command, source_files
+from elmokit.engine.c_sources import DIRECTORIES, compile_sources, compiler_command
 from elmokit.engine.instruction_sets import EMULATED, INSTRUCTION_SETS, available_sets
-from elmokit.evaluation.speed import processor_name
 from tests.helpers.paths import ROOT
-from tests.helpers.sections import replace_section
 
 HERE = Path(__file__).parent
-REPORT = ROOT / "results" / "reliability.md"
 ALL_SETS = {**INSTRUCTION_SETS, "emulated": EMULATED}
 CAN_RUN = [*available_sets(), "emulated"]
 
@@ -55,27 +49,6 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "exitcode=66",
 }
-
-ANALYZER_SILENCED = {
-    "shift-count-overflow": "GCC 12 compares the count with the logarithm of a vector's lanes, not with their bits",
-}
-TIDY_SILENCED = {
-    "bugprone-easily-swappable-parameters": "kernels take many sizes and pointers; calls are checked by tests",
-    "bugprone-implicit-widening-of-multiplication-result": "constants and counts of lanes; overflows are UBSan's",
-    "bugprone-multi-level-implicit-pointer-conversion": "malloc and free of arrays of pointers",
-    "bugprone-narrowing-conversions": "sizes of memory from unsigned long, which are far below 2^63",
-    "bugprone-reserved-identifier": "_GNU_SOURCE must have this name",
-    "clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling": "the C library has no memcpy_s",
-}
-
-FALSE_FINDINGS = {
-    ("token_layer.c", "clang-analyzer-optin.portability.UnixAPI"): "clang 14 does not derive n_ids > 0 from "
-    "n_ids - has_words > 0, and takes a negative number of convolutions for possible",
-    ("token_layer.c", "clang-analyzer-core.uninitialized.ArraySubscript"): "the same: the ids are copied before",
-    ("bfloat16_tiles.h", "clang-diagnostic-error"): "clang 14 has no _Float16 for x86; newer ones have",
-    ("bfloat16_tiles.h", "analyzer-use-of-uninitialized-value"): "GCC 12 does not see that a loop sets every lane",
-}
-"""What an analysis finds in one file and is wrong about."""
 
 
 @dataclass
@@ -195,7 +168,7 @@ def _guarded_tests(work: Path, seconds: float) -> Result:
     environment = {"LD_PRELOAD": str(guard)}
     planted(program(work, "faults.c", ("-O1",), with_library=False), "beyond", "freed", environment=environment)
     files = [f"tests/engine/test_{name}.py" for name in ("engine", "network", "threads", "token_layer")]
-    files += [f"tests/network/test_{name}.py" for name in ("lstm_inference", "lstm_training", "char_convolution")]
+    files += [f"tests/network/test_{name}.py" for name in ("lstm_native", "lstm_training", "char_convolution")]
     files += ["tests/network/test_tile_training.py"]
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
     ran = run_here(pytest, environment)
@@ -252,73 +225,12 @@ def _threads(kind: str, faults: tuple[str, ...], work: Path, seconds: float) -> 
     return Result(f"{what}, four threads and the pool, emulated", 4 * 4 * 7 * n_calls, "calls", failures)
 
 
-def analysis() -> Iterator[tuple[str, Step]]:
-    """Let the compilers look for mistakes without running anything."""
-    # Each tool for half of the instruction sets, because it takes as long as everything else otherwise.
-    for name in ("portable", "amx"):
-        yield f"gcc, {name}", partial(_analyzer, name)
-    for name in ("avx2", "emulated"):
-        yield f"clang-tidy, {name}", partial(_tidy, name)
-
-
-def _c_files() -> list[Path]:
-    names = [name for name in source_files() if name.endswith(".c")]
-    folders = [ROOT / "elmokit" / folder for folder in DIRECTORIES]
-    return [folder / name for folder in folders for name in names if (folder / name).exists()]
-
-
-def _errors(printed: str) -> list[str]:
-    """Return the lines of an analysis with an error, without false findings and repetitions."""
-    lines = dict.fromkeys(line for line in printed.splitlines() if ": error: " in line)
-    return [line for line in lines if not any(file in line and check in line for file, check in FALSE_FINDINGS)]
-
-
-def _check_set(name: str) -> None:
-    if ALL_SETS[name].machine not in (None, platform.machine()):
-        raise Skipped(f"the compiler has no {name}")
-
-
-def _analyzer(name: str, work: Path, seconds: float) -> Result:
-    _check_set(name)
-    command = [*compiler_command(), "-fanalyzer", "-O1", "-Wall", "-Wextra", "-Werror", *ALL_SETS[name].flags]
-    command += [f"-Wno-analyzer-{warning}" for warning in ANALYZER_SILENCED]
-    includes = [f"-I{ROOT / 'elmokit' / folder}" for folder in DIRECTORIES]
-    version = subprocess.run([*compiler_command(), "--version"], capture_output=True, text=True, check=True).stdout
-    if "clang" in version:
-        raise Skipped("the compiler is not GCC")
-    failures = []
-    for file in _c_files():
-        ran = run_here([*command, *includes, "-c", "-o", os.devnull, str(file)])
-        failures += _errors(ran.stderr)
-    return Result(f"gcc -fanalyzer, {name}", len(_c_files()), "files", failures, version.splitlines()[0])
-
-
-def _tidy(name: str, work: Path, seconds: float) -> Result:
-    _check_set(name)
-    tools = ["clang-tidy", *(f"clang-tidy-{version}" for version in range(25, 13, -1))]
-    tool = next((tool for tool in tools if shutil.which(tool)), None)
-    if tool is None:
-        raise Skipped("there is no clang-tidy")
-    checks = ",".join(["-*", "bugprone-*", "clang-analyzer-*", *(f"-{check}" for check in TIDY_SILENCED)])
-    includes = [f"-I{ROOT / 'elmokit' / folder}" for folder in DIRECTORIES]
-    options = [*ALL_SETS[name].flags, "-O1", "-std=gnu11", *includes]
-    command = [tool, "--quiet", f"--checks={checks}", "--warnings-as-errors=*", *map(str, _c_files()), "--", *options]
-    ran = run_here(command)
-    failures = _errors(ran.stdout)
-    if ran.returncode and ": error: " not in ran.stdout:
-        failures = [ran.stderr[-2000:]]
-    version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
-    number = re.search(r"version ([\d.]+)", version)
-    return Result(f"clang-tidy, {name}", len(_c_files()), "files", failures, number[0] if number else "")
-
-
 PARTS: dict[str, Callable[[], Iterator[tuple[str, Step]]]] = {
     "address": partial(sanitized, "address"),
     "alignment": partial(sanitized, "alignment"),
     "guarded": guarded,
     "valgrind": valgrind,
     "threads": threads,
-    "analysis": analysis,
 }
 
 
@@ -355,50 +267,13 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def to_markdown(rows: list[Result], seconds: float) -> str:
-    """Return the section of the report."""
-    n_failures = sum(len(row.failures) for row in rows)
-    n_calls = sum(row.n for row in rows if row.unit == "calls")
-    described = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    lines = [
-        f"`make sanitize SECONDS_EACH={seconds:g}`, {date.today()}, commit {commit}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} cores, {processor_name()}. **{n_calls:,} calls of C functions, "
-        f"{n_failures} findings.**",
-        "",
-        "Every function that a header declares is called with random sizes, precisions and thread counts "
-        "(`tests/sanitize/calls.py`). A call fails if a sanitizer, valgrind or a guard page notices something, if a "
-        "number of an output is not written, if an input is written, or if the bits of a result depend on the number "
-        "of threads where the header does not say so. `emulated` has plain C in place of AMX. Each tool first finds a "
-        "planted fault.",
-        "",
-        "| what | attempts | findings | seconds | of a processor | note |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row.what} | {row.n:,} {row.unit} | {len(row.failures)} | {row.seconds:.0f} | {row.processor_seconds:.0f} "
-        f"| {row.note} |"
-        for row in rows
-    ]
-    silenced = [(f"-Wanalyzer-{name}", why) for name, why in ANALYZER_SILENCED.items()]
-    silenced += list(TIDY_SILENCED.items())
-    lines += ["", "Silenced in the static analysis:", "", *(f"- `{name}`: {why}." for name, why in silenced)]
-    lines += [f"- `{check}` in `{file}`: {why}." for (file, check), why in FALSE_FINDINGS.items()]
-    not_run = sorted(INSTRUCTION_SETS.keys() - set(CAN_RUN))
-    lines += ["", f"Not run, because the processor lacks the instructions: {', '.join(not_run)}."]
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Run the sanitizers and print what they found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to call each library at random")
-    parser.add_argument("--write", action="store_true", help=f"write the section of {REPORT.name}")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys():
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     rows = run(arguments.parts or list(PARTS), arguments.seconds)
-    if arguments.write:
-        replace_section(REPORT, "Sanitizers", to_markdown(rows, arguments.seconds))
     sys.exit(any(row.failures for row in rows))

@@ -30,7 +30,7 @@ def test_every_declared_function_is_called() -> None:
 @pytest.mark.parametrize("name", one_per_set())
 def test_no_function_touches_the_pages_around_its_buffers(name: str) -> None:
     library = CountedLibrary(build(name))
-    for seed in range(8):
+    for seed in range(4):
         for scenario in SCENARIOS:
             run(library, scenario, seed, GuardedBuffers)
 

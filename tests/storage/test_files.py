@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError, OutputError, TextError
-from elmokit.storage.atomic import atomic_write, check_output_path, is_unused, recover_interrupted
-from elmokit.storage.lock import LOCK, file_lock
+from elmokit.storage.atomic import atomic_write, check_output_path, recover_interrupted
 from elmokit.storage.text_files import (
     MAX_LINE_BYTES,
     check_input_file,
@@ -83,19 +82,6 @@ def test_an_output_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeyp
     assert sorted(events[:-2]) == ["deep", "folder", "inner"]
 
 
-def test_a_directory_of_a_lock_and_temporary_directories_counts_as_unused(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert is_unused(run)
-    with file_lock(run / LOCK):
-        (run / ".config.toml.abcdefgh").mkdir()
-        assert is_unused(run)
-        (run / ".config.toml.abcdefgh" / "new").mkdir()
-        assert is_unused(run)
-    (run / ".gitignore").write_text("")
-    assert not is_unused(run)
-    assert not is_unused(run / ".gitignore")
-
-
 @pytest.mark.parametrize("name", ["n" * 255, "\u6f22" * 85], ids=["letters", "three bytes each"])
 def test_an_output_can_have_the_longest_name(tmp_path: Path, name: str) -> None:
     with atomic_write(tmp_path / name) as temporary:
@@ -122,11 +108,10 @@ def test_a_directory_with_the_longest_name_is_restored_after_a_kill(tmp_path: Pa
     assert (folder / "content").read_text() == "old"
 
 
-def test_a_hidden_directory_of_the_user_is_kept_and_counts_as_used(tmp_path: Path) -> None:
+def test_a_hidden_directory_of_the_user_is_kept(tmp_path: Path) -> None:
     backup = tmp_path / ".backup.20261126"
     backup.mkdir()
     (backup / "notes.txt").write_text("mine")
-    assert not is_unused(tmp_path)
     recover_interrupted(tmp_path)
     assert (backup / "notes.txt").read_text() == "mine"
 

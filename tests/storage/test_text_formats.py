@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import lzma
+import warnings
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,12 @@ from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf import read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import read_like_bilm_tf
 from elmokit.storage.text_files import numbered_sentences, read_sentences, text_lines
-from elmokit.storage.text_formats import JSON, refuse_other_formats
-from elmokit.text.counts import WordCounts
+from elmokit.storage.text_formats import HEAD_LINES, JSON, refuse_other_formats, warn_of_raw_text
 from elmokit.text.shards import SentenceBlocks
+from elmokit.text.vocabulary_files import WordCounts
+from tests.conftest import SHARED
 
 CONLLU = (
     "# sent_id = 1\n# text = don't go\n"
@@ -34,7 +38,7 @@ OTHER_FORMATS = {
         "<!DOCTYPE html>\n<title>The cat</title>",
         "<html lang='en'>\n<body>\nThe cat sat .\n</body>\n</html>",
         "<p>The cat sat .</p>\n<p>A dog ran .</p>",
-        "<div>\n<p>The cat.</p>\n<br/>\nA dog.\n</div>",
+        '<seg id="1">The cat sat .</seg>\n<seg id="2">A dog ran .</seg>',
         "<?xml version='1.0'?>\n<text/>",
         '<doc id="1" url="http://x" title="Cats">\nCats\n\nCats are animals .\n</doc>',
         '<text id="1">\n<s>\nThe\tDT\n</s>\n</text>',
@@ -171,3 +175,48 @@ def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp
     (tmp_path / "text.conllu").write_text(CONLLU, encoding="utf-8")
     lm = LanguageModel(model)
     assert lm.perplexity(tmp_path / "text.conllu") == lm.perplexity(WORDS)
+
+
+def raw_text_warnings(lines: Iterable[str], is_split: bool = False) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_raw_text("text.txt", map(str.split, lines), is_split)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["The cat sat on the mat."],
+        ["no mark here", "It rained, so we left."],
+        ['He said: "Stop!"'],
+        ["Das ist sch\u00f6n, ja?"],
+        ["One line.", "Another line.", "A third line.", "A mark , too late ."],
+    ],
+)
+def test_raw_text_is_recognized_by_punctuation_that_is_attached_to_words(lines: list[str]) -> None:
+    (message,) = raw_text_warnings(lines)
+    assert message.startswith("text.txt looks like raw text: '")
+    assert "--raw" in message
+    assert not raw_text_warnings(lines, is_split=True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Mr. Smith of Acme Inc. left ."],
+        ["The cat sat on the mat .", "A raw line. Another. And a third."],  # the first one decides
+        ["no mark at all", "nor here"],
+        ["3.5 % of 1,000"],
+        ["a.b x=1; http://example.org/?q=1 @you"],
+        ["a word"] * HEAD_LINES + ["dr. who"],
+    ],
+)
+def test_tokenized_text_is_not_taken_for_raw_text(lines: list[str]) -> None:
+    assert not raw_text_warnings(lines)
+
+
+def test_no_tokenized_corpus_is_taken_for_raw_text() -> None:
+    for path in (SHARED / "data").glob("lm-*/dev.txt.xz"):
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            assert not raw_text_warnings(islice(file, HEAD_LINES)), path

@@ -222,3 +222,8 @@ def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, de
     kept = "Completed work is kept" if commit and not delete else "Nothing was saved"
     with pytest.raises(OutputError, match=f"No space left on device.*{kept}"):
         fail()
+
+
+def test_output_that_nobody_reads_any_more_is_no_disk_error(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError), Workspace(tmp_path / "run", SETTINGS):
+        raise BrokenPipeError

@@ -10,7 +10,7 @@ from torch import nn
 
 from elmokit import Elmo
 from elmokit.network.scalar_mix import ScalarMix
-from elmokit.tasks.bilm_training import copy_for_training
+from elmokit.tasks.trained_bilm import copy_for_training
 from elmokit.training.optimizers import clip_gradients
 from tests.helpers.paths import DATA
 from tests.helpers.wave_model import CONFIG, wave, wave_model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from elmokit.tasks.loop import epoch_batches
 from elmokit.tasks.run import sample_texts
 from elmokit.tasks.task import MAX_SQUARES, _bounded
+from elmokit.tasks.task_loop import epoch_batches
 from elmokit.text.batching import plan_batches
 
 LENGTHS = [(n % 17 + 1,) for n in range(100)]

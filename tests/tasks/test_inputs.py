@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp.characters import BYTES
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.allennlp.word_characters import BYTES
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 
 SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
 

@@ -11,9 +11,9 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import ner
-from elmokit.tasks.config import CharsConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
-from elmokit.tasks.scores.chunks import Chunk
+from elmokit.tasks.scores import Chunk
+from elmokit.tasks.task_config import CharsConfig, WordsConfig
 from tests.helpers.task_examples import NER, tiny
 
 TASK = ner.NerTask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import nli
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.nli import read_pairs, tokens_of_parse
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import NLI
 
 TASK = nli.NliTask()
@@ -133,3 +135,42 @@ def test_predictions_and_scores() -> None:
     assert TASK.to_record(pair, prediction)["probabilities"] == prediction
     assert TASK.score([pair], [prediction], config()) == {"accuracy": 100.0}
     assert TASK.lengths(replace(pair, hypothesis=["b", "c"])) == (1, 2)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "pairs"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_json_lines_without_a_majority_are_skipped(tmp_path: Path) -> None:
+    rows = [
+        {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
+        {"gold_label": "-", "sentence1": "A", "sentence2": "B"},
+        {
+            "gold_label": "neutral",
+            "sentence1": "A b.",
+            "sentence2": "C.",
+            "sentence1_binary_parse": "( ( A b ) . )",
+            "sentence2_binary_parse": "( C . )",
+        },
+    ]
+    first, second = read_pairs(written(tmp_path, "\n".join(map(json.dumps, rows))))
+    assert (first.label, first.first, first.second, first.parses) == ("entailment", "A b.", "C.", None)
+    assert second.parses is not None
+    assert tokens_of_parse(second.parses[0]) == ["A", "b", "."]
+    assert second.where.endswith("line 3")
+
+
+def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
+    sick = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t4.5\tNEUTRAL\n"
+    (pair,) = read_pairs(written(tmp_path, sick))
+    assert (pair.first, pair.second, pair.label) == ("A b", "C d", "neutral")
+    snli = "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA\tB\tneutral\n"
+    (pair,) = read_pairs(written(tmp_path, snli))
+    assert pair.label == "neutral"
+
+
+def test_the_shared_pairs_are_read_completely(shared: Path) -> None:
+    assert len(list(read_pairs(str(shared / "data/nli-snli/dev.jsonl")))) == 9842
+    assert len(list(read_pairs(str(shared / "data/nli-sick/dev.jsonl")))) == 500

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.tasks import qa
-from elmokit.tasks.config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
-from elmokit.tasks.readers.squad import QaExample
+from elmokit.tasks.qa import QaExample, covering_tokens, read_questions, read_squad, tokenize_passage
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.text.characters import INVISIBLE
 from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, squad
 
 TASK = qa.QaTask()
@@ -110,10 +115,9 @@ def test_the_loss_is_the_mean_of_both_ends_and_passes_over_unknown_spans(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("no_answer", [False, True])
-def test_it_learns_to_answer_and_its_answers_are_slices(no_answer: bool, tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=no_answer))
-    given = examples(tmp_path, config, without_answer=no_answer)
+def test_it_learns_to_answer_or_not_and_its_answers_are_slices(tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, no_answer=True))
+    given = examples(tmp_path, config, without_answer=True)
     inputs = inputs_of(given, config)
     model = model_of(config, inputs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -124,26 +128,14 @@ def test_it_learns_to_answer_and_its_answers_are_slices(no_answer: bool, tmp_pat
         optimizer.zero_grad()
     with torch.no_grad():
         answers = model.eval().predict(batch)
-    expected = [*QA_ANSWERS.values(), *[""] * no_answer]
-    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == expected
-    parts = ("", "_answerable", "_unanswerable") if no_answer else ("",)
-    scores = {f"{score}{part}": 100.0 for part in parts for score in ("em", "f1")}
+    assert [qa.answer_text(*pair) for pair in zip(given, answers, strict=True)] == [*QA_ANSWERS.values(), ""]
+    scores = {f"{score}{part}": 100.0 for part in ("", "_answerable", "_unanswerable") for score in ("em", "f1")}
     assert TASK.score(given, answers, config) == scores
     record = TASK.to_record(given[1], answers[1])
     assert QA_PASSAGE[record["start"] : record["end"]] == record["answer"] == "The old chain"
     assert TASK.to_text(given[1], answers[1]) == "What had snapped?\n  The old chain"
-    if no_answer:
-        assert TASK.to_record(given[-1], answers[-1])["start"] is None
-        assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
-
-
-def test_unanswerable_questions_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(TextError, match=r"question 'Why is snow white\?': has no answer"):
-        examples(tmp_path, TINY, without_answer=True)
-    for no_answer in (False, True):
-        model = dataclasses.replace(TINY.model, no_answer=no_answer)
-        config = dataclasses.replace(TINY, data=qa.QaData(skip_unanswerable=True), model=model)
-        assert len(examples(tmp_path, config, without_answer=True)) == len(QA_ANSWERS)
+    assert TASK.to_record(given[-1], answers[-1])["start"] is None
+    assert TASK.to_text(given[-1], answers[-1]).endswith("(no answer)")
 
 
 def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path) -> None:
@@ -157,3 +149,123 @@ def test_without_gold_answers_there_is_nothing_to_learn_or_score(tmp_path: Path)
             TASK.labels([example], TINY)
     assert TASK.labels(given, TINY) == {}
     assert TASK.collate([unanswered], inputs_of(given, TINY), {}, TINY).starts is None
+
+
+CONTEXT = "Ada fixed her bike in May. The old chain had snapped twice."
+
+
+def squad_file(*questions: dict[str, Any], context: str = CONTEXT) -> str:
+    return json.dumps(
+        {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": context, "qas": questions}]}]}
+    )
+
+
+def question(*answers: tuple[str, int], **more: Any) -> dict[str, Any]:
+    given = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": "q1", "question": "When did Ada fix it?", "answers": given, **more}
+
+
+def read(tmp_path: Path, text: str, **options: Any) -> list[QaExample]:
+    path = tmp_path / "squad.json"
+    path.write_text(text, encoding="utf-8")
+    return list(read_squad(str(path), **options))
+
+
+def test_an_answer_becomes_a_span_of_tokens_and_its_slice_is_the_answer(tmp_path: Path) -> None:
+    (example,) = read(tmp_path, squad_file(question(("in May", 19))))
+    assert example.answers == ("in May",)
+    assert example.span == (4, 5)
+    assert example.passage.slice(*example.span) == "in May"
+    assert example.tokens == ("When", "did", "Ada", "fix", "it", "?")
+
+
+def test_training_uses_the_most_frequent_span_and_the_first_of_equally_frequent_ones(tmp_path: Path) -> None:
+    (example,) = read(tmp_path, squad_file(question(("in May", 19), ("May", 22), ("May", 22))))
+    assert example.span == (5, 5)
+    (example,) = read(tmp_path, squad_file(question(("in May", 19), ("May", 22))))
+    assert example.span == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "start"), [("in June", 19), ("in May", 20), ("May", 900), ("Ada", -3), ("", 3), (" ", 3)]
+)
+def test_an_answer_that_differs_from_the_passage_is_rejected_unless_mismatches_are_skipped(
+    tmp_path: Path, text: str, start: int
+) -> None:
+    content = squad_file(question((text, start), ("in May", 19)))
+    with pytest.raises(TextError, match=r"squad\.json, question 'q1': the answer .* data\.skip_mismatched = true"):
+        read(tmp_path, content)
+    (example,) = read(tmp_path, content, skip_mismatched=True)
+    assert example.span == (4, 5)
+    assert example.answers == (text, "in May")  # the official script still counts it
+    (example,) = read(tmp_path, squad_file(question((text, start))), skip_mismatched=True)
+    assert example.span is None
+
+
+def test_a_question_without_an_answer_is_rejected_skipped_or_kept(tmp_path: Path) -> None:
+    content = squad_file(question(is_impossible=True), question(("in May", 19)))
+    with pytest.raises(TextError, match=r"question 'q1': has no answer.*model\.no_answer.*data\.skip_unanswerable"):
+        read(tmp_path, content)
+    assert [example.answers for example in read(tmp_path, content, unanswerable="skip")] == [("in May",)]
+    kept = read(tmp_path, content, unanswerable="keep")
+    assert [(example.answers, example.span) for example in kept] == [((), None), (("in May",), (4, 5))]
+
+
+def test_questions_to_predict_on_are_tab_separated_lines_json_lines_or_a_squad_file() -> None:
+    lines = [f"When?\t{CONTEXT}", "", json.dumps({"question": "What?", "context": CONTEXT, "id": "x"})]
+    tabbed, record = read_questions(lines, "input")
+    assert (tabbed.id, tabbed.where, record.id) == ("1", "input, line 1", "x")
+    assert tabbed.passage is record.passage
+    (example,) = read_questions(squad_file(question(("in June", 19))).splitlines(), "input")
+    assert (example.id, example.answers, example.span) == ("q1", None, None)
+
+
+def test_every_answer_of_a_real_file_is_a_slice_of_its_passage(shared: Path) -> None:
+    n_exact = n = 0
+    for example in read_squad(str(shared / "data" / "squad-newwiki" / "dev.json")):
+        assert example.answers is not None
+        assert example.span is not None
+        n += 1
+        n_exact += example.passage.slice(*example.span) in example.answers
+    assert n == 1255
+    assert n_exact / n > 0.98
+
+
+def tokens_of(text: str) -> list[str]:
+    return [token.token for token in tokenize_passage(text)]
+
+
+def test_full_stops_hyphens_slashes_currency_and_dashes_are_tokens_and_abbreviations_stay_whole() -> None:
+    text = "Dr. Brown left the U.S. in May. A well-known 1990\N{EN DASH}1995 and/or £5 deal. Why?"
+    assert tokens_of(text) == [
+        *("Dr.", "Brown", "left", "the", "U.S.", "in", "May", ".", "A", "well", "-", "known"),
+        *("1990", "\N{EN DASH}", "1995", "and", "/", "or", "£", "5", "deal", ".", "Why", "?"),
+    ]
+
+
+def test_quotes_and_minus_signs_are_read_in_one_form_and_kept_in_the_text() -> None:
+    text = "He said “go” at \N{MINUS SIGN}5 and 'no'."
+    tokens = tokenize_passage(text)
+    assert [token.token for token in tokens][2:5] == ['"', "go", '"']
+    assert [text[token.start : token.stop] for token in tokens][2:5] == ["“", "go", "”"]
+    assert "-" in [token.token for token in tokens]
+
+
+STRANGE = " ab.,'\"`-_“”\N{RIGHT SINGLE QUOTATION MARK}$€n\n\té\u00a0\u2009\N{EM DASH}?!0"
+
+
+@given(st.text(alphabet=st.sampled_from(STRANGE), max_size=40) | st.text(max_size=40))
+def test_tokens_are_in_order_and_contain_every_visible_character(text: str) -> None:
+    position, seen = 0, ""
+    for _, start, stop in tokenize_passage(text):
+        assert position <= start < stop
+        position, seen = stop, seen + text[start:stop]
+    seen, text = (re.sub(rf"[\s{INVISIBLE}]", "", part) for part in (seen, text))
+    assert seen == text
+
+
+def test_an_answer_that_cuts_a_token_is_widened_to_it() -> None:
+    places = [(start, stop) for _, start, stop in tokenize_passage("The 1990s ended.")]
+    assert covering_tokens(places, 4, 8) == (1, 1)
+    assert covering_tokens(places, 0, 15) == (0, 2)
+    assert covering_tokens([(0, 1), (3, 4)], 1, 3) is None

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import srl
-from elmokit.tasks.allennlp.models import AllenNLPSrlTask, viterbi_of_allennlp
+from elmokit.tasks.allennlp.variants import AllenNLPSrlTask, viterbi_of_allennlp
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
-from elmokit.tasks.readers.srl import Proposition, parse_proposition
-from elmokit.tasks.scores.chunks import Chunk
-from elmokit.tasks.srl import SrlConfig, SrlModelConfig
+from elmokit.tasks.scores import Chunk
+from elmokit.tasks.srl import Proposition, SrlConfig, SrlModelConfig, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
+from elmokit.text.columns import ColumnSentence
 from tests.helpers.paths import DATA
+from tests.helpers.srl_columns import CONLL_2012
 from tests.helpers.task_examples import SRL
 
 TASK = AllenNLPSrlTask()
@@ -178,3 +180,77 @@ def test_a_frame_is_shown_with_brackets() -> None:
     frames = [(1, [Chunk(0, 1, "ARG0"), Chunk(1, 2, "V"), Chunk(2, 4, "ARG1")])]
     assert TASK.to_text(EXAMPLES[0], frames) == "fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] ."
     assert TASK.to_text(EXAMPLES[0], []) == "Mira fixed her bike ."
+
+
+TOKENS = ("Mira", "fixed", "her", "bike", ".")
+SENTENCE = ColumnSentence("x", 1, [])
+FIXED = ("B-ARG0", "B-V", "B-ARG1", "I-ARG1", "O")
+
+CONLL_2005 = """Mira  -   (A0*)
+fixed fix (V*)
+her   -   (A1*
+bike  -   *)
+.     -   *
+
+Yes   -
+"""
+PROPBANK = """# sent_id = demo-1
+Mira\t-\tB-ARG0
+fixed\tfix.01\tB-V
+her\t-\tB-ARG1
+bike\t-\tI-ARG1
+.\t-\tO
+
+# sent_id = demo-2
+Yes\t-
+
+"""
+ONE_LINE = "1 Mira fixed her bike . ||| B-ARG0 B-V B-ARG1 I-ARG1 O\n"
+
+
+def read(folder: Path, text: str) -> list[Proposition]:
+    path = folder / "roles"
+    path.write_text(text)
+    return list(read_srl(str(path)))
+
+
+@pytest.mark.parametrize("text", [CONLL_2012, CONLL_2005.replace("A0", "ARG0").replace("A1", "ARG1"), PROPBANK])
+def test_every_column_format_gives_the_same_propositions(text: str, tmp_path: Path) -> None:
+    with_roles, without = read(tmp_path, text)
+    assert (with_roles.tokens, with_roles.predicate, with_roles.tags) == (TOKENS, 1, FIXED)
+    assert (without.tokens, without.predicate, without.tags) == (("Yes",), None, ("O",))
+
+
+def test_the_one_line_format_gives_them_too(tmp_path: Path) -> None:
+    (found,) = read(tmp_path, ONE_LINE)
+    assert (found.tokens, found.predicate, found.tags) == (TOKENS, 1, FIXED)
+    assert parse_proposition("0 Run ! |||", "here") == Proposition("here", ("Run", "!"), 0, None)
+
+
+def test_where_names_the_first_line_of_the_sentence(tmp_path: Path) -> None:
+    assert [found.where.rpartition(", ")[2] for found in read(tmp_path, PROPBANK)] == ["line 2", "line 9"]
+
+
+def test_two_predicates_give_two_propositions(tmp_path: Path) -> None:
+    text = "He\t-\tB-A0\tO\nsaw\tsee.01\tB-V\tO\nher\t-\tB-A1\tB-A0\nrun\trun.01\tI-A1\tB-V\n"
+    assert [found.predicate for found in read(tmp_path, text)] == [1, 3]
+
+
+def test_a_token_may_be_a_hash_or_a_quote(tmp_path: Path) -> None:
+    text = '#\t-\tB-A1\nrose\trise.01\tB-V\n"\t-\tO\n'
+    assert read(tmp_path, text)[0].tokens == ("#", "rose", '"')
+    assert read(tmp_path, text.replace("\t", " "))[0].tokens == ("#", "rose", '"')
+
+
+def test_only_the_outermost_of_nested_brackets_is_kept() -> None:
+    assert _tags_from_brackets(["(ARG2(ARG1*)", "*)", "(V*)"], SENTENCE) == ["B-ARG2", "I-ARG2", "B-V"]
+
+
+def test_adjacent_arguments_of_one_role_are_kept_apart() -> None:
+    assert _tags_from_brackets(["(A0*)", "(A0*", "*)"], SENTENCE) == ["B-A0", "B-A0", "I-A0"]
+
+
+def test_the_shared_propbank_data_is_read_completely(shared: Path) -> None:
+    propositions = list(read_srl(str(shared / "data" / "srl-propbank-ewt" / "dev.props")))
+    assert sum(one.predicate is not None for one in propositions) == 4906
+    assert len({one.where for one in propositions}) == 1938

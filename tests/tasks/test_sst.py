@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.config import ElmoConfig, WordsConfig
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
+from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import SST, tiny
 
 TASK = sst.SstTask()
@@ -111,3 +114,54 @@ def test_predictions_and_scores(tmp_path: Path) -> None:
     task, tiny_config = tiny("sst", tmp_path / "data")
     texts = list(task.read_text(["so so"], "text", str.split, tiny_config))
     assert texts == [sst.Phrase(["so", "so"], None, "text, line 1")]
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "file.txt"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_tree_gives_its_phrases_root_first(tmp_path: Path) -> None:
+    text = "(3 (2 Mira) (3 (2 rides) (4 superbly)))\n\n(2 1\u00a01\\/2)\n"
+    first, second = read_trees(written(tmp_path, text))
+    assert first.tokens == ["Mira", "rides", "superbly"]
+    assert first.nodes == [
+        TreeNode(0, 3, "3"),
+        TreeNode(0, 1, "2"),
+        TreeNode(1, 3, "3"),
+        TreeNode(1, 2, "2"),
+        TreeNode(2, 3, "4"),
+    ]
+    assert second == LabeledTree(
+        ["1\u00a01\\/2"], [TreeNode(0, 1, "2")], second.where
+    )  # a no-break space does not separate words
+    assert second.where.endswith("line 3")
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 4) -> tuple[str, list[str], int]:
+    label = draw(st.sampled_from("01234"))
+    if depth == 0 or draw(st.booleans()):
+        word = draw(st.text(st.characters(exclude_characters="() ", exclude_categories=["Zl", "Zp", "C"]), min_size=1))
+        return f"({label} {word})", [word], 1
+    children = [draw(trees(depth=depth - 1)) for _ in range(draw(st.integers(1, 3)))]
+    words = [word for _, inside, _ in children for word in inside]
+    return f"({label} {' '.join(text for text, _, _ in children)})", words, 1 + sum(n for _, _, n in children)
+
+
+@given(trees())
+def test_any_tree_is_read_completely(case: tuple[str, list[str], int]) -> None:
+    text, words, n_nodes = case
+    tree = parse_tree(text, "here")
+    assert tree.tokens == words
+    assert len(tree.nodes) == n_nodes
+
+
+@pytest.mark.slow
+def test_the_shared_trees_are_read_completely(shared: Path) -> None:
+    data = shared / "data"
+    trees_ = list(read_trees(str(data / "sst5/dev.txt")))
+    roots = [tree.nodes[0].label for tree in trees_]
+    assert [roots.count(label) for label in "01234"] == [139, 289, 229, 279, 165]
+    assert len(list(read_trees(str(data / "sst5/train.txt")))) == 8544

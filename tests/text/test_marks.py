@@ -13,9 +13,8 @@ import elmokit
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.compat.many_langs import Embedder
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.characters import encode_tokens
+from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
@@ -73,14 +72,6 @@ def test_both_spellings_of_a_text_have_the_same_numbers() -> None:
     np.testing.assert_array_equal(scored.nats, expected.nats)
     np.testing.assert_array_equal(scored.is_unknown, expected.is_unknown)
     assert scored.tokens[1:-1] == typed
-
-
-def test_a_token_cache_has_the_vectors_of_both_spellings() -> None:
-    elmo = Elmo.from_pretrained()
-    for _ in range(2):
-        first, second, other = elmo.embed([["do", "n’t"], ["do", "n't"], ["do", "not"]], layers=0)
-        np.testing.assert_array_equal(first, second)
-        assert np.abs(first - other).max() > 0.1
 
 
 def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from elmokit.embedding.reading import read_fasta
 from elmokit.errors import (
     ConfigError,
     ElmoError,
@@ -22,15 +23,12 @@ from elmokit.errors import (
     TensorMismatchError,
     TextError,
 )
-from elmokit.text.batching import check_sentence, check_sentences, make_batch, sentences_of_all
-from elmokit.text.characters import encode_tokens
+from elmokit.text.batching import sentences_of_all
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.counts import WordCounts
-from elmokit.text.fasta import read_fasta
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
-from elmokit.text.vocabulary_files import build_vocabulary, counts_path
+from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
 
 FIRST = "<S>\n</S>\n<UNK>\n"
@@ -82,19 +80,10 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (rows_of, "a\nb\nc\nd\n", FormatError, "missing: <S>, </S>"),
 ]
 ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
-    ("a string", lambda: check_sentences("The cat sat"), TextError, "elmokit.tokenize(text)"),
-    ("a sentence that is a string", lambda: make_batch(["the cat"], encode), TextError, "'the cat'"),
-    ("a list of tokens", lambda: make_batch(["The", "bank"], encode), TextError, "[['The', ...]]"),
-    ("no sentence", lambda: list(check_sentences([["The"], None])), TextError, "None of type NoneType"),  # type: ignore[list-item]
-    ("a missing token", lambda: make_batch([["the", None]], encode), TextError, "got None"),  # type: ignore[list-item]
-    ("a set of tokens", lambda: check_sentence({"a", "b"}), TextError, "type set"),  # type: ignore[arg-type]
-    ("a mapping of tokens", lambda: check_sentence({"a": 1}), TextError, "type dict"),  # type: ignore[arg-type]
     ("one text", lambda: sentences_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
     ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
     ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
     ("an empty word", lambda: Vocabulary([*SPECIALS, "", "a"]), FormatError, "Word 4"),
-    ("no room", lambda: Vocabulary.from_counts({"a": 1}, 3), ConfigError, "max_words is 3"),
-    ("no count", lambda: Vocabulary.from_counts({"a": 1}, min_count=0), ConfigError, "min_count is 0"),
     ("an unknown word", lambda: Vocabulary(["<S>", "</S>"], strict=False).word_ids(["zebra"]), TextError, "'zebra'"),
     *(
         (f"the word {word!r}", lambda word=word: Vocabulary([*SPECIALS, word]).to_text(), TextError, repr(word))
@@ -102,14 +91,9 @@ ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ),
     ("no entries", lambda: Lexicon(MARKS, 9), FormatError, "words, characters or both"),
     ("short tokens", lambda: Lexicon(MARKS, 2, chars=CHARS), FormatError, "max_chars"),
-    ("an entry twice", lambda: Lexicon(MARKS, 9, chars=(*CHARS, "?")), FormatError, "characters is repeated"),
     ("words without marks", lambda: Lexicon(MARKS, 9, words=("?", "the")), FormatError, "the marks <, >"),
     ("characters without marks", lambda: Lexicon(MARKS, 9, chars=CHARS[:4]), FormatError, "the marks ),  "),
 ]
-
-
-def encode(tokens: Any) -> Any:
-    return encode_tokens(tokens, 50)
 
 
 @pytest.mark.parametrize(("read", "content", "kind", "name"), TEXTS)

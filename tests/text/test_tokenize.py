@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import warnings
 from pathlib import Path
 
@@ -49,19 +47,6 @@ def test_embed_raw_stores_a_row_for_each_sentence(shell: Shell) -> None:
             np.testing.assert_allclose(file[str(index)][...], vectors, atol=1e-5)
         names = json.loads(file["sentence_to_index"][0])
     assert names == {" ".join(sentence): str(index) for index, sentence in enumerate(SENTENCES)}
-
-
-@pytest.mark.slow
-def test_raw_text_is_scored_and_indexed_by_sentences(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("raw.txt").write_text(PARAGRAPH)
-    ran = shell("evaluate", "perplexity", "raw.txt", "--raw", "--per-token", "-")
-    rows = [line.split("\t")[:2] for line in ran.out.splitlines()[1:]]
-    assert rows == [[str(n), token] for n, words in enumerate(SENTENCES) for token in ("<S>", *words, "</S>")]
-    assert shell("neighbors", "index", "raw.txt", "index", "--raw").err.endswith(
-        "3 sentences, 17 tokens, 15 distinct words\n"
-    )
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PARAGRAPH.encode())))
-    assert "3 sentences, 17 tokens" in shell("embed", "-", "piped.hdf5", "--raw").err
 
 
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:

@@ -119,32 +119,18 @@ def test_shards_are_mixed(tmp_path: Path) -> None:
     assert 3 < words.count(4) < 17
 
 
-@pytest.mark.parametrize("n_shards", [1, 4])
-def test_processes_share_the_corpus_without_overlap(n_shards: int, tmp_path: Path) -> None:
-    lengths = list(range(1, 31))
-    texts = ("".join(f"{'the ' * length}.\n" for length in lengths[shard::n_shards]) for shard in range(n_shards))
-    paths = written(tmp_path, *texts)
-    read = []
+def test_processes_share_the_corpus_and_finish_an_epoch_together(tmp_path: Path) -> None:
+    lengths = list(range(1, 40))
+    sentences = [f"{'the ' * length}.\n" for length in lengths]
+    paths = written(tmp_path, "\n".join(sentences[:30]), "".join(sentences[30:]), "\n\n \t\n")
+    read: list[list[int]] = []
     for number in range(3):
         blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=3)
-        for block in blocks:
-            if block.position.epoch:
-                break
-            read += [len(sentence) - 1 for passage in block.passages for sentence in passage]
-        blocks.close()
-    assert sorted(read) == lengths
-
-
-def test_processes_finish_an_epoch_together_with_unequal_shards_and_blank_lines(tmp_path: Path) -> None:
-    paths = written(tmp_path, "the .\n\n" * 90, ". the .\n" * 6, "\n\n\nthe\n \t\n")
-    n_read = []
-    for number in range(2):
-        blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=2)
         passes = takewhile(lambda block: block.position.epoch == 0, blocks)
-        n_read.append(sum(len(passage) for block in passes for passage in block.passages))
+        read.append([len(sentence) - 1 for block in passes for passage in block.passages for sentence in passage])
         blocks.close()
-    assert sum(n_read) == 97
-    assert max(n_read) - min(n_read) == 1
+    assert sorted(chain.from_iterable(read)) == lengths
+    assert {len(of_process) for of_process in read} == {13}
 
 
 def test_a_process_that_gets_no_passage_in_an_epoch_reads_on_in_the_next(tmp_path: Path) -> None:

@@ -13,18 +13,17 @@ import pytest
 import torch
 
 import elmokit
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.text.windows import WindowStream
-from elmokit.training.config import DistillationConfig
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
-from elmokit.training.run import Run
+from elmokit.training.training_config import DistillationConfig
 from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
-from tests.helpers.tiny_training import Reports, kill_after
+from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
 pytestmark = pytest.mark.usefixtures("unrendered_curves")
 
@@ -178,11 +177,12 @@ def test_a_word_input_student_reads_ids(corpus: Path, model: PretrainedBiLM) -> 
 
 @pytest.mark.slow
 def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
-    teacher = elmokit.train(
-        "text.txt", held_out="text.txt", out="teacher", **{**SMALL, "tokens": 2000, "projection_dim": 24}
-    ).model
+    longer: dict[str, Any] = {"tokens": 1200, "eval_every": 60, "save_every": 60, "log_every": 5}
     reports = Reports()
-    result = distill(teacher, tokens=2000, text_weight=0.0, report=reports)
+    settings = {**SMALL, **longer, "projection_dim": 24, "report": reports}
+    teacher = elmokit.train("text.txt", held_out="text.txt", out="teacher", **settings).model
+    reports.clear()
+    result = distill(teacher, text_weight=0.0, report=reports, **longer)
     assert np.mean(reports.lines[-1].losses) < np.mean(reports.lines[0].losses) / 2
     assert np.mean(result.best_perplexity) < 2 * np.mean(teacher.card["held_out_perplexity"])
     model = elmokit.open_model("run")
@@ -195,21 +195,18 @@ def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_samples", [0, 4])
-def test_an_interrupted_distillation_ends_with_the_same_numbers(
-    corpus: Path, model: PretrainedBiLM, n_samples: int
-) -> None:
-    expected = distill(model, "straight", n_samples=n_samples)
+def test_an_interrupted_distillation_ends_with_the_same_numbers(corpus: Path, model: PretrainedBiLM) -> None:
+    expected = distill(model, "straight", n_samples=4)
     with pytest.raises(Killed):
-        distill(model, "stopped", n_samples=n_samples, report=kill_after(3))  # between two checkpoints
+        distill(model, "stopped", n_samples=4, report=kill_after(3))  # between two checkpoints
     shutil.move("stopped", "moved")
-    resumed = distill(model, "moved", n_samples=n_samples)
+    resumed = distill(model, "moved", n_samples=4)
     assert resumed.perplexity == expected.perplexity
     logs = [Path(name, "metrics.jsonl").read_text().splitlines() for name in ("straight", "moved")]
     losses = [[json.loads(line)["losses"] for line in lines] for lines in logs]
     assert losses[0] == losses[1]
     for name in ("optimizer", "state"):
-        first, second = (Run(run).checkpoints()[-1].tensors(name) for run in ("straight", "moved"))
+        first, second = (newest_checkpoint(run).tensors(name) for run in ("straight", "moved"))
         assert first.keys() == second.keys()
         assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert "teacher.hidden" in second
@@ -224,8 +221,8 @@ def test_what_is_learned_is_said(corpus: Path, model: PretrainedBiLM) -> None:
     distill(model, "words", tokens=20, max_words=6, report=reports)
     assert any("the words are not those of the teacher's softmax" in said for said in reports.notices)
     # A student of the layers alone is the last one.
-    result = distill(model, "last", tokens=600, text_weight=0.0, prediction_weight=0.0, patience=1, report=reports)
-    assert result.best_step == 600 / (4 * 5)
+    result = distill(model, "last", tokens=180, text_weight=0.0, prediction_weight=0.0, patience=1, report=reports)
+    assert result.best_step == 180 / (4 * 5)
     assert any("perplexities say nothing, and the last model is kept" in said for said in reports.notices)
 
 

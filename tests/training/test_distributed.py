@@ -19,19 +19,19 @@ from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import build_softmax
+from elmokit.network.softmax_module import build_softmax
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
-from elmokit.training.config import TrainingConfig
+from elmokit.training.bilm_run import VOCABULARY
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
-from elmokit.training.run import Run
-from elmokit.training.setup import VOCABULARY, RunSettings
-from elmokit.training.state import config_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import config_optimizer
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import command_runner
+from tests.helpers.tiny_training import config_of, newest_checkpoint
 
 LINES = ["the cat sat on the mat .", "the dog ran .", "a cat and a dog ran on .", "the mat sat .", "a dog ."] * 12
 SETTINGS = (
@@ -132,11 +132,11 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     assert ran.stdout.count("Held-out perplexity") == 1, "only the leading process reports"
     assert "Grad strides" not in ran.stderr, "gradients lie as their weights, so that none is copied"
     run = tmp_path / "run"
-    newest = Run(run).checkpoints()[-1].path
+    newest = newest_checkpoint(run).path
     assert newest.name == "step-00000008"  # of 2 x 3 x 5 predictions each
     # Muon enlarges the rounding errors in directions in which a gradient of few positions is zero some 500 times.
     tolerance = 3e-4 if recipe == "modern" else 1e-5
-    alone = trained_alone(run, shards, RunSettings.open(run).config, 8)
+    alone = trained_alone(run, shards, config_of(run), 8)
     together = load_folder(newest / "model")
     assert together.softmax_module is not None
     for ours, theirs in ((together.bilm, alone.bilm), (together.softmax_module, alone.softmax)):
@@ -151,27 +151,27 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     resumed = command_runner(monkeypatch, capsys)(*command, "--tokens", "360")
     assert resumed.code == 0, resumed.err
     assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in resumed.err
-    assert load_file(Run(run).checkpoints()[-1].path / "state.safetensors")["hidden"].shape[2] == 3
-    # And then two processes again.
-    ran = torchrun(tmp_path, 2, *command, "--tokens", "480")
-    assert ran.returncode == 0, ran.stderr
-    assert "used 1 processes and is now resumed with 2" in ran.stderr
+    assert load_file(newest_checkpoint(run).path / "state.safetensors")["hidden"].shape[2] == 3
 
 
 @pytest.mark.slow
-def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(tmp_path: Path) -> None:
+def test_processes_distill_one_student_and_keep_the_states_of_their_teachers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     save_model(random_model(), tmp_path / "teacher")
     # Layers alone: the softmax then gets no gradient.
     flags = ("--out", "run", *SETTINGS.split(), "--text-weight", "0")
     command = ("distill", "teacher", "text.txt", "--held-out", "text.txt", *flags)
+    monkeypatch.chdir(tmp_path)
+    alone = command_runner(monkeypatch, capsys)(*command, "--tokens", "60")
+    assert alone.code == 0, alone.err
+    assert load_file(newest_checkpoint("run").path / "state.safetensors")["teacher.cell"].shape[2] == 3
     ran = torchrun(tmp_path, 2, *command)
     assert ran.returncode == 0, ran.stderr
-    state = load_file(Run(tmp_path / "run").checkpoints()[-1].path / "state.safetensors")
+    assert "used 1 processes and is now resumed with 2" in ran.stderr
+    state = load_file(newest_checkpoint("run").path / "state.safetensors")
     assert state["teacher.hidden"].shape[2] == state["hidden"].shape[2] == 6
-    ran = torchrun(tmp_path, 1, *command, "--tokens", "270")
-    assert ran.returncode == 0, ran.stderr
-    assert load_file(Run(tmp_path / "run").checkpoints()[-1].path / "state.safetensors")["teacher.cell"].shape[2] == 3
 
 
 def test_an_error_about_a_missing_extra_can_be_sent_to_other_processes() -> None:

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelError
-from elmokit.formats import many_langs
+from elmokit.formats import many_langs_weights
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import FullSoftmax, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, build_softmax, softmax_config
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.training import softmax_transfer
+from elmokit.training import transfer
 from elmokit.training.results import compare_models
-from elmokit.training.softmax_transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
+from elmokit.training.transfer import describe_transfer, softmax_words, with_dropout, with_softmax_over
 from tests.conftest import WORDS, random_model
 from tests.helpers.many_langs_files import toy_model
 
@@ -67,7 +67,7 @@ def test_over_the_same_words_the_model_stays_unchanged(kind: str) -> None:
 def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
+    monkeypatch.setattr(transfer, "NOISE", 0.0)
     model = model_with(kind)
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert carried.softmax_module is not None
@@ -181,7 +181,7 @@ def test_a_word_input_model_gets_a_table_of_the_new_words(kind: str) -> None:
 
 
 def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(softmax_transfer, "NOISE", 0.0)
+    monkeypatch.setattr(transfer, "NOISE", 0.0)
     words = [word for word in WORDS if word != "<UNK>"]
     model = random_model(dataclasses.replace(WORD_INPUT, n_words=len(words)))
     model = model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False))
@@ -192,7 +192,7 @@ def test_a_published_table_without_unk_lends_new_words_its_mean_row(monkeypatch:
 
 
 def test_elmo_for_many_langs_gets_a_softmax_and_keeps_its_lexicon(tmp_path: Path) -> None:
-    model = many_langs.FORMAT.load(toy_model().write(tmp_path / "zh"))
+    model = many_langs_weights.FORMAT.load(toy_model().write(tmp_path / "zh"))
     carried = with_softmax_over(model, NEW, COUNTS, 3)
     assert isinstance(carried.softmax_module, FullSoftmax)
     save_folder(carried, tmp_path / "ours")

@@ -15,13 +15,12 @@ import pytest
 
 import elmokit
 from elmokit.storage.workspace import Workspace
-from elmokit.tasks import loop
+from elmokit.tasks import task_loop
 from elmokit.tasks.run import train_task
-from elmokit.training.interruption import TrainingInterrupted, stop_requests
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.run import MetricsLog, Run
+from elmokit.training.training_run import Run, TrainingInterrupted, checkpoints, log_lines, stop_requests
 from tests.helpers.task_examples import changed, tiny
-from tests.helpers.tiny_training import Reports
+from tests.helpers.tiny_training import Reports, newest_checkpoint
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SETTINGS: dict[str, Any] = {
@@ -119,12 +118,12 @@ def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result(
     elmokit.train("text.txt", held_out="text.txt", out="straight", report=Reports(), **settings)
     with pytest.raises(TrainingInterrupted, match="Stopped after step 4, and saved a checkpoint"):
         elmokit.train("text.txt", held_out="text.txt", out="stopped", report=stop_at(4), **settings)
-    assert [checkpoint.path.name for checkpoint in Run(Path("stopped")).checkpoints()] == ["step-00000004"]
+    assert [checkpoint.path.name for checkpoint in checkpoints(Path("stopped"))] == ["step-00000004"]
     elmokit.train("text.txt", held_out="text.txt", out="stopped", report=Reports(), **settings)
-    straight, stopped = (Run(Path(run)).checkpoints()[-1].path for run in ("straight", "stopped"))
-    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors", "progress.json"):
+    straight, stopped = (newest_checkpoint(run).path for run in ("straight", "stopped"))
+    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors"):
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()
-    logs = [MetricsLog(Path(run) / "metrics.jsonl").records() for run in ("straight", "stopped")]
+    logs = [log_lines(Path(run)) for run in ("straight", "stopped")]
     assert [line["losses"] for line in logs[0]] == [line["losses"] for line in logs[1]]
 
 
@@ -136,7 +135,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
         "--max-words 9 --batch-size 4 --window-length 5 --log-every 2 --device cpu --threads 1"
     )
     with monkeypatch.context() as patch:
-        signal_after(patch, MetricsLog, "append")
+        signal_after(patch, Run, "log")
         patch.setenv("ELMOKIT_MAX_LINE_BYTES", "")  # the option sets it
         ran = shell(*shlex.split(command)[1:])
     assert ran.code == 130
@@ -145,7 +144,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
 
 
 def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.training.creation.count_corpus", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("elmokit.training.bilm_run.count_corpus", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     ran = shell("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == "elmokit: Interrupted. Nothing was saved yet."
@@ -155,7 +154,7 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
     task, config = tiny("ner", Path("data.conll"))
     train_task(task, changed(config, epochs=3), "straight")
     command = ("task", "train", "straight/config.toml", "--run", "stopped")
-    penalty, calls = loop.l2_penalty, itertools.count(1)
+    penalty, calls = task_loop.l2_penalty, itertools.count(1)
 
     def interrupt(model: Any, *arguments: Any) -> Any:
         if next(calls) == 3:
@@ -163,12 +162,12 @@ def test_a_stopped_task_has_a_checkpoint_and_resumes(shell: Any, monkeypatch: py
         return penalty(model, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "l2_penalty", interrupt)
+        patch.setattr(task_loop, "l2_penalty", interrupt)
         ran = shell(*command)
     assert ran.code == 130, ran.err
     said = "Stopped after step 3 of seed 0, and saved a checkpoint."
     assert ran.err.splitlines()[-1] == f"elmokit: {said} To resume: elmokit {' '.join(command)}"
-    assert Run("stopped/seed-0").checkpoints()[-1].n_steps == 3
+    assert newest_checkpoint("stopped/seed-0").n_steps == 3
     assert shell(*command).code == 0
     for name in ("result.json", "best.safetensors"):
         assert Path("straight/seed-0", name).read_bytes() == Path("stopped/seed-0", name).read_bytes()

@@ -13,23 +13,22 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.engine.config import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax import FullSoftmax
+from elmokit.network.softmax_module import FullSoftmax
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
-from elmokit.training import loop
-from elmokit.training.config import TrainingConfig
-from elmokit.training.corpus import TrainingCorpus
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingCallback
-from elmokit.training.run import Run
-from elmokit.training.setup import TrainingSetup
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_text import TrainingCorpus
 from tests.helpers.killing import Killed
-from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, weights
+from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, newest_checkpoint, train_in, weights
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -64,16 +63,20 @@ def corpus_of(folder: Path, held_out: list[list[str]] | None = None) -> Training
 
 
 def run_training(
-    folder: Path, config: TrainingConfig = CONFIG, report: TrainingCallback = lambda _: None, **settings: Any
-) -> Any:
+    folder: Path,
+    config: TrainingConfig = CONFIG,
+    report: TrainingCallback = lambda _: None,
+    initial: PretrainedBiLM | None = None,
+) -> Perplexity:
+    """Train on a toy text, in the directory next to it."""
     folder.mkdir(exist_ok=True)
-    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, initial=settings.pop("initial", None))
-    return loop.run_training(setup, Run(folder), report, **settings)
+    setup = TrainingSetup(config, corpus_of(folder), {"corpus": "toy"}, initial=initial)
+    return train_in(folder / "run", setup, report)
 
 
 def trained(folder: Path) -> PretrainedBiLM:
     """The model of the last checkpoint."""
-    return Run(folder).checkpoints()[-1].model()
+    return newest_checkpoint(folder / "run").model()
 
 
 def notices_of(folder: Path, config: TrainingConfig = CONFIG) -> list[str]:
@@ -85,10 +88,10 @@ def notices_of(folder: Path, config: TrainingConfig = CONFIG) -> list[str]:
 
 @pytest.mark.slow
 def test_training_brings_perplexity_down_and_keeps_the_best_model(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, tokens=100 * 20, eval_every=50)
+    config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, save_every=60)
     result = run_training(tmp_path, config)
     assert result.mean < len(VOCABULARY) / 3
-    stored = load_folder(tmp_path / "model")
+    stored = load_folder(tmp_path / "run/model")
     assert stored.card["corpus"] == "toy"
     assert stored.card["held_out"]["n_predictions"] == result.n_predictions
     assert stored.vocabulary is not None
@@ -112,7 +115,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_lines", "config"),
-    [(1, CONFIG), (4, CONFIG), (1, RECIPE), (2, RECIPE), (3, RECIPE), (3, AS_BILM_TF)],
+    [(4, CONFIG), (1, RECIPE), (3, RECIPE), (3, AS_BILM_TF)],
 )
 def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
@@ -124,7 +127,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
         run_training(tmp_path / "stopped", config, kill_after(n_lines))
     torch.manual_seed(999)  # a new process has another random state
     resumed = run_training(tmp_path / "stopped", config)
-    steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()]
+    steps = [json.loads(line)["n_steps"] for line in (tmp_path / "stopped/run/metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
     assert_same_weights(trained(tmp_path / "stopped"), trained(tmp_path / "straight"))
@@ -133,7 +136,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     reports = Reports()
     run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), reports)
-    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["n_steps"] for line in logged] == [2, 3, 4, 6] == [line.n_steps for line in reports.lines]
     assert all(len(line["losses"]) == 2 and line["losses"][0] > 0 for line in logged)
     assert [line["held_out"] is None for line in logged] == [True, False, True, False]
@@ -163,7 +166,7 @@ def test_what_a_run_is_resumed_with_is_said(tmp_path: Path) -> None:
 def test_bfloat16_is_used_where_the_processor_has_it(
     has_bfloat16: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elmokit.training.precision.multiplies_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr("elmokit.training.losses.multiplies_bfloat16", lambda: has_bfloat16)
     rounded = run_training(tmp_path / "rounded", dataclasses.replace(CONFIG, precision="bfloat16"))
     exact = run_training(tmp_path / "exact")
     assert (rounded.mean_nats != exact.mean_nats) == has_bfloat16
@@ -175,7 +178,8 @@ def test_bfloat16_learns_as_float32_does(tmp_path: Path) -> None:
     found = []
     for precision in ("float32", "bfloat16"):
         # Dropout draws other numbers in each precision.
-        config = dataclasses.replace(CONFIG, tokens=60 * 20, eval_every=60, precision=precision, model=sizes)
+        intervals = {"eval_every": 30, "save_every": 30}
+        config = dataclasses.replace(CONFIG, tokens=30 * 20, precision=precision, model=sizes, **intervals)
         found.append(run_training(tmp_path / precision, config).mean_nats)
     assert found[1] == pytest.approx(found[0], rel=0.02)
 
@@ -214,7 +218,7 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
 
 def test_fine_tuning_starts_from_the_start_state_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_training(tmp_path / "first")
-    initial = load_folder(tmp_path / "first" / "model")
+    initial = load_folder(tmp_path / "first/run/model")
     assert initial.start_state is not None
     expected = torch.from_numpy(initial.start_state.repeat_row(4).cell.copy())
     starts: list[torch.Tensor] = []
@@ -242,7 +246,7 @@ def test_rows_restart_from_zero_at_sentences_but_for_bilm_tf(
 
     monkeypatch.setattr(WindowLosses, "forward", recorded)
     run_training(tmp_path, config)
-    encode = load_folder(tmp_path / "model").encode
+    encode = load_folder(tmp_path / "run/model").encode
     order = {"same_order": config.same_order}
     with contextlib.closing(WindowStream([tmp_path / "text.txt"], VOCABULARY, encode, 4, 5, **order)) as stream:
         begins = torch.from_numpy(np.stack([next(stream).begins for _ in range(6)]))
@@ -275,8 +279,8 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_best_model_has_the_averaged_weights(tmp_path: Path) -> None:
     run_training(tmp_path, dataclasses.replace(RECIPE, save_every=3))
-    best = load_folder(tmp_path / "model")
-    checkpoint = tmp_path / "checkpoints" / f"step-{best.card['n_steps']:08d}"
+    best = load_folder(tmp_path / "run/model")
+    checkpoint = tmp_path / "run/checkpoints" / f"step-{best.card['n_steps']:08d}"
     averaged, trained = (load_folder(checkpoint / name).bilm.state_dict() for name in ("average", "model"))
     for name, tensor in best.bilm.state_dict().items():
         assert torch.equal(tensor, averaged[name]), name

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from elmokit.training.config import RECIPES, TrainingConfig
-from elmokit.training.meter import ThroughputMeter, count_evaluations
+from elmokit.training.loop import ThroughputMeter, count_evaluations
 from elmokit.training.reports import format_perplexities
+from elmokit.training.training_config import RECIPES, TrainingConfig
 
 
 def test_the_rate_warms_up_and_falls_as_a_cosine_and_is_constant_as_in_bilm_tf() -> None:

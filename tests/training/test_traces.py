@@ -9,20 +9,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elmokit.engine.config import BiLMConfig
+from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax import softmax_config
-from elmokit.training.config import RECIPES
-from elmokit.training.corpus import TrainingCorpus
-from elmokit.training.loop import run_training
-from elmokit.training.run import Run
-from elmokit.training.setup import TrainingSetup
-from elmokit.training.softmax_transfer import with_softmax_over
-from tests.helpers.tiny_training import Reports
+from elmokit.network.softmax_module import softmax_config
+from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.training_config import RECIPES
+from elmokit.training.training_text import TrainingCorpus
+from elmokit.training.transfer import with_softmax_over
+from tests.helpers.tiny_training import Reports, newest_checkpoint, train_in
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.
@@ -117,12 +115,12 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         log_every=1,
     )
     reports = Reports()
-    run_training(TrainingSetup(config, corpus, initial=model), Run(tmp_path / "run"), reports)
+    train_in(tmp_path / "run", TrainingSetup(config, corpus, initial=model), reports)
     assert len(reports.lines) == 6
     for line, (losses, norm) in zip(reports.lines, TRACES[name], strict=True):
         assert line.losses == pytest.approx(losses, abs=1e-5)
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
-    newest = Run(tmp_path / "run").checkpoints()[-1].path
+    newest = newest_checkpoint(tmp_path / "run").path
     trained = load_folder(newest / "model")
     assert trained.softmax_module is not None
     softmax = {f"softmax.{name}": value for name, value in trained.softmax_module.state_dict().items()}

@@ -167,3 +167,6 @@ def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
         return vectors
     # int32 offsets are enough: no group has two billion tokens.
     return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), vectors)
+
+
+FORMATS = (ParquetFormat(), ArrowFormat())

@@ -26,7 +26,14 @@ from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat, VectorF
 from elmokit.embedding.outputs.writer import ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, OutputError, TextError
-from elmokit.storage.hdf5 import HDF5_ERRORS, HDF5_SUFFIXES, damage_as_format_error, open_hdf5
+from elmokit.storage.hdf5_files import (
+    HDF5_ERRORS,
+    HDF5_SUFFIXES,
+    HEADER_BYTES,
+    create_hdf5,
+    damage_as_format_error,
+    open_hdf5,
+)
 
 if TYPE_CHECKING:
     import h5py
@@ -36,11 +43,6 @@ MAPS = ["sentence_to_index", "sentence_indices"]
 POOLED = "vectors"
 """The dataset of sentence vectors."""
 MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
-MAX_OLD_NAME_BYTES = 1 << 24
-"""The names of all datasets of a file of the oldest version, which every reader of HDF5 knows. Larger files have that
-of HDF5 1.8 (2008)."""
-DATASET_BYTES = 440
-"""What the header of a dataset and its entry in the group take, about."""
 MAX_KEY_BYTES = 60_000  # HDF5 stores the name of a dataset in one 64 KiB header
 
 _ESCAPES = {"%2F": "/", "%2E": ".", "%00": "\0", "%25": "%"}
@@ -62,7 +64,7 @@ class HDF5Format(OutputFormat):
         n_maps, n_datasets = len(_maps(layout)), 1 if layout.pooled else n
         n_name_bytes = n_text_bytes if _is_keyed(layout) else 0
         map_bytes = n_text_bytes + (len(str(n)) + 8) * n + 4096
-        return layout.vector_bytes(counts) + DATASET_BYTES * n_datasets + n_name_bytes + n_maps * map_bytes + 8192
+        return layout.vector_bytes(counts) + HEADER_BYTES * n_datasets + n_name_bytes + n_maps * map_bytes + 8192
 
     def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
         """Return 0, because the file of vectors becomes the output."""
@@ -84,7 +86,7 @@ class HDF5Format(OutputFormat):
         counts = writer.progress.text
         n_datasets = 1 if layout.pooled else counts.n_sentences
         n_name_bytes = counts.n_text_bytes if _is_keyed(layout) else 16 * n_datasets
-        with _create(writer.vectors_path, n_datasets, n_name_bytes) as file:
+        with create_hdf5(writer.vectors_path, 0, n_datasets, n_name_bytes) as file:
             file.attrs[ABOUT] = layout.about
             for name in maps:
                 file.create_dataset(name, (1,), h5py.string_dtype(), [text])
@@ -116,20 +118,6 @@ def _is_keyed(layout: VectorFileLayout) -> bool:
 def _maps(layout: VectorFileLayout) -> list[str]:
     # Datasets that are named by sentences need no map.
     return [] if _is_keyed(layout) else MAPS[: layout.with_sentences * (1 + layout.with_old_map)]
-
-
-def _create(path: Path, n_datasets: int, n_name_bytes: int) -> h5py.File:
-    """Create a file for some number of datasets, in the oldest format that holds them well."""
-    import h5py
-
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
-    is_small = n_name_bytes <= MAX_OLD_NAME_BYTES
-    oldest = h5py.h5f.LIBVER_EARLIEST if is_small else h5py.h5f.LIBVER_V18
-    access.set_libver_bounds(oldest, h5py.h5f.LIBVER_LATEST)
-    # Headers are put together in blocks of this size: otherwise they are scattered between the vectors.
-    access.set_meta_block_size(max(2048, min(256 * n_datasets, 1 << 20)))
-    return h5py.File(h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, None, access))
 
 
 def _json(numbers: Mapping[str, int]) -> str:
@@ -220,3 +208,6 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
         raise FormatError(
             f"{file.filename} has no sentence map (--forget-sentences, --use-sentence-keys) that can be read: {error}"
         ) from None
+
+
+FORMATS = (HDF5Format(),)

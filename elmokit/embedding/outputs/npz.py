@@ -87,3 +87,6 @@ def _offsets(writer: ResumableWriter) -> Iterator[Any]:
 
 def _lines(texts: list[str]) -> bytes:
     return "".join(f"{text}\n" for text in texts).encode("utf-8")
+
+
+FORMATS = (NumPyFormat(),)

@@ -1,11 +1,20 @@
-"""What the rows of a vector file look like, and what a format says about itself: :class:`OutputFormat`."""
+"""What the rows of a vector file look like, what a format of vector files is, and the table of all formats.
+
+To add a format, write a module with a subclass of ``OutputFormat`` and a tuple ``FORMATS``, and list the module in
+``MODULES`` (docs/how-to/develop/add-an-output-format.md).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -16,7 +25,8 @@ from numpy.typing import NDArray
 from elmokit.config import check_choice
 from elmokit.embedding.outputs.writer import ResumableWriter, read_numbers
 from elmokit.embedding.reading import SentenceCounts
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, FormatError
+from elmokit.storage.atomic import check_extension
 
 ABOUT = "elmokit"
 """The name under which a file says what computed it: one JSON text (:attr:`VectorFileLayout.about`)."""
@@ -95,7 +105,7 @@ class VectorFileLayout:
 
 
 class OutputFormat(ABC):
-    """A format of vector files. A new one is a subclass that ``table.py`` lists.
+    """A format of vector files. A new one is a subclass in a module that ``MODULES`` lists.
 
     While a text is embedded, vectors, sentences and tokens are stored in the same way for all formats (``writer.py``),
     so all can be resumed. :meth:`write` makes the output from them at the end. A format that needs no other file than
@@ -141,7 +151,54 @@ class OutputFormat(ABC):
 
     @abstractmethod
     def read_about(self, path: Path) -> str | bytes:
-        """Read what a file says about itself. An error that :func:`.table.read_about` expects means: nothing."""
+        """Read what a file says about itself. An error that :func:`read_about` expects means: nothing."""
+
+
+MODULES = ("hdf5", "arrow", "npz")
+"""The modules of the formats. The first format of the first one is also that of names without an extension."""
+
+
+@cache
+def output_formats() -> list[OutputFormat]:
+    """Return all formats."""
+    modules = (import_module(f"elmokit.embedding.outputs.{name}") for name in MODULES)
+    return [format_ for module in modules for format_ in module.FORMATS]
+
+
+def format_of(path: str | Path) -> OutputFormat:
+    """Return the format of a vector file by its extension: the first of the table if no format has it."""
+    suffix = Path(path).suffix
+    return next((format_ for format_ in output_formats() if suffix in format_.extensions), output_formats()[0])
+
+
+def output_format(output: str | Path) -> OutputFormat:
+    """Return the format to write; an OutputError if the name has the extension of another format."""
+    check_extension(output, [extension for format_ in output_formats() for extension in format_.extensions])
+    return format_of(output)
+
+
+def read_about(path: str | Path) -> dict[str, Any]:
+    """Return what a vector file says about itself.
+
+    Args:
+        path: A file that :func:`~elmokit.embedding.corpus.embed_file` or ``elmokit embed`` wrote.
+
+    Returns:
+        The facts by name, as docs/reference/vector-files.md lists them.
+
+    Raises:
+        FormatError: The file cannot be read, or elmokit did not write it.
+        MissingExtraError: It is a Parquet or Arrow file, and pyarrow is not installed.
+
+    Example:
+        >>> read_about("vectors.hdf5")["precision"]
+        'int8'
+    """
+    path = Path(path)
+    try:
+        return dict(json.loads(format_of(path).read_about(path)))
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path} does not say what computed its vectors: {error}") from None
 
 
 @dataclass(frozen=True)

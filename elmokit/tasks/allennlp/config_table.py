@@ -1,18 +1,84 @@
-"""Read the tables of an AllenNLP config through rows, and list every value that differs here.
+"""Read AllenNLP's configs (JSON, Jsonnet) through rows, and list every value that differs here.
 
 A table removes each key when it is read or explained. What is left in the end has no counterpart here and is listed, so
-that nothing of the config is dropped silently.
+that nothing of the config is dropped silently. Jsonnet is evaluated in a process of its own with limits on time and
+memory.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp.config_file import unset_variable
+from elmokit.config import decode_json
+from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.storage.text_files import read_text
+from elmokit.tasks.allennlp import jsonnet_process
+
+UNSET = 'std.extVar("{}")'
+"""The value of an external variable that was not given, with its name in place of the braces."""
+MAX_MEMORY = 1 << 30  # bytes of address space of the process that evaluates Jsonnet
+MAX_SECONDS = 20
+# A key and a colon after blanks and comments.
+_KEY_FIRST = re.compile(
+    r"""(?: \s | (?://|\#)[^\n]* | /\*.*?\*/ )*+ (?: "[^"\n]*" | '[^'\n]*' | [A-Za-z_]\w* ) \s* :""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def unset_variable(value: str) -> str | None:
+    """Return the name of the first external variable in a string that was not given; None if there is none."""
+    match = re.search(r'std\.extVar\("(.*?)"\)', value)
+    return match[1] if match else None
+
+
+def read_config_file(path: str | Path, variables: Mapping[str, str] | None = None) -> Any:
+    """Return the content of a config of AllenNLP as plain values.
+
+    Args:
+        path: A JSON or Jsonnet file. Its outer braces may be missing.
+        variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
+    """
+    variables = variables or {}
+    for name, value in variables.items():
+        if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
+            raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
+    text = read_text(path)
+    if _KEY_FIRST.match(text):  # as tutorials print a part of a config
+        text = f"{{{text}\n}}"
+    try:
+        return decode_json(text)
+    except (ValueError, RecursionError):
+        return _evaluate_jsonnet(path, text, variables)
+
+
+def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:
+    if importlib.util.find_spec("_jsonnet") is None:
+        raise MissingExtraError(f"{path} is not JSON; reading it as Jsonnet", "tasks")
+    limits = {"max_memory": MAX_MEMORY, "max_seconds": MAX_SECONDS}
+    request = {"name": str(path), "text": text, "variables": dict(variables), "unset": UNSET, **limits}
+    # -P: otherwise Python would import modules from the directory of the script first.
+    command = [sys.executable, "-P", jsonnet_process.__file__]
+    try:
+        ran = subprocess.run(
+            command, input=json.dumps(request).encode(), capture_output=True, timeout=2 * MAX_SECONDS, check=False
+        )
+        answer = json.loads(ran.stdout) if ran.returncode == 0 else {}
+    except subprocess.TimeoutExpired:
+        answer = {}
+    if "value" in answer:
+        return json.loads(answer["value"])
+    failed = f"evaluating it failed, or needs more than {MAX_SECONDS} seconds or {MAX_MEMORY >> 20:,} MiB of memory"
+    missing = ", ".join(answer.get("unset", ()))
+    hint = f" External variables without a value: {missing}; give them with --var." if missing else ""
+    raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {answer.get('error', failed)}.{hint}")
+
 
 Value = TypeVar("Value")
 LONGEST_SHOWN = 1000
@@ -31,16 +97,25 @@ SPELLING = {"character_tokenizer", "start_tokens", "end_tokens"}
 """Keys of a reader that change which ids a model gets."""
 
 
+Rule = Literal["take", "given", "always", "needless", "same", "between", "table"]
+
+
 class Row(NamedTuple):
-    """What becomes of a key of AllenNLP's."""
+    """What becomes of a key of AllenNLP's. Null counts as absent, as in AllenNLP.
+
+    The rules: "take" the value; take it if it is "given"; it has "always" one value here; it is "needless" here; it is
+    the "same" as another setting here; the same if there are several layers, and without effect otherwise ("between");
+    or it is a "table" with rows of its own.
+    """
 
     theirs: str
-    ours: Any
-    """Our setting; with the rule "always" the only value that it has here, with "needless" why it need not be set."""
-    kind: type = object
+    ours: Any = None
+    """Our setting; with the rule "always" the value or values that it has here, with "table" the rows."""
+    kind: Any = object
+    """Its type."""
     default: Any = None
     """AllenNLP's."""
-    rule: Literal["take", "take unless null", "always", "needless"] = "take"
+    rule: Rule = "take"
 
 
 class Difference(NamedTuple):
@@ -50,29 +125,26 @@ class Difference(NamedTuple):
     mark: Mark
 
 
-@dataclass
-class ImportReport:
-    """The values of a config that were not imported."""
-
-    differences: list[Difference] = field(default_factory=list)
-    redundant: list[str] = field(default_factory=list)
-    """Values that need not be set here, and why."""
-
-    @property
-    def unsupported(self) -> list[str]:
-        """The differences, in words."""
-        return [difference.line for difference in self.differences]
-
-
 class ConfigTable:
-    """One table of the config."""
+    """One table of the config.
+
+    Attributes:
+        differences: Those found so far, in all tables of the config.
+        exists: Whether the config has the table; otherwise it is empty.
+    """
 
     def __init__(
-        self, content: Any, path: str, report: ImportReport, exists: bool = True, mark: Mark = "training"
+        self,
+        content: Any,
+        path: str = "",
+        differences: list[Difference] | None = None,
+        exists: bool = True,
+        mark: Mark = "training",
     ) -> None:
         if not isinstance(content, dict):
             raise ConfigError(f"{path or 'the file'}: expected a table of named values, found {to_json(content)}.")
-        self.content, self.path, self.report, self.exists = dict(content), path, report, exists
+        self.content, self.path, self.exists = dict(content), path, exists
+        self.differences: list[Difference] = [] if differences is None else differences
         self.mark: Mark = OF_TABLE.get(path, mark)
         self.inner: list[ConfigTable] = []
 
@@ -80,9 +152,9 @@ class ConfigTable:
         """Return the full path of a key."""
         return f"{self.path}.{key}" if self.path else key
 
-    def add_table(self, content: Any, path: str, exists: bool = True) -> ConfigTable:
+    def add_table(self, content: Any, key: str, exists: bool = True) -> ConfigTable:
         """Return a table whose unused keys ``report_unused`` reports together with those of this table."""
-        table = ConfigTable(content, path, self.report, exists, self.mark)
+        table = ConfigTable(content, self.path_of(key), self.differences, exists, self.mark)
         self.inner.append(table)
         return table
 
@@ -91,21 +163,28 @@ class ConfigTable:
         for theirs, ours, kind, default, rule in rows:
             if rule == "always":
                 self.expect(theirs, ours, default)
-            elif rule == "needless":
-                self.redundant(ours, theirs)
-            else:
-                if rule == "take unless null":
-                    self.drop_null(theirs)
-                settings[ours] = self.take(theirs, kind, default)
+            elif rule == "needless" or (rule == "between" and self.content.get("num_layers", 1) == 1):
+                self.content.pop(theirs, None)
+            elif rule == "table":
+                inner = self.table(theirs)
+                inner.join_layers()
+                if inner.exists:
+                    inner.convert(ours, settings)
+            elif rule == "take" or self.content.get(theirs, default) is not None:
+                value = self.take(theirs, kind, default)
+                if rule in ("take", "given"):
+                    settings[ours] = value
+                elif value != settings.setdefault(ours, value):
+                    self.differs(theirs, f" = {to_json(value)}: here it is model.{ours}")
 
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
-        """Remove and return a value, or return the default if the key is absent.
+        """Remove and return a value, or return the default if the key is absent or null.
 
         AllenNLP converts strings to numbers and truth values, because external variables are always strings.
         """
-        if key not in self.content:
+        value = self.content.pop(key, None)
+        if value is None:
             return default
-        value = self.content.pop(key)
         if isinstance(value, str) and (name := unset_variable(value)):
             raise ConfigError(
                 f"{self.path_of(key)}: the external variable {name} has no value; give it with --var {name}=VALUE."
@@ -127,50 +206,45 @@ class ConfigTable:
         """
         content = self.content.pop(key, None)
         content = {"type": content} if isinstance(content, str) else content
-        return self.add_table({} if content is None else content, self.path_of(key), exists=content is not None)
+        return self.add_table({} if content is None else content, key, exists=content is not None)
 
     def tables(self) -> dict[str, ConfigTable]:
         """Remove and return every table inside this one."""
         names = [key for key, value in self.content.items() if isinstance(value, dict)]
         return {key: self.table(key) for key in names}
 
-    def drop_null(self, key: str) -> None:
-        """Remove a key whose value is null, which is AllenNLP's default."""
-        if self.content.get(key) is None:
-            self.content.pop(key, None)
-
-    def put_back(self, key: str, value: Any) -> None:
-        """Return a value that turned out to have no counterpart, so that it is reported, before the other keys."""
-        self.content = {key: value, **self.content}
+    def join_layers(self) -> None:
+        """Replace lists of equal values, of which AllenNLP allows one for each layer, by the value."""
+        for name, value in self.content.items():
+            if isinstance(value, list) and value and len(value) == self.content.get("num_layers"):
+                self.content[name] = value[0] if all(one == value[0] for one in value) else value
 
     def expect(self, key: str, ours: Any, default: Any = None) -> None:
-        """Remove a value that cannot be chosen here: it is redundant if it is ours, and else unsupported."""
+        """Remove a value that cannot be chosen here, and report one that is not ours, or one of ours."""
         value = self.content.pop(key, default)
-        if value is None:
-            return
-        if value == ours:
-            self.report.redundant.append(f"{self.path_of(key)} = {to_json(value)}: always the case here")
-        else:
-            self.differs(key, f" = {to_json(value)}: always {to_json(ours)} here")
+        allowed = ours if isinstance(ours, tuple) else (ours,)
+        value = _from_string(value) if isinstance(value, str) and not isinstance(allowed[0], str) else value
+        if value not in (None, *allowed):
+            self.differs(key, f" = {to_json(value)}: always {to_json(allowed[0])} here")
 
-    def redundant(self, why: str, *keys: str) -> None:
+    def drop(self, *keys: str) -> None:
         """Remove keys that need not be set here."""
-        for path, value in self._remove(*keys):
-            self.report.redundant.append(f"{path} = {to_json(value)}: {why}")
+        for key in keys:
+            self.content.pop(key, None)
 
-    def unsupported(self, why: str, *keys: str) -> None:
-        """Remove keys that have no counterpart here."""
-        for path, value in self._remove(*keys):
+    def unsupported(self, key: str, why: str) -> None:
+        """Remove a key that has no counterpart here, and report it."""
+        for path, value in self._remove(key):
             self._report(path, f" = {to_json(value)}: {why}")
 
     def differs(self, key: str, message: str) -> None:
         """Report that a value, which was taken, has a different meaning or value here."""
         self._report(self.path_of(key), message)
 
-    def replace(self, key: str, message: str) -> None:
+    def refuse(self, key: str, message: str) -> None:
         """Report one of the values as the reason why the whole table has no counterpart, and remove all of them."""
         self.content, self.inner = {}, []
-        self._report(f"{self.path}.{key}", message)
+        self.differs(key, message)
 
     def report_unused(self) -> None:
         """Report every key that was not removed, in this table and those taken from it."""
@@ -185,7 +259,7 @@ class ConfigTable:
             mark = "weights"
         elif mark == "weights" and any(word in path for word in TRAINING_WORDS):
             mark = "training"
-        self.report.differences.append(Difference(f"{path}{message}", mark))
+        self.differences.append(Difference(f"{path}{message}", mark))
 
     def _remove(self, *keys: str) -> list[tuple[str, Any]]:
         """Remove keys, if they are there, and return every value inside them with its path."""

@@ -1,4 +1,4 @@
-"""Evaluate a Jsonnet file. Run as a script, in a process of its own, by ``config_file.py``.
+"""Evaluate a Jsonnet file. Run as a script, in a process of its own, by ``config_table.py``.
 
 Jsonnet has no limit on time or memory, and a few lines can ask for any amount of both. The operating system limits a
 process, so the evaluation is one. This script imports nothing of elmokit, to start quickly and to need little memory.

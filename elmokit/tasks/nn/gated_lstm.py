@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.network.recurrence import (
+from elmokit.network.lstm_training import (
     StepFunctions,
     reorder,
     reversed_positions,

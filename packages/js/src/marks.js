@@ -1,4 +1,4 @@
-// Typographic marks, such as the apostrophe U+2019, are read as the ASCII marks that models know. As in elmokit/text/marks.py.
+// Typographic marks, such as the apostrophe U+2019, are read as the ASCII marks that models know. As in elmokit/text/characters.py.
 
 const READ_AS = {
   "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",

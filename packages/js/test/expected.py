@@ -14,7 +14,7 @@ import numpy as np
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.embedding.start_state import start_state
 from elmokit.engine import compiler
-from elmokit.engine.config import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
 from elmokit.engine.engine import Engine
 from elmokit.engine.instruction_sets import EMULATED, machine
 from elmokit.engine.network import NetworkInput
@@ -27,8 +27,8 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
-from elmokit.text.marks import MARKS
-from elmokit.text.tokenize import tokenize, treebank_tokenizer
+from elmokit.text.characters import MARKS
+from elmokit.text.tokenize import tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 SENTENCES = [
@@ -161,7 +161,7 @@ def tokens() -> list[tuple[str, list[str]]]:
     """Split sentences into tokens: those above, and random ones of parts on which the rules act."""
     chosen = random.Random(0)
     made = ["".join(chosen.choices(PARTS, k=chosen.randrange(1, 12))) for _ in range(N_RANDOM)]
-    split = treebank_tokenizer()
+    split = treebank_tokens
     return [(text, split(text)) for text in [*RAW, *made]]
 
 

@@ -8,9 +8,9 @@ Run this in an environment of AllenNLP, never in that of the tests (Python 3.11)
     original/bin/pip install "huggingface_hub<0.30" overrides==7.4.0   # and what the imports ask for
     original/bin/python make.py
 
-It writes ``KIND.tar.gz`` for each of the six kinds, ``KIND-VARIANT.tar.gz`` for other layers, the text they are
-evaluated on, and ``expected.json``: the scores before the softmax, the predictions and the metrics. With names of
-archives as arguments, it makes these alone. ELMo's weights are drawn at random from a fixed seed. The task models are
+It writes ``KIND.tar.gz`` for each of the six kinds, ``KIND-VARIANT.tar.gz`` for other layers, and ``expected.json``:
+what they compute with the text beside it, scores before the softmax, predictions and metrics. With names of archives
+as arguments, it makes these alone. ELMo's weights are drawn at random from a fixed seed. The task models are
 trained for a few steps, but that of coreference is random too. ELMo's LSTM state is set to zero before each batch, as
 in a program that was just started. Each example is a batch of its own; "batch" has all of them in one.
 """
@@ -63,57 +63,18 @@ from small_models import (  # noqa: E402
     SEED,
     STEPS,
     SUFFIXES,
-    TEXTS,
     keep,
     make_elmo,
+    read,
+    record_coref_scores,
     reset_elmo,
 )
-
-
-def read(kind: str, reader: Any, path: Path, use_subtrees: bool = False) -> list[Instance]:
-    """Read the examples with AllenNLP's reader; those of SRL and coreference from lines, as its predictors do."""
-    lines = path.read_text().splitlines()
-    if kind == "srl":
-        from allennlp.data.tokenizers import Token
-
-        instances = []
-        for line in lines:
-            words, tags = (part.split() for part in line.split("|||"))
-            indicator = [int(tag.endswith("-V")) for tag in tags]
-            instances.append(reader.text_to_instance([Token(word) for word in words[1:]], indicator, tags))
-        return instances
-    if kind == "coref":
-        documents = [json.loads(line) for line in lines]
-        return [
-            reader.text_to_instance(
-                one["sentences"], [[tuple(mention) for mention in cluster] for cluster in one["clusters"]]
-            )
-            for one in documents
-        ]
-    if kind == "sst":
-        reader._use_subtrees = use_subtrees
-    return list(reader.read(str(path)))
 
 
 def run(model: Model, instances: list[Instance]) -> list[dict[str, Any]]:
     """Compute one batch from a zero state of ELMo."""
     reset_elmo(model)
     return model.forward_on_instances(instances)
-
-
-def record_coref_scores(model: Model) -> None:
-    """Add the scores of the antecedents, which are not part of the model's output, to it."""
-    compute, forward = model._compute_coreference_scores, model.forward
-
-    def with_scores(*args: Any, **more: Any) -> Any:
-        model.last_scores = compute(*args, **more)
-        return model.last_scores
-
-    def with_output(*args: Any, **more: Any) -> dict[str, Any]:
-        output: dict[str, Any] = forward(*args, **more)
-        return {**output, "scores": model.last_scores}
-
-    model._compute_coreference_scores, model.forward = with_scores, with_output
 
 
 def train(model: Model, instances: list[Instance], vocabulary: Vocabulary, n_steps: int) -> None:
@@ -134,7 +95,6 @@ def train(model: Model, instances: list[Instance], vocabulary: Vocabulary, n_ste
 def make(name: str, kind: str, config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make one archive, and return what AllenNLP computes with it."""
     text = HERE / f"{kind}.{SUFFIXES[kind]}"
-    text.write_text(TEXTS[kind], encoding="utf-8")
     reader = DatasetReader.from_params(Params(json.loads(json.dumps(config["dataset_reader"]))))
     training = read(kind, reader, text, use_subtrees=True)
     vocabulary = Vocabulary.from_instances(training[:-1] if kind in ("ner", "coref") else training)

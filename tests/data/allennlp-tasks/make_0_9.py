@@ -81,10 +81,9 @@ import allennlp.models  # noqa: E402, F401
 import torch  # noqa: E402
 from allennlp.common import Params  # noqa: E402
 from allennlp.data import DatasetReader, Vocabulary  # noqa: E402
-from allennlp.data.tokenizers import Token  # noqa: E402
 from allennlp.models import Model  # noqa: E402
 from allennlp.models.archival import archive_model  # noqa: E402
-from small_models import CONFIGS, SCALE, SEED, SUFFIXES, keep, make_elmo, reset_elmo  # noqa: E402
+from small_models import CONFIGS, SCALE, SEED, SUFFIXES, keep, make_elmo, read, record_coref_scores, reset_elmo  # noqa: E402
 
 
 def old_config(kind: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -109,38 +108,6 @@ def old_config(kind: str, config: dict[str, Any]) -> dict[str, Any]:
         "iterator": {"type": "basic", "batch_size": 4},
         "trainer": {"optimizer": "adam"},
     }
-
-
-def read(kind: str, reader: Any, path: Path, use_subtrees: bool = False) -> list[Any]:
-    lines = path.read_text().splitlines()
-    if kind == "srl":
-        instances = []
-        for line in lines:
-            words, tags = (part.split() for part in line.split("|||"))
-            indicator = [int(tag.endswith("-V")) for tag in tags]
-            instances.append(reader.text_to_instance([Token(word) for word in words[1:]], indicator, tags))
-        return instances
-    if kind == "coref":
-        return [
-            reader.text_to_instance(
-                one["sentences"], [[tuple(mention) for mention in cluster] for cluster in one["clusters"]]
-            )
-            for one in map(json.loads, lines)
-        ]
-    if kind == "sst":
-        reader._use_subtrees = use_subtrees
-    return list(reader.read(str(path)))
-
-
-def record_coref_scores(model: Any) -> None:
-    compute, forward = model._compute_coreference_scores, model.forward
-
-    def with_scores(*arguments: Any, **more: Any) -> Any:
-        model.last_scores = compute(*arguments, **more)
-        return model.last_scores
-
-    model._compute_coreference_scores = with_scores
-    model.forward = lambda *arguments, **more: {**forward(*arguments, **more), "scores": model.last_scores}
 
 
 def make(kind: str, config: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The small task models that ``make.py`` and ``make_0_9.py`` make: ELMo, configs, examples, and what is recorded.
 
-It imports nothing of AllenNLP, whose versions need different environments.
+It imports only those modules of AllenNLP that both versions have, because they need different environments.
 """
 
 from __future__ import annotations
@@ -298,105 +298,6 @@ def qa(elmo: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-NER_TEXT = """\
--DOCSTART- -X- -X- O
-
-Mira NNP I-NP I-PER
-Solberg NNP I-NP I-PER
-flew VBD I-VP O
-from IN I-PP O
-Oslo NNP I-NP I-LOC
-to TO I-PP O
-Rome NNP I-NP I-LOC
-. . O O
-
-The DT I-NP O
-United NNP I-NP I-ORG
-Nations NNP I-NP I-ORG
-Office NNP I-NP I-ORG
-met VBD I-VP O
-in IN I-PP O
-Geneva NNP I-NP I-LOC
-. . O O
-
-Is VBZ I-VP O
-it PRP I-NP O
-a DT I-NP O
-French JJ I-NP I-MISC
-film NN I-NP O
-? . O O
-
-Ito NNP I-NP I-PER
-Lee NNP B-NP B-PER
-"""
-SST_TEXT = """\
-(3 (2 (2 A) (3 (3 warm) (2 film))) (2 .))
-(1 (2 It) (1 (2 (2 is) (2 (2 not) (3 funny))) (2 .)))
-(4 (4 Superb) (2 !))
-(0 (2 (2 The) (2 plot)) (0 (0 (2 is) (0 awful)) (2 .)))
-(2 (2 Seen) (2 (2 (2 it) (2 twice)) (2 .)))
-"""
-NLI_PAIRS = [
-    ("A woman rides her bike .", "A person is outside .", "entailment"),
-    ("Two dogs run in the snow .", "The dogs are asleep .", "contradiction"),
-    ("A man plays a guitar .", "He is a famous musician .", "neutral"),
-    ("Children laugh .", "Some children are happy about a game .", "neutral"),
-]
-SRL_TEXT = """\
-1 Mira fixed her old bike . ||| B-ARG0 B-V B-ARG1 I-ARG1 I-ARG1 O
-3 In May she sold it to Ito . ||| B-ARGM-TMP I-ARGM-TMP B-ARG0 B-V B-ARG1 B-ARG2 I-ARG2 O
-1 It rained . ||| O B-V O
-4 The man who never sleeps called him . ||| O O B-R-ARG0 B-ARGM-NEG B-V O O O
-"""
-COREF_TEXT = [
-    {
-        "doc_key": "a",
-        "sentences": [
-            ["Mira", "fixed", "her", "old", "bike", "."],
-            ["Then", "she", "sold", "it", "to", "Ito", ",", "a", "friend", "."],
-            ["He", "likes", "the", "bike", "."],
-        ],
-        "clusters": [[[0, 0], [2, 2], [7, 7]], [[2, 4], [9, 9], [18, 19]], [[11, 11], [16, 16]]],
-    },
-    {
-        "doc_key": "b",
-        "sentences": [
-            ["The", "dog", "barked", "."],
-            ["It", "was", "hungry", ",", "so", "Ann", "fed", "the", "dog", "."],
-        ],
-        "clusters": [[[0, 1], [4, 4], [11, 12]]],
-    },
-]
-QA_PASSAGE = "Mira Solberg flew from Oslo to Rome in May . She met the mayor there . Her brother stayed at home ."
-QA_QUESTIONS = [
-    ("q1", "Where did Mira fly ?", "Rome"),
-    ("q2", "Who stayed at home ?", "Her brother"),
-    ("q3", "When did she fly to Rome ?", "May"),
-]
-
-
-def snli_line(premise: str, hypothesis: str, label: str) -> str:
-    return json.dumps({"sentence1": premise, "sentence2": hypothesis, "gold_label": label}) + "\n"
-
-
-def squad_file() -> dict[str, Any]:
-    def entry(name: str, question: str, answer: str) -> dict[str, Any]:
-        answers = [{"text": answer, "answer_start": QA_PASSAGE.index(answer)}]
-        return {"id": name, "question": question, "answers": answers}
-
-    questions = [entry(*question) for question in QA_QUESTIONS]
-    paragraphs = [{"context": QA_PASSAGE, "qas": questions}]
-    return {"version": "1.1", "data": [{"title": "Mira", "paragraphs": paragraphs}]}
-
-
-TEXTS = {
-    "ner": NER_TEXT,
-    "sst": SST_TEXT,
-    "nli": "".join(snli_line(*pair) for pair in NLI_PAIRS),
-    "srl": SRL_TEXT,
-    "coref": "".join(json.dumps(document) + "\n" for document in COREF_TEXT),
-    "qa": json.dumps(squad_file(), indent=1) + "\n",
-}
 SUFFIXES = {"ner": "txt", "sst": "txt", "nli": "jsonl", "srl": "txt", "coref": "jsonl", "qa": "json"}
 
 
@@ -416,6 +317,42 @@ CONFIGS = {
     "coref-coarse-to-fine": coarse_to_fine,
     "qa": qa,
 }
+
+
+def read(kind: str, reader: Any, path: Path, use_subtrees: bool = False) -> list[Any]:
+    """Read the examples with AllenNLP's reader; those of SRL and coreference from lines, as its predictors do."""
+    from allennlp.data.tokenizers import Token
+
+    lines = path.read_text().splitlines()
+    if kind == "srl":
+        instances = []
+        for line in lines:
+            words, tags = (part.split() for part in line.split("|||"))
+            indicator = [int(tag.endswith("-V")) for tag in tags]
+            instances.append(reader.text_to_instance([Token(word) for word in words[1:]], indicator, tags))
+        return instances
+    if kind == "coref":
+        return [
+            reader.text_to_instance(
+                one["sentences"], [[tuple(mention) for mention in cluster] for cluster in one["clusters"]]
+            )
+            for one in map(json.loads, lines)
+        ]
+    if kind == "sst":
+        reader._use_subtrees = use_subtrees
+    return list(reader.read(str(path)))
+
+
+def record_coref_scores(model: Any) -> None:
+    """Add the scores of the antecedents, which are not part of the model's output, to it."""
+    compute, forward = model._compute_coreference_scores, model.forward
+
+    def with_scores(*arguments: Any, **more: Any) -> Any:
+        model.last_scores = compute(*arguments, **more)
+        return model.last_scores
+
+    model._compute_coreference_scores = with_scores
+    model.forward = lambda *arguments, **more: {**forward(*arguments, **more), "scores": model.last_scores}
 
 
 def reset_elmo(model: torch.nn.Module) -> None:

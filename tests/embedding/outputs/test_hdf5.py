@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.embedding.outputs import hdf5
 from elmokit.embedding.outputs.hdf5 import (
     HDF5Format,
     read_sentence_map,
@@ -21,6 +20,7 @@ from elmokit.embedding.outputs.output_format import DatasetNames, VectorFileLayo
 from elmokit.embedding.outputs.writer import open_resumable
 from elmokit.embedding.reading import CorpusSentence
 from elmokit.errors import FormatError, ModelError, TextError
+from elmokit.storage import hdf5_files
 from tests.reference.hdf5_h5py import VectorWriter
 
 DIM = 4
@@ -41,7 +41,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     return arrays
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(LINES, max_size=20),
     st.sampled_from(["numbers", "sentences"]),
@@ -116,8 +116,8 @@ def test_files_with_many_names_have_a_newer_format_with_the_same_content(
 ) -> None:
     sentences = [f"sentence number {number}" for number in range(500)]
     versions, contents = [], []
-    for limit in (hdf5.MAX_OLD_NAME_BYTES, 0):
-        monkeypatch.setattr(hdf5, "MAX_OLD_NAME_BYTES", limit)
+    for limit in (hdf5_files.MAX_OLD_NAME_BYTES, 0):
+        monkeypatch.setattr(hdf5_files, "MAX_OLD_NAME_BYTES", limit)
         path = tmp_path / f"{limit}.hdf5"
         write(path, sentences, keys=keys)
         versions.append(path.read_bytes()[8])  # of the superblock

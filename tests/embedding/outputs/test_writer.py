@@ -9,7 +9,7 @@ import pytest
 from elmokit.embedding.outputs.writer import ResumableWriter, format_bytes, open_resumable, partial_folder
 from elmokit.embedding.reading import CorpusSentence
 from elmokit.engine.state import State
-from elmokit.errors import LockedError, TextError
+from elmokit.errors import TextError
 from tests.helpers.killing import Killed
 
 SETTINGS = {"layers": "all", "batch": 2048}
@@ -38,21 +38,6 @@ def done(writer: ResumableWriter) -> tuple[int, int, int]:
     return writer.progress.n_sentences, writer.progress.n_tokens, writer.progress.n_batches
 
 
-def test_a_resumed_run_has_exactly_what_was_committed(output: Path) -> None:
-    run_killed_after_one(output)
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        assert not writer.is_new
-        assert done(writer) == (1, 2, 1)
-        assert writer.vectors_path.stat().st_size == 8
-        counts = writer.read_text(TEXT)
-        assert (counts.n_sentences, counts.n_tokens, counts.n_blank, counts.n_text_bytes) == (3, 3, 1, 5)
-        assert list(writer.read_names()) == ["a b", "", "c\r"]
-        assert list(writer.read_tokens(1)) == [[], ["c\r"]]
-        assert np.concatenate(list(writer.read_lengths(2))).tolist() == [2, 0, 1]
-        raise Killed
-    assert partial_folder(output).is_dir()
-
-
 @pytest.mark.parametrize("text", [TEXT[:2], [*TEXT, TEXT[0]], [TEXT[1], TEXT[0], TEXT[2]], []])
 def test_another_text_is_not_resumed(output: Path, text: list[CorpusSentence]) -> None:
     run_killed_after_one(output)
@@ -67,25 +52,6 @@ def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) 
         assert writer.state is not None
         np.testing.assert_array_equal(writer.state.cell, STATE.cell)
         np.testing.assert_array_equal(writer.state.hidden, STATE.hidden)
-
-
-def test_a_partial_output_is_discarded_only_on_request(output: Path) -> None:
-    run_killed_after_one(output)
-    with contextlib.suppress(Killed), open_resumable(output, SETTINGS) as writer:
-        assert done(writer) == (1, 2, 1)
-        raise Killed
-    with open_resumable(output, SETTINGS, overwrite=True) as writer:
-        assert writer.is_new
-        assert done(writer) == (0, 0, 0)
-
-
-def test_two_runs_cannot_write_one_output(output: Path) -> None:
-    pytest.importorskip("fcntl")
-    with open_resumable(output, SETTINGS) as first:
-        first.commit()
-        with pytest.raises(LockedError, match="being written by another process"), open_resumable(output, SETTINGS):
-            pass
-        assert partial_folder(output).is_dir()
 
 
 def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> None:

@@ -1,0 +1,122 @@
+"""``elmokit allennlp-elmo`` and ``allennlp-vocab``: drop-in replacements for two commands of AllenNLP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+
+from elmokit.cli.command import Calls, Values, with_underscores
+from elmokit.cli.parameters import OutputPath
+from elmokit.cli.running import print_note
+
+Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created the directory of an output
+
+
+def allennlp_elmo(
+    input: Path,
+    output: Output,
+    *,
+    all_: bool = False,
+    top: bool = False,
+    average: bool = False,
+    options_file: str | None = None,
+    weight_file: str = "original",
+    vocab_path: str | None = None,
+    batch_size: int = 64,
+    cuda_device: int = -1,
+    file_friendly_logging: bool = False,
+    forget_sentences: bool = False,
+    use_sentence_keys: bool = False,
+    include_sentence_indices: bool = False,
+    include_package: tuple[str, ...] = (),
+) -> None:
+    """Embed INPUT, one tokenized sentence per line, into the HDF5 file OUTPUT, as `allennlp elmo` did.
+
+    The LSTM state is carried from batch to batch, so vectors depend on the lines before (those of `elmokit embed` do
+    not). An existing OUTPUT is replaced when the new one is complete. Blank lines are refused.
+
+    Args:
+        all_: All layers: (layers, tokens, dim).
+        top: The top layer: (tokens, dim).
+        average: The mean of all layers: (tokens, dim).
+        options_file: Options file of an HDF5 file, if it is not next to the weights.
+        weight_file: HDF5 file, directory or name of a model.
+        vocab_path: Accepted and ignored, as in AllenNLP.
+        batch_size: Lines per batch. Vectors depend on it.
+        cuda_device: Number of the CUDA device; -1 for the CPU.
+        file_friendly_logging: Report progress as lines even on a terminal.
+        forget_sentences: Do not store sentence_to_index.
+        use_sentence_keys: Name datasets by their sentences. Implies --forget-sentences.
+        include_sentence_indices: Store sentence_to_index as sentence_indices too.
+        include_package: Accepted and ignored: elmokit has no plugins.
+
+    Examples:
+        elmokit allennlp-elmo sentences.txt elmo_layers.hdf5 --all
+        elmokit allennlp-elmo sentences.txt top.hdf5 --top --weight-file weights.hdf5 --options-file options.json
+    """
+    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.engine.layer_selection import Layers
+    from elmokit.storage.atomic import check_output_path
+    from elmokit.storage.progress import ProgressBar, count_of
+    from elmokit.storage.text_files import check_input_file
+
+    modes: dict[Layers, bool] = {"all": all_, "top": top, "average": average}
+    chosen = [mode for mode, given in modes.items() if given]
+    if len(chosen) != 1:
+        raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
+    check_output_path(output, overwrite=True)
+    check_input_file(input, output)
+    device = None if cuda_device < 0 else f"cuda:{cuda_device}"
+    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)
+    with ProgressBar("tokens", lines=file_friendly_logging) as progress:
+        summary = embed_file(
+            elmo,
+            input,
+            output,
+            layers=chosen[0],
+            use_sentence_keys=use_sentence_keys,
+            forget_sentences=forget_sentences,
+            include_sentence_indices=include_sentence_indices,
+            tokenize=str.split,  # at Unicode white space
+            strict=True,
+            batch_size=batch_size,
+            overwrite=True,
+            force=True,
+            progress=progress,
+        )
+    print_note(f"{output}: {count_of(summary.n_sentences, 'sentence')}, {count_of(summary.n_tokens, 'token')}")
+
+
+@with_underscores
+def allennlp_vocab(
+    *,
+    vocab_path: Path,
+    elmo_config: str | None = None,
+    elmo_weights: str,
+    output_dir: Output,
+    use_custom_oov_token: Annotated[bool, click.BOOL] = False,
+    computing: Annotated[Values, Calls("elmokit.compat.allennlp_text:create_elmo_embeddings_from_vocab")],
+) -> None:
+    """Write a vocabulary's context-free vectors as text, as AllenNLP's create_elmo_embeddings_from_vocab.py did.
+
+    Args:
+        vocab_path: Word list, one word per line.
+        elmo_config: Options file, if it is not next to the weights.
+        elmo_weights: HDF5 file, directory or name of a model.
+        output_dir: Output directory. Created if missing.
+        batch_size, device:
+        use_custom_oov_token: True if the first word may differ from @@UNKNOWN@@.
+
+    Examples:
+        elmokit allennlp-vocab --vocab_path vocab.txt --elmo_weights weights.hdf5 --output_dir vectors
+        elmokit allennlp-vocab --vocab_path vocab.txt --elmo_weights original --output_dir vectors --device 0
+    """
+    from elmokit.compat.allennlp import create_elmo_embeddings_from_vocab
+
+    create_elmo_embeddings_from_vocab(
+        vocab_path, elmo_config, elmo_weights, output_dir, use_custom_oov_token=use_custom_oov_token, **computing
+    )
+    print_note(f"Wrote {output_dir}")

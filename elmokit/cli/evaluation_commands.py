@@ -1,0 +1,498 @@
+"""Measure how good a model is.
+
+For perplexity and minimal pairs, the model needs its softmax and vocabulary.
+
+Examples:
+    elmokit evaluate perplexity held-out.txt --model my-run
+    elmokit evaluate similarity sts-dev.csv
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from elmokit.cli.command import MORE, Calls, Flag, Values
+from elmokit.cli.parameters import (
+    Device,
+    Figure,
+    Json,
+    Language,
+    Model,
+    ModelOptions,
+    OptionalOutput,
+    OutputPath,
+    Overwrite,
+    Raw,
+)
+from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
+from elmokit.config import check_at_least
+from elmokit.engine.precision import Precision
+from elmokit.errors import ConfigError
+from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.progress import ProgressBar
+from elmokit.storage.text_files import STDIN, check_not_input
+from elmokit.text.tokenize import Tokenization
+
+if TYPE_CHECKING:
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.result import Result, Row
+    from elmokit.formats.model import PretrainedBiLM
+    from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
+    from elmokit.lm.perplexity import Perplexity
+    from elmokit.lm.surprisal import Surprisal
+    from elmokit.storage.part_results import PartResults
+
+Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
+Keep = Annotated[
+    Path | None,
+    OutputPath(),
+    Flag(
+        "Keep finished parts in this directory. If the command is interrupted, run it again to resume.",
+        MORE,
+        metavar="DIR",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """The options of every evaluation."""
+
+    model: Model = None
+    options: ModelOptions = None
+    json: Json = False
+    figure: Figure = None
+    device: Device = None
+    overwrite: Annotated[bool, Flag("Start anew: replace an existing output and kept results.")] = False
+
+    def check_figure(self) -> None:
+        """Check before any work is done that the figure can be drawn."""
+        from elmokit.evaluation.result import check_figure_path
+
+        if self.figure is not None:
+            check_figure_path(self.figure, self.overwrite)
+
+    def open_elmo(self) -> Elmo:
+        """Open the model for its vectors."""
+        from elmokit.embedding.elmo import Elmo
+
+        return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
+
+    def open_language_model(self) -> PretrainedBiLM:
+        """Open the model with its softmax and vocabulary."""
+        from elmokit.lm.language_model import LanguageModel
+
+        return LanguageModel.from_pretrained(self.model, options=self.options, device=self.device).model
+
+    @contextlib.contextmanager
+    def resumable_parts(
+        self, folder: Path | None, model: PretrainedBiLM, texts: Iterable[Path], settings: dict[str, Any]
+    ) -> Iterator[PartResults]:
+        """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
+
+        Args:
+            folder: Where they are kept; None to keep nothing.
+            model: The model.
+            texts: The files that the results depend on.
+            settings: What else they depend on.
+        """
+        from elmokit.embedding.fingerprint import prediction_settings
+        from elmokit.storage.bounded import file_digest
+        from elmokit.storage.part_results import PartResults
+
+        digests = [] if folder is None else [file_digest(path) for path in texts]
+        all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
+        parts = PartResults(folder, all_settings, overwrite=self.overwrite)
+        with resumable_command(lambda: parts.can_resume), parts:
+            yield parts
+
+    def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
+        """Draw the figure, and print the result as JSON or as a table of its rows, or of others."""
+        if self.figure is not None:
+            print_note(f"wrote {' and '.join(map(str, result.draw(self.figure, self.overwrite)))}")
+        if self.json:
+            echo_json(result.to_dict())
+        else:
+            click.echo(result.to_text(rows))
+
+
+LanguageModelOptions = Annotated[
+    Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
+]
+SentenceStart = Annotated[
+    Literal["warm", "zero", "stateful"] | None,
+    Flag(
+        "State from which each sentence is read: the model's start state, zero, or the state after the "
+        "sentence before (slow).  [default: warm]",
+        MORE,
+    ),
+]
+
+
+def surprisal(
+    texts: tuple[Path, ...],
+    *,
+    model: Model = None,
+    raw: Raw = False,
+    language: Language = None,
+    out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
+    overwrite: Overwrite = False,
+    start: SentenceStart = None,
+    precision: Precision = "float32",
+    opening: LanguageModelOptions,
+) -> None:
+    """Compute how surprising each token of TEXTS is to a model.
+
+    The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
+    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; and the line
+    of the file, from 1.
+
+    A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
+    stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
+
+    TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    per line, or - for standard input. For other text, pass --raw.
+
+    Args:
+        out (FILE): Write the table here; - for standard output.
+
+    More options:
+        precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
+
+    Examples:
+        elmokit surprisal held-out.txt --out surprisal.tsv
+        echo "The cat sat on the mat." | elmokit surprisal - --raw
+    """
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.storage.text_files import find_text_files
+
+    language = raw_language(raw, language)
+    paths = find_text_files(texts)
+    _check_table_path(out, overwrite, paths)
+    language_model = LanguageModel.from_pretrained(model, precision=precision, **opening)
+    with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
+        result = language_model.perplexity(
+            paths, start=start, on_sentence=write, progress=progress, raw_language=language
+        )
+    if result.n_unknown:
+        click.echo(
+            f"Unknown words, which are not in the model's vocabulary: {result.n_unknown:,} of {result.n_tokens:,}. "
+            "Their surprisal is that of <UNK>; add spelling_nats to compare it with other words.",
+            err=True,
+        )
+
+
+def perplexity(
+    texts: tuple[Path, ...],
+    *,
+    model: Model = None,
+    raw: Raw = False,
+    language: Language = None,
+    per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None,
+    json: Json = False,
+    overwrite: Overwrite = False,
+    as_bilm_tf: int | None = None,
+    start: SentenceStart = None,
+    opening: LanguageModelOptions,
+    reading: Annotated[
+        Values,
+        Calls("elmokit.lm.language_model:LanguageModel.perplexity", hide=("on_sentence", "progress", "raw_language")),
+    ],
+) -> None:
+    """Compute the perplexity of a model on TEXTS.
+
+    The full softmax is used, and every token and sentence end counts once, for each direction.
+
+    TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
+    per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
+
+    Args:
+        per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
+
+    More options:
+        as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
+
+    Examples:
+        elmokit evaluate perplexity held-out.txt --model my-run
+        elmokit evaluate perplexity essay.txt --raw --per-token surprisal.tsv
+    """
+    from elmokit.formats.folder import DEFAULT_MODEL
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.lm.perplexity import unknown_words_warning
+    from elmokit.storage.text_files import find_text_files
+
+    check_at_least("batch_tokens", reading["batch_tokens"], 1)
+    check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
+    # bilm-tf splits lines at spaces, carries its state, and prints one number.
+    check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
+    check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
+    language = raw_language(raw, language)
+    paths = find_text_files(texts)
+    _check_table_path(per_token, overwrite, paths)
+    language_model = LanguageModel.from_pretrained(model, **opening)
+    facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in paths]}
+    result: Perplexity | BilmTfPerplexity
+    with ProgressBar("tokens") as progress:
+        if as_bilm_tf is not None:
+            result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
+        else:
+            facts["state"] = start or "warm"
+            with _table(per_token, overwrite) as write:
+                result = language_model.perplexity(
+                    paths, start=start, on_sentence=write, progress=progress, raw_language=language, **reading
+                )
+    if json:
+        echo_json(facts | result.to_dict())
+    else:
+        click.echo(result.to_text(), err=str(per_token) == STDIN)
+    if warning := unknown_words_warning(result.unknown_ratio):
+        click.echo(warning, err=True)
+
+
+def _check_table_path(path: Path | None, overwrite: bool, texts: Sequence[Path]) -> None:
+    if path is not None and str(path) != STDIN:
+        check_output_path(path, overwrite)
+        check_not_input(path, texts)
+
+
+@contextlib.contextmanager
+def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal], object] | None]:
+    """Yield a function that writes the surprisal of the next sentence, or None if there is nowhere to write it."""
+    if path is None:
+        yield None
+    elif str(path) == STDIN:
+        yield _rows_to(partial(click.echo, nl=False))
+    else:
+        with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield _rows_to(file.write)
+        print_note(f"wrote {path}")
+
+
+def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
+    from elmokit.lm.surprisal import TSV_HEADER
+
+    numbers = count()  # from 0, as the rows of `elmokit embed`
+
+    def write_rows(sentence: Surprisal) -> None:
+        number = next(numbers)
+        if not number:  # not before it is known that there is a sentence
+            write(TSV_HEADER)
+        write(sentence.to_tsv(number))
+
+    return write_rows
+
+
+COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
+
+
+def minimal_pairs(
+    files: tuple[str, ...],
+    *,
+    common: EvaluationOptions,
+    published: Path | None = None,
+    by_paradigm: bool = False,
+    tokenizer: Tokenizer = "treebank",
+    keep: Keep = None,
+) -> None:
+    """Test whether a model prefers acceptable sentences, as BLiMP does.
+
+    FILES have a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm)
+    and linguistics_term (the phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl
+    files.
+
+    A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
+    direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
+
+    Args:
+        published: Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each
+            model.
+        by_paradigm: Show a row for each paradigm instead of each phenomenon.
+
+    Examples:
+        elmokit evaluate minimal-pairs blimp/ --figure blimp.png
+        elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
+    """
+    from elmokit.evaluation.minimal_pairs import (
+        evaluate_minimal_pairs,
+        read_minimal_pairs,
+        read_published_accuracies,
+    )
+    from elmokit.storage.text_files import find_text_files, or_packed
+    from elmokit.text.tokenize import get_tokenizer
+
+    common.check_figure()
+    paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
+    other_models = None if published is None else read_published_accuracies(published)
+    paradigms = read_minimal_pairs(paths)
+    tokenize = get_tokenizer(tokenizer)
+    opened = common.open_language_model()
+    settings = {"tokenizer": tokenizer}
+    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("sentences") as progress:
+        result = evaluate_minimal_pairs(
+            opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
+        )
+    common.show(result, result.table_rows(by_paradigm))
+
+
+def similarity(
+    files: tuple[Path, ...],
+    *,
+    common: EvaluationOptions,
+    columns: tuple[int, ...] | None = None,
+    smoothing: tuple[float, ...] = (),
+    whiten: tuple[str, ...] = (),
+    sentences: int | None = None,
+    tokenizer: Tokenizer = "treebank",
+) -> None:
+    """Compare cosines of vectors with the similarity that people gave pairs of sentences or words.
+
+    FILES have two sentences or words and a score in each row: CSV as the STS benchmark if they are named .csv, else
+    columns separated by tabs or spaces, as in lists of word pairs. A header is skipped.
+
+    Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
+    with less weight for frequent words (sif); and with the whitening and the trained head that the model stores.
+
+    Args:
+        columns (A,B,SCORE): The columns of the two sentences or words and of the score, from 1, if a file has more than
+            three.
+        smoothing: The constant a of sif: less weight for frequent words if it is smaller. Can be repeated.
+            [default: 0.0003]
+        whiten: Tokenized text to fit a whitening on; can be repeated.
+        sentences: Sentences of each --whiten to use.  [default: 2000]
+
+    Examples:
+        elmokit evaluate similarity sts-dev.csv
+        elmokit evaluate similarity wordsim.txt --columns 1,2,4 --tokenizer spaces --model original
+    """
+    from itertools import islice
+
+    from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
+    from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
+    from elmokit.text.tokenize import get_tokenizer
+
+    common.check_figure()
+    check_needed("--sentences", sentences is not None, "--whiten", whiten)
+    sentences = 2000 if sentences is None else sentences
+    check_at_least("--sentences", sentences, 2)
+    if columns is not None and (len(columns) != 3 or min(columns) < 1):
+        raise ConfigError(
+            f"--columns is {','.join(map(str, columns))}; expected three column numbers from 1, such as 1,2,4."
+        )
+    tokenize = get_tokenizer(tokenizer)
+    for path in files:
+        check_can_reread(path)
+    pairs = {str(path): read_scored_pairs(path, tokenize, columns) for path in files}
+    whiten_paths = find_text_files(whiten, reread=True) if whiten else []
+    whiten_sentences = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
+    elmo = common.open_elmo()
+    given = {"smoothings": smoothing} if smoothing else {}
+    with ProgressBar("pairs") as progress:
+        result = evaluate_similarity(elmo, pairs, whiten=whiten_sentences, progress=progress, **given)
+    common.show(result)
+
+
+def pos(
+    train: Path,
+    test: Path,
+    *,
+    common: EvaluationOptions,
+    tags: str | None = None,
+    words: int = 1,
+    layers: tuple[int, ...] | None = None,
+    seeds: int = 1,
+    control: bool = False,
+    sentences: int | None = None,
+    epochs: int = 5,
+    vectors: OptionalOutput = None,
+) -> None:
+    """Probe parts of speech with a linear classifier on each layer.
+
+    TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or files of columns separated by spaces or tabs. They can be
+    compressed (.gz, .xz, .zst).
+
+    Args:
+        tags: The tags: in CoNLL-U a column's name, in columns a number from 1.  [default: upos, or column 2]
+        words: The column of the words, in a file of columns.
+        layers: Layers to probe.  [default: all]
+        seeds: Number of trainings; their mean and deviation are shown.
+        control: Also run the control task: a random tag per word (doubles the time).
+        sentences: Train on the first N sentences only.
+        epochs: Number of epochs of the classifier.
+        vectors: Keep the vectors in this directory, for later runs.
+
+    Examples:
+        elmokit evaluate pos train.conllu dev.conllu
+        elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
+    """
+    from elmokit.evaluation.pos import LinearSettings, probe_pos
+    from elmokit.evaluation.tagged import read_tagged
+
+    if sentences is not None:
+        check_at_least("--sentences", sentences, 1)
+    check_at_least("--seeds", seeds, 1)
+    settings = LinearSettings(epochs=epochs)
+    common.check_figure()
+    parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
+    elmo = common.open_elmo()
+    with resumable_command(lambda: vectors is not None), ProgressBar("") as progress:
+        result = probe_pos(
+            elmo,
+            *parts,
+            layers=layers,
+            seeds=range(seeds),
+            control=control,
+            settings=settings,
+            folder=vectors,
+            overwrite=common.overwrite,
+            progress=progress,
+        )
+    common.show(result)
+
+
+def wsd(
+    train: Path,
+    tests: tuple[Path, ...],
+    *,
+    common: EvaluationOptions,
+    inventory: Path | None = None,
+    senses: OptionalOutput = None,
+    answers: OptionalOutput = None,
+) -> None:
+    """Probe word senses by the nearest mean vector, with each layer, and show the official scores.
+
+    TRAIN and TESTS are *.data.xml files of the unified evaluation framework with their *.gold.key.txt next to them, or
+    directories with such a pair. They can be compressed (.gz, .xz, .zst). Words that are not in TRAIN get the first
+    sense of the inventory; without --inventory they have no answer.
+
+    Args:
+        inventory: The senses of each lemma in order: WordNet's index.sense, or a table of lemma, POS and keys.
+        senses: Keep the sense means in this file, for later runs.
+        answers: Write key files for the official scorer here.
+
+    Examples:
+        elmokit evaluate wsd semcor.data.xml senseval3.data.xml
+        elmokit evaluate wsd SemCor/ senseval2/ senseval3/ --inventory index.sense --senses means --answers keys
+    """
+    from elmokit.evaluation.sense_files import find_sense_set, read_inventory
+    from elmokit.evaluation.senses import ANSWERS, probe_senses, write_answers
+    from elmokit.storage.atomic import check_output_path
+
+    common.check_figure()
+    if answers is not None:
+        check_output_path(answers, common.overwrite, folder=True, parts=[ANSWERS])
+    train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]
+    sense_order = None if inventory is None else read_inventory(inventory)
+    elmo = common.open_elmo()
+    with resumable_command(lambda: senses is not None), ProgressBar("") as progress:
+        result = probe_senses(elmo, train_set, test_sets, sense_order, senses, progress, overwrite=common.overwrite)
+    if answers is not None:
+        write_answers(result, answers, common.overwrite)
+    common.show(result)

@@ -1,0 +1,121 @@
+"""Find the most similar word occurrences in a corpus.
+
+Run `elmokit neighbors index` once per corpus, then `elmokit neighbors find`.
+
+Examples:
+    elmokit neighbors index corpus/ my-index
+    elmokit neighbors find my-index bank "The bank raised its rate ."
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import click
+
+from elmokit.cli.command import Calls, Flag, Values
+from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw
+from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
+from elmokit.config import did_you_mean
+from elmokit.errors import ConfigError
+from elmokit.storage.progress import ProgressBar, count_of
+
+COMMANDS = ("index", "find")
+
+
+def index(
+    corpus: tuple[str, ...],
+    index: Output,
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    raw: Raw = False,
+    language: Language = None,
+    device: Device = None,
+    overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
+) -> None:
+    """Index a corpus.
+
+    The vectors of every word of CORPUS are written to the directory INDEX in float16: 2 bytes per word, dimension and
+    layer above 0. If the command is interrupted, run it again to resume.
+
+    CORPUS is text with one sentence per line, tokens separated by spaces: files, directories or glob patterns. Files
+    named .conllu, .conllup and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
+
+    Examples:
+        elmokit neighbors index corpus/ my-index
+        elmokit neighbors index reviews.txt.gz my-index --raw --model original
+    """
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.occurrences import build_index
+    from elmokit.evaluation.probe_corpus import find_corpus_files, read_corpus_files
+    from elmokit.storage.atomic import check_has_name
+    from elmokit.text.tokenize import text_splitter
+
+    check_has_name(index)  # before a model is downloaded
+    paths = find_corpus_files(corpus)
+    language = raw_language(raw, language)
+    split = None if language is None else text_splitter(language)
+    elmo = Elmo.from_pretrained(model, options=options, device=device)
+    if model is not None and Path(model).exists():
+        model = str(Path(model).resolve())  # the index can be searched from another directory
+    with resumable_command(), ProgressBar("words") as progress:
+        occurrences = build_index(
+            elmo, lambda: read_corpus_files(paths, split=split), index, model, progress, overwrite=overwrite
+        )
+    print_note(
+        f"{index}: {count_of(occurrences.n_sentences, 'sentence')}, {count_of(occurrences.n_tokens, 'token')}, "
+        f"{count_of(len(occurrences.types), 'distinct word')}"
+    )
+
+
+def find(
+    index: Path,
+    word: str,
+    sentence: str,
+    *,
+    model: Model = None,
+    options: ModelOptions = None,
+    occurrence: int = 1,
+    layers: tuple[int, ...] | None = None,
+    n_neighbors: Annotated[int, Flag(names=("-n",))] = 5,
+    tokenize: bool = False,
+    json: Json = False,
+    device: Device = None,
+    search: Annotated[Values, Calls("elmokit.evaluation.occurrences:OccurrenceIndex.neighbors")],
+) -> None:
+    """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
+
+    The words that are most similar without context are shown too, as in table 4 of Peters et al. 2018.
+
+    Args:
+        model: The model that the index was built with.  [default: what the index names]
+        occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
+        among:
+        tokenize: SENTENCE is raw text: split it into Penn Treebank tokens.
+
+    Examples:
+        elmokit neighbors find my-index bank "The bank raised its rate ."
+        elmokit neighbors find my-index play "A play in three acts ." --layers 2 --among same -n 10
+    """
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.evaluation.occurrences import OccurrenceIndex
+    from elmokit.text.tokenize import get_tokenizer
+
+    opened = OccurrenceIndex(index)
+    words = get_tokenizer("treebank" if tokenize else "spaces")(sentence)
+    tokens = [index for index, token in enumerate(words) if token == word]
+    if not tokens:
+        nearest = f" {did_you_mean(word, words)}" if words else ""
+        raise ConfigError(f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}.{nearest}")
+    if not 1 <= occurrence <= len(tokens):
+        raise ConfigError(
+            f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
+        )
+    elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
+    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, n_neighbors, **search)
+    if json:
+        echo_json(neighbors.to_dict())
+    else:
+        click.echo(neighbors.to_text())

@@ -1,0 +1,308 @@
+"""bilm-tf's training functions under their old names. Import them from ``elmokit.compat.bilm``.
+
+They call ``elmokit.train``, ``elmokit.finetune`` and the rest of the public functions, so that a script written for
+bilm-tf runs after a change of its imports. ``elmokit bilm-tf`` calls them for the four scripts of bilm-tf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from elmokit.compat.bilm_data import BidirectionalLMDataset, LMDataset, UnicodeCharsVocabulary, Vocabulary
+from elmokit.errors import ConfigError, ModelNotFoundError, OutputError
+from elmokit.formats import bilm_tf, tf_checkpoint
+from elmokit.formats.bilm_tf_hdf5 import write_hdf5
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.lm.language_model import LanguageModel
+from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.storage.text_files import TextPaths, read_sentences
+from elmokit.storage.workspace import JOURNAL, OtherSettingsError, read_workspace
+from elmokit.training import api
+from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
+from elmokit.training.results import TrainingResult
+from elmokit.training.settings import options_from_settings, settings_from_options
+from elmokit.training.training_run import last_checkpoint
+
+RESTART = "restart"
+SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
+INTERVALS = {"log_every": 100, "eval_every": 1000, "save_every": 500}  # bilm-tf logs every 100 and saves every 1250
+OPTIONS = "the options"  # what error messages call them
+
+
+def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vocabulary:
+    """Read a vocabulary and check that it lists the special words.
+
+    Args:
+        vocab_file: The word list.
+        max_word_length: Characters per word; None for a model that reads words.
+
+    Raises:
+        TextError, FormatError, ConfigError: As in ``Vocabulary`` and ``UnicodeCharsVocabulary``.
+    """
+    if max_word_length:
+        return UnicodeCharsVocabulary(vocab_file, max_word_length, validate_file=True)
+    return Vocabulary(vocab_file, validate_file=True)
+
+
+def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, Any], str]:
+    """Find the newest checkpoint in a directory of bilm-tf or of elmokit, and the options of its training.
+
+    If the training was restarted there, it is that of the last restart.
+
+    Returns:
+        The options, and the path of the checkpoint. For a run of elmokit, ``batch_size`` is the number of rows of one
+        process, and the length is one epoch of as many tokens as the training read.
+
+    Raises:
+        ModelNotFoundError: There is no checkpoint.
+        FormatError, TrainingError: The options cannot be read.
+    """
+    return _newest(Path(tf_save_dir), _restarts(Path(tf_save_dir)))
+
+
+def restart_options(save_dir: Path) -> tuple[dict[str, Any], str]:
+    """Return what ``elmokit bilm-tf restart`` starts from: the options, and the newest checkpoint.
+
+    If the last restart was interrupted, the options are those that it started from, so that the same command continues
+    it.
+    """
+    options, checkpoint = load_options_latest_checkpoint(save_dir)
+    if interrupted_restart(save_dir) is not None:
+        options, _ = _newest(save_dir, _restarts(save_dir)[:-1])
+    return options, checkpoint
+
+
+def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], str]:
+    """Return the options and the newest checkpoint of a directory with some restarts, the last one first."""
+    for run in (*reversed(restarts), save_dir):
+        committed = read_workspace(run)
+        if committed is not None and (checkpoint := last_checkpoint(committed)) is not None:
+            setup = TrainingSetup.open(run)
+            n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
+            return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
+    prefix = tf_checkpoint.find_checkpoint(save_dir)
+    if prefix is None:
+        raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
+    return bilm_tf.read_options(save_dir / "options.json"), str(prefix)
+
+
+def train(
+    options: Mapping[str, Any],
+    data: LMDataset | BidirectionalLMDataset,
+    n_gpus: int,
+    tf_save_dir: str | Path,
+    tf_log_dir: str | Path | None = None,
+    restart_ckpt_file: str | Path | None = None,
+    *,
+    held_out: TextPaths = (),
+    device: str | torch.device = "auto",
+    report: TrainingCallback | None = None,
+) -> TrainingResult:
+    """Train a biLM as bilm-tf does, or continue the training of a checkpoint with its Adagrad sums.
+
+    A new training makes ``tf_save_dir`` an elmokit run directory. A restart creates ``restart-1`` (or the next free
+    number) in it and changes no existing file. The same call continues an interrupted training or restart.
+
+    Args:
+        options: The options of bilm-tf; see ``elmokit.training.settings``.
+        data: The text and its vocabulary. Give an ``LMDataset`` for a model of the forward direction alone.
+        n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
+            ``torchrun``, which divides the rows among its processes.
+        tf_save_dir: A directory that is new or empty, or in which the same call was interrupted; for a restart, that of
+            the checkpoint.
+        tf_log_dir: Has no effect: the log is ``metrics.jsonl`` in the run directory and, if TensorBoard is installed,
+            ``tensorboard/`` next to it.
+        restart_ckpt_file: The checkpoint to restart from.
+        held_out: Text to evaluate on, to keep the best model. bilm-tf has none; without it, sentences of the training
+            text are used.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
+        report: As in ``elmokit.train``.
+
+    Returns:
+        The best model, its perplexities, and the run directory.
+
+    Raises:
+        ElmoError: As in ``elmokit.train`` and ``elmokit.finetune``, or the options do not fit the data.
+    """
+    report = TrainingDisplay() if report is None else report
+    options = _options_for(options, data)
+    n_processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if n_gpus % n_processes:
+        raise ConfigError(f"n_gpus is {n_gpus}, which cannot be divided among {n_processes} processes of torchrun.")
+    table = settings_from_options(options, OPTIONS, n_gpus)
+    table["batch_size"] //= n_processes
+    settings: dict[str, Any] = {
+        **INTERVALS,
+        "patience": 0,
+        "shuffle": data.shuffle_on_load,
+        "seed": data.seed,
+        "bilm_tf_lines": True,
+        "tensorboard": importlib.util.find_spec("tensorboard") is not None,
+        "device": device,
+        "report": report,
+    }
+    save_dir = Path(tf_save_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        if not held_out:
+            held_out = _sample(data.files, Path(folder) / "sample.txt")
+            if os.environ.get("RANK", "0") == "0":
+                report(
+                    TrainingNotice(
+                        f"There is no held-out text: perplexities are computed on up to {SAMPLED_SENTENCES} sentences "
+                        "of the training text, so they are too low."
+                    )
+                )
+        if restart_ckpt_file is not None:
+            base = {name: value for name, value in table.items() if name not in ("data", "input")}
+
+            def restart(checkpoint: str | Path, out: Path) -> TrainingResult:
+                model = _open(checkpoint, data)
+                return api.finetune(
+                    model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
+                )
+
+            if (interrupted := interrupted_restart(save_dir)) is not None:
+                _, start = _newest(save_dir, _restarts(save_dir)[:-1])
+                if Path(start) == Path(restart_ckpt_file) or interrupted in Path(restart_ckpt_file).parents:
+                    with contextlib.suppress(OtherSettingsError):  # another call, which is a restart of its own
+                        return restart(start, interrupted)
+            return restart(restart_ckpt_file, next_restart(save_dir))
+        return api.train(
+            data.files, held_out=held_out, out=save_dir, config=table, vocabulary=data.vocab.path, **settings
+        )
+
+
+def test(
+    options: Mapping[str, Any],
+    ckpt_file: str | Path,
+    data: LMDataset | BidirectionalLMDataset,
+    batch_size: int = 256,  # noqa: PT028 (bilm-tf's name, and not a test)
+    *,
+    device: str | torch.device | None = None,  # noqa: PT028
+) -> float:
+    """Compute and print the test perplexity of a checkpoint, as bilm-tf does.
+
+    The number depends on the batch size; see ``elmokit.lm.bilm_tf_perplexity``.
+
+    Args:
+        options: The options of the training. They are not needed: a checkpoint says how large its model is.
+        ckpt_file: The checkpoint.
+        data: The text and its vocabulary.
+        batch_size: Rows that are read side by side.
+        device: Where to compute; None for the CPU.
+
+    Raises:
+        ElmoError: The checkpoint or the text cannot be read, or there are fewer sentences than rows.
+    """
+    model = LanguageModel(_open(ckpt_file, data))
+    if device is not None:
+        model.to(device)
+    result = model.bilm_tf_perplexity(data.files, batch_size)
+    perplexity = result.mean
+    # With bilm-tf's spelling, because scripts search its output for this line.
+    print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
+    if warning := unknown_words_warning(result.unknown_ratio):
+        print(warning, file=sys.stderr)
+    return perplexity
+
+
+def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
+    """Write the weights of the newest checkpoint as HDF5 for AllenNLP and bilm-tf, with options for inference.
+
+    The options file is named after the output: ``w_options.json`` for ``w.hdf5``, and ``x_options.json`` for
+    ``x_weights.hdf5``. An existing HDF5 file and its options are replaced; any other file is not.
+
+    Raises:
+        ElmoError: There is no checkpoint, it cannot be read, or a file cannot be written.
+    """
+    import h5py  # here, because only this function needs it
+
+    path = Path(outfile)
+    if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
+        raise OutputError(f"{path} exists and is not an HDF5 file, so it is not replaced. Choose another name.")
+    _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
+    options = dumped_options(path)
+    write_hdf5(open_model(checkpoint), options, path, overwrite=True)
+
+
+def dumped_options(outfile: Path) -> Path:
+    """Return where :func:`dump_weights` writes the options."""
+    # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
+    return outfile.with_name(f"{outfile.stem.removesuffix('_weights')}_options.json")
+
+
+def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:
+    """Return the options, after a check that they fit the data."""
+    _check_directions("The options have", bool(options.get("bidirectional")), data)
+    cnn = options.get("char_cnn")
+    length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
+    if length != data.max_word_length:
+        raise ConfigError(
+            f"The options have {length or 'no'} characters per word, and the vocabulary "
+            f"{data.max_word_length or 'none'}."
+        )
+    return dict(options)
+
+
+def _check_directions(has: str, bidirectional: bool, data: LMDataset | BidirectionalLMDataset) -> None:
+    if bidirectional and len(data.read_backward) == 1:
+        raise ConfigError(f"{has} two directions, and the data have one. Use BidirectionalLMDataset.")
+    if not bidirectional and data.read_backward[0]:
+        raise ConfigError("A model of one direction reads forward, so LMDataset(reverse=True) only yields batches.")
+
+
+def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
+    """Open a checkpoint with the vocabulary of the data."""
+    model = open_model(checkpoint, vocabulary=data.vocab.path).replace(exact_marks=True)
+    _check_directions(f"{checkpoint} has", model.config.bidirectional, data)
+    return model
+
+
+def _sample(files: Sequence[Path], path: Path) -> Path:
+    """Write the first sentences of the files to a file, about ``SAMPLED_SENTENCES`` in all."""
+    n_each = -(-SAMPLED_SENTENCES // len(files))
+    chosen = files[:: -(-len(files) // SAMPLED_SENTENCES)]
+    read = [filter(None, read_sentences(file, like_bilm_tf=True)) for file in chosen]
+    lines = [" ".join(tokens) + "\n" for sentences in read for tokens in islice(sentences, n_each)]
+    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+    return path
+
+
+def next_restart(save_dir: str | Path) -> Path:
+    """Return the run directory that a new restart in ``save_dir`` creates."""
+    earlier = _restarts(Path(save_dir))
+    return Path(save_dir) / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
+
+
+def interrupted_restart(save_dir: Path) -> Path | None:
+    """Return the run directory of the last restart, if it has not come to its end."""
+    for run in _restarts(save_dir)[-1:]:
+        committed = read_workspace(run)
+        if committed is not None and committed.can_continue:
+            setup = TrainingSetup.open(run)
+            n_done = committed.progress.get("counters", {}).get("n_predictions", 0)
+            return run if n_done < setup.corpus.length(setup.config) else None
+    return None
+
+
+def _restarts(save_dir: Path) -> list[Path]:
+    """List the directories of restarted trainings, oldest first."""
+    return sorted((path for path in save_dir.glob(f"{RESTART}-*") if (path / JOURNAL).is_file()), key=_number)
+
+
+def _number(restart: Path) -> int:
+    suffix = restart.name.removeprefix(f"{RESTART}-")
+    return int(suffix) if suffix.isdecimal() else 0  # 0 for a directory that the user renamed

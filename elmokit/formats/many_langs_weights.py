@@ -1,0 +1,302 @@
+"""The format of ELMoForManyLangs (Che et al. 2018): a directory with two lexicons and two pickled state dicts.
+
+======================  ==================================================================================
+``config.json``         the arguments of a training run. Only ``config_path`` is used, the file with the sizes,
+                        which is often a path on the author's machine
+``word.dic``            ``word<TAB>row`` per line; absent if ``word_dim`` is 0
+``char.dic``            ``character<TAB>row`` per line; absent if ``char_dim`` is 0
+``token_embedder.pkl``  word table, char CNN, projection
+``encoder.pkl``         the LSTMs
+``classifier.pkl``      the softmax over the training words; not read
+``meta.json``           in the NLPL repository: corpus and author; copied to the model card
+======================  ==================================================================================
+
+Differences from our network: gates are in the order i, f, g, o, and the forget bias includes the 1 that our network
+adds itself; input and recurrent weights are two matrices, and the two branches of a highway layer are one; the
+highway's gate opens for the carried branch instead of the transformed one; and the names of the marks for the begin and
+end of a token are swapped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from elmokit.config import check_at_least, read_json
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
+from elmokit.errors import ConfigError, FormatError, TensorMismatchError, reading
+from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW, clip_from, config_errors, filters_from, n_rows
+from elmokit.formats.format import Format
+from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sidecars import with_meta, with_words
+from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
+from elmokit.formats.torch_save import read_state_dict
+from elmokit.storage.bounded import is_file, read_bounded
+from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.vocabulary import MAX_BYTES
+
+FAMILY = "ELMoForManyLangs"
+WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"
+CHAR_TABLE = "token_embedder.char_emb_layer.embedding.weight"
+_MAX_CHARS = 10_000  # 50 in published models; a forged size must not make every token a huge row
+# The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
+MARKS = Marks(
+    unknown="<oov>",
+    begin_sentence="<bos>",
+    end_sentence="<eos>",
+    begin_token="<eow>",
+    end_token="<bow>",
+    padding="<pad>",
+)
+_NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
+
+
+NEGATED = Layout(np.negative, np.negative, same_shape)
+
+
+class ManyLangs(Format):
+    """A directory of ELMoForManyLangs."""
+
+    name = FAMILY
+    description = "a directory of ELMoForManyLangs"
+    reads_options = False
+    files = ("*.json", "*.dic", "*.pkl")
+
+    def recognizes(self, path: Path) -> bool:
+        companions = ("token_embedder.pkl", "word.dic", "char.dic")  # some of them may be missing
+        return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
+
+    def guess(self, folder: Path) -> str | None:
+        return "an ELMoForManyLangs model" if (folder / "encoder.pkl").is_file() else None
+
+    def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
+        settings = read_settings(path)
+        tensors = parts_by_name(
+            {
+                f"{stem}.{name}": tensor.numpy()
+                for stem in ("token_embedder", "encoder")
+                for name, tensor in read_state_dict(path / f"{stem}.pkl").items()
+            }
+        )
+        shapes = {name: array.shape for name, array in tensors.items()}
+        config = bilm_config(settings, shapes)
+        what = f"{path} (sizes from {settings.where})"
+        arrays = read_through(many_langs_rows(config), tensor_shapes(config), shapes, tensors.__getitem__, what)
+        features, cnn = config.word_features, config.char_cnn
+        lexicon = Lexicon(
+            MARKS,
+            settings.max_chars,
+            words=read_entries(path / "word.dic", features.n_words) if features is not None else None,
+            chars=read_entries(path / "char.dic", cnn.n_chars) if cnn is not None else None,
+        )
+        card: dict[str, Any] = {}
+        if settings.is_stock:
+            card["sizes"] = settings.where
+        if (path / "classifier.pkl").is_file():
+            card["left out"] = (
+                "classifier.pkl, the softmax: it has a column for all unlisted words, which our softmax does not have"
+            )
+        model = PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card, lexicon=lexicon)
+        return with_words(with_meta(model, path), words)
+
+
+def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
+    """List the tensors of a biLM by our names and theirs. See ``parts_by_name`` for joined and split tensors."""
+    rows: list[TensorRow] = []
+    cnn, prefix = config.char_cnn, "token_layer"
+    if config.word_features is not None:
+        rows.append(TensorRow("token_layer.word_embedding.weight", WORD_TABLE, WITHOUT_ZERO_ROW))
+        prefix = "token_layer.chars"
+    if cnn is not None:
+        rows.append(TensorRow(f"{prefix}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW))
+        for k in range(len(cnn.filters)):
+            for kind in ("weight", "bias"):
+                rows.append(TensorRow(f"{prefix}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
+        for k in range(cnn.n_highway):
+            theirs = f"token_embedder.highways._layers.{k}"
+            for kind in ("weight", "bias"):
+                rows.append(TensorRow(f"{prefix}.highways.{k}.transform.{kind}", f"{theirs}.{kind}[first half]"))
+                rows.append(TensorRow(f"{prefix}.highways.{k}.gate.{kind}", f"{theirs}.{kind}[second half]", NEGATED))
+    for kind in ("weight", "bias"):
+        rows.append(TensorRow(f"token_layer.projection.{kind}", f"token_embedder.projection.{kind}"))
+    for d, direction in enumerate(("forward", "backward")):
+        for k in range(config.n_layers):
+            ours, theirs = f"directions.{d}.layers.{k}", f"encoder.{direction}_layer_{k}"
+            rows.append(TensorRow(f"{ours}.weight", f"{theirs}.[input|state]_linearity.weight", GATES))
+            rows.append(TensorRow(f"{ours}.bias", f"{theirs}.state_linearity.bias", GATE_BIAS))
+            rows.append(TensorRow(f"{ours}.projection", f"{theirs}.state_projection.weight"))
+    return rows
+
+
+def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
+    # Tensors that do not fit together keep their names, so that they are reported as unexpected.
+    parts = dict(tensors)
+    for name, array in tensors.items():
+        if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and array.ndim:
+            halves = np.array_split(parts.pop(name), 2)
+            parts |= zip((f"{name}[first half]", f"{name}[second half]"), halves, strict=True)
+        elif name.endswith(".input_linearity.weight"):
+            state_name = name.replace(".input_linearity.", ".state_linearity.")
+            state = tensors.get(state_name)
+            if state is not None and array.ndim == state.ndim == 2 and len(array) == len(state):
+                joined = np.concatenate([parts.pop(name), parts.pop(state_name)], axis=1)
+                parts[name.replace(".input_linearity.", ".[input|state]_linearity.")] = joined
+    return parts
+
+
+def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
+    """Read the entry of each row of a table from a .dic file."""
+    # A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
+    # surrounding white space become one; the last of them counts, and no token has the rows of the others.
+    rows: dict[str, int] = {}
+    named: set[int] = set()
+    with reading(path, "list of words or characters"):
+        lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
+    if not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        *token, row = line.strip().split("\t")
+        if len(token) > 1 or not re.fullmatch(r"[0-9]{1,9}", row):
+            raise FormatError(f"{path}, line {number}: expected a token, a tab and its row; found {line[:40]!r}.")
+        named.add(int(row))
+        rows[token[0] if token else _NAMELESS] = int(row)
+    if named != set(range(n_rows)):
+        raise TensorMismatchError(
+            f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
+            f"token_embedder.pkl has {n_rows}, from 0 to {n_rows - 1}."
+        )
+    by_row = {row: token for token, row in rows.items()}
+    return tuple(by_row.get(row) for row in range(n_rows))
+
+
+class ManyLangsSettings(NamedTuple):
+    """The configuration of the network as it is in the file."""
+
+    encoder: dict[str, Any]
+    token_embedder: dict[str, Any]
+    dropout: Any
+    where: str
+    is_stock: bool = False
+
+    @property
+    def max_chars(self) -> int:
+        """Characters per token, including its begin and end marks. The token embedder "lstm" does not cut tokens."""
+        if _kind(self.token_embedder) == "lstm":
+            return _MAX_CHARS
+        n_chars: Any = self.token_embedder.get("max_characters_per_token")
+        with config_errors(self.where):
+            check_at_least("max_characters_per_token", n_chars, 1, _MAX_CHARS)
+        return int(n_chars)
+
+
+def read_settings(folder: Path) -> ManyLangsSettings:
+    """Find the configuration of the network."""
+    # config.json names it in `config_path`, often by a path on the author's machine. It is only searched for inside the
+    # model's directory, under that path and under its file name. If it is not there, it is the stock configuration.
+    run = read_json(folder / "config.json")
+    named = run.get("config_path")
+    if not isinstance(named, str) or not named:
+        raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is not a configuration of {FAMILY}.")
+    windows = PureWindowsPath(named)  # splits at either kind of slash
+    is_inside = not windows.anchor and ".." not in windows.parts
+    candidates = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
+    path = next((path for path in candidates if is_file(path)), None)
+    content = stock_settings(windows.name) if path is None else read_json(path)
+    where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
+    with config_errors(where):
+        encoder, tokens = content["encoder"], content["token_embedder"]
+        network, reader = _kind(encoder), _kind(tokens)
+        # The encoder "lstm" is not two language models: its second layer reads both directions of the first. The token
+        # embedder "lstm" with characters concatenates tensors of two and of three dimensions, which PyTorch refuses.
+        is_known = reader == "cnn" or (reader == "lstm" and not tokens.get("char_dim"))
+        if network != "elmo" or not is_known:
+            raise FormatError(
+                f"{where}: the encoder {network!r} with the token_embedder {reader!r} is not supported; expected "
+                "'elmo' with 'cnn', or with 'lstm' and char_dim 0."
+            )
+        return ManyLangsSettings(encoder, tokens, content.get("dropout", 0.0), where, path is None)
+
+
+def stock_settings(name: str) -> dict[str, Any]:
+    """Make the configuration that the published models share."""
+    # A name such as `cnn_50_100_512_4096_sample.json` gives the sizes of characters, words, projection and cell; those
+    # of this example are the default.
+    match = re.match(r"cnn_(\d{1,9})_(\d{1,9})_(\d{1,9})_(\d{1,9})", name)
+    char_dim, word_dim, projection_dim, dim = (int(size) for size in match.groups()) if match else (50, 100, 512, 4096)
+    return {
+        "encoder": {
+            "name": "elmo",
+            "projection_dim": projection_dim,
+            "dim": dim,
+            "n_layers": 2,
+            "cell_clip": 3,
+            "proj_clip": 3,
+        },
+        "token_embedder": {
+            "name": "cnn",
+            "activation": "relu",
+            "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
+            "n_highway": 2,
+            "word_dim": word_dim,
+            "char_dim": char_dim,
+            "max_characters_per_token": 50,
+        },
+        "dropout": 0.1,
+    }
+
+
+def _kind(table: Mapping[str, Any]) -> str:
+    return str(table.get("name", "")).lower()
+
+
+def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
+    """Convert the settings to a config. The numbers of words and characters come from the shapes of the tables."""
+    where, encoder, tokens = settings.where, settings.encoder, settings.token_embedder
+    words = cnn = None
+    with config_errors(where):
+        if word_dim := tokens["word_dim"]:
+            words = WordFeaturesConfig(n_rows(shapes, WORD_TABLE), word_dim)
+        if char_dim := tokens["char_dim"]:
+            cnn = CharCNNConfig(
+                filters=filters_from(tokens["filters"]),
+                char_dim=char_dim,
+                n_highway=tokens["n_highway"],
+                activation=tokens["activation"].lower(),
+                max_chars=settings.max_chars,
+                n_chars=n_rows(shapes, CHAR_TABLE),
+            )
+        config = BiLMConfig(
+            char_cnn=cnn,
+            word_features=words,
+            projection_dim=encoder["projection_dim"],
+            hidden_dim=encoder["dim"],
+            n_layers=encoder["n_layers"],
+            cell_clip=clip_from(encoder.get("cell_clip")),
+            projection_clip=clip_from(encoder.get("proj_clip")),
+            dropout=settings.dropout,
+        )
+    _refuse_equal_sizes(config, settings)
+    return config
+
+
+def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None:
+    """Refuse equal sizes: ELMoForManyLangs always has a projection there, and our network has none."""
+    cnn = config.char_cnn
+    if config.hidden_dim == config.projection_dim:
+        equal = "encoder.dim"
+    elif cnn is not None and config.word_features is None and cnn.n_features == config.projection_dim:
+        equal = "the sum of the filters, without words,"
+    else:
+        return
+    raise ConfigError(
+        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}), where elmokit's network has no "
+        f"projection and that of {FAMILY} has one."
+    )
+
+
+FORMAT = ManyLangs()

@@ -1,0 +1,203 @@
+"""Training losses of a softmax: over a sample of the vocabulary, and against the predictions of another softmax.
+
+In a sampled softmax (Jean et al. 2015), each position's word is scored against the same few thousand sampled words
+instead of the whole vocabulary. Words are drawn from a log-uniform (Zipfian) distribution over word ids, so the
+vocabulary must be sorted by descending frequency. Frequent words are drawn more often; subtracting the logarithm of
+each word's expected count from its score corrects for that.
+
+Distribution, expected counts and accidental hits follow ``tf.nn.sampled_softmax_loss`` with its log-uniform sampler,
+which bilm-tf trained with. The loss is lower than that of a full softmax and cannot be compared with it.
+
+``soft_target_loss`` is for distillation (Hinton et al. 2015).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from elmokit.engine.softmax import ROWS_AT_ONCE
+from elmokit.network.backends import tile_library_for
+from elmokit.network.softmax_module import WordSoftmaxModule
+from elmokit.network.tile_layers import tile_cross_entropy
+
+ACCIDENTAL_HIT = -3.4028235e38  # added to the score of a sampled word that is the word to predict: removes it
+
+
+class Sample(NamedTuple):
+    """Distinct words drawn from the log-uniform distribution."""
+
+    word_ids: Tensor  # (n_samples,) in the order drawn
+    n_draws: int  # draws that it took, repeated words included
+
+
+def draw_sample(n_samples: int, n_words: int, generator: torch.Generator | None = None) -> Sample:
+    """Draw distinct words with probability p(c) = ln((c + 2) / (c + 1)) / ln(n_words + 1), without repetition."""
+    if n_samples > n_words:
+        raise ValueError(f"Cannot draw {n_samples} distinct words of {n_words}. Draw at most {n_words}.")
+    draws = torch.empty(0, dtype=torch.int64)
+    while True:
+        # Inverse transform sampling. Drawing more each time keeps the number of rounds small.
+        uniform = torch.rand(2 * n_samples + len(draws), dtype=torch.float64, generator=generator)
+        drawn = (uniform * math.log(n_words + 1)).exp().long() - 1
+        draws = torch.cat([draws, drawn.clamp_(0, n_words - 1)])
+        # For each word, the index of its first draw; sorted, these are the distinct words in the order drawn.
+        first = torch.full((n_words,), len(draws)).scatter_reduce_(0, draws, torch.arange(len(draws)), "amin")
+        indices = first[first < len(draws)].sort().values
+        if len(indices) >= n_samples:
+            indices = indices[:n_samples]
+            return Sample(draws[indices], int(indices[-1]) + 1)
+
+
+def log_expected_count(word_ids: Tensor, n_words: int, n_samples: int, n_draws: int) -> Tensor:
+    """Return the logarithm of how often each word is expected in a sample of ``n_draws`` draws, ``(words,)``."""
+    ids = word_ids.double()
+    probability = torch.log((ids + 2) / (ids + 1)) / math.log(n_words + 1)
+    if n_draws == n_samples:  # nothing was rejected: TensorFlow then counts as if words were drawn with replacement
+        return (probability * n_draws).log()
+    # The probability that a word is drawn at least once, 1 - (1 - p)^n, computed without cancellation for small p.
+    return (-torch.expm1(n_draws * torch.log1p(-probability))).log()
+
+
+def sampled_softmax_loss(
+    softmax: WordSoftmaxModule,  # only the rows of the words that occur here are read
+    hidden: Tensor,  # (positions, input_dim)
+    word_ids: Tensor,  # (positions,), the words to predict
+    sample: Sample,  # the words to score each of them against
+) -> Tensor:
+    """Compute the mean cross-entropy per position of the right word among the sampled words, in nats."""
+    weight, bias, hidden = softmax.weight, softmax.bias, softmax.after_inner(hidden)
+    n_words, n_samples, n_positions = len(bias), len(sample.word_ids), len(word_ids)
+    drawn = sample.word_ids.to(hidden.device)
+    both = torch.cat([word_ids, drawn])
+    correction = log_expected_count(both, n_words, n_samples, sample.n_draws).to(hidden.dtype)
+    rows, offsets = F.embedding(both, weight), bias[both] - correction
+    library = tile_library_for(hidden) if weight.dtype == torch.float32 and n_positions else None
+    if library is not None and torch.is_grad_enabled():
+        own = (hidden * rows[:n_positions]).sum(dim=1) + offsets[:n_positions]
+        # Where the word to predict is in the sample, or a negative number.
+        indices = torch.full((n_words,), -1).index_put_((drawn,), torch.arange(n_samples))
+        total = tile_cross_entropy(library, hidden, rows[n_positions:], offsets[n_positions:], own, indices[word_ids])
+        return total / n_positions
+    right = (hidden * rows[:n_positions]).sum(dim=1, keepdim=True) + offsets[:n_positions, None]
+    # The offsets are added after the product, so that autocast to bfloat16 rounds the product only.
+    others = F.linear(hidden, rows[n_positions:]) + offsets[n_positions:]
+    others = others + (drawn == word_ids[:, None]) * ACCIDENTAL_HIT
+    return F.cross_entropy(torch.cat([right, others], dim=1), torch.zeros_like(word_ids))
+
+
+def soft_target_loss(
+    student: WordSoftmaxModule,
+    teacher: WordSoftmaxModule,
+    hidden: Tensor,
+    teacher_hidden: Tensor,
+    temperature: float = 1.0,
+    words: Tensor | None = None,
+    word_ids: Tensor | None = None,
+    text_weight: float = 0.0,
+    prediction_weight: float = 1.0,
+) -> Tensor:
+    """Return the mean divergence of a student's predictions from its teacher's, in nats, plus that from the text.
+
+    The divergence is KL(teacher || student). Both distributions are flattened by the temperature, so that the
+    probabilities of unlikely words matter more; multiplying by the square of the temperature keeps the size of the
+    gradients. With ``text_weight``, the cross-entropy of the words of the text is added, without temperature: computing
+    both together takes the largest product, all positions times all words, once instead of twice.
+
+    Args:
+        student: Its weights are trained.
+        teacher: A softmax over the same words.
+        hidden: ``(positions, input_dim)``.
+        teacher_hidden: ``(positions, the teacher's input_dim)``.
+        temperature: Divides the logits of both.
+        words: Compare the probabilities of these words only, as if there were no others; None for all words.
+        word_ids: ``(positions,)``, the words of the text; needed for ``text_weight``, and not with ``words``.
+        text_weight: Factor of the cross-entropy.
+        prediction_weight: Factor of the divergence.
+
+    Returns:
+        A scalar, with gradient for ``hidden`` and the student's weights.
+    """
+    weight, bias = _rows(student, words)
+    teacher_weight, teacher_bias = _rows(teacher, words)
+    # Small differences of log probabilities matter here, which bfloat16 would round away.
+    with torch.autocast(hidden.device.type, enabled=False):
+        total: Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
+            student.after_inner(hidden.to(weight.dtype)),
+            weight,
+            bias,
+            teacher.after_inner(teacher_hidden.to(teacher_weight.dtype)).detach().to(weight.dtype),
+            teacher_weight.detach(),
+            teacher_bias.detach(),
+            word_ids,
+            (text_weight, prediction_weight, temperature),
+        )
+        return total / len(hidden)
+
+
+def _rows(softmax: WordSoftmaxModule, words: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the weights and biases of some words, or of all."""
+    if words is None:
+        return softmax.weight, softmax.bias
+    return F.embedding(words, softmax.weight), softmax.bias[words]
+
+
+class _SummedLoss(torch.autograd.Function):
+    """The summed loss, computed in blocks of positions with its gradients, as ``softmax._SummedNats`` does.
+
+    The scores of both models for all positions would not fit in memory with a large vocabulary.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        teacher_hidden: Tensor,
+        teacher_weight: Tensor,
+        teacher_bias: Tensor,
+        word_ids: Tensor | None,
+        factors: tuple[float, float, float],
+    ) -> Tensor:
+        text_weight, prediction_weight, temperature = factors
+        total = hidden.new_zeros(())
+        wants_gradient = any(ctx.needs_input_grad[:3])
+        if wants_gradient:
+            hidden_gradient, weight_gradient = torch.empty_like(hidden), torch.zeros_like(weight)
+            bias_gradient = torch.zeros_like(bias)
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            here = slice(start, start + ROWS_AT_ONCE)
+            wanted = F.linear(teacher_hidden[here], teacher_weight, teacher_bias).div_(temperature).log_softmax(dim=1)
+            logits = F.linear(hidden[here], weight, bias)
+            given = (logits / temperature).log_softmax(dim=1)
+            target, probability = wanted.exp(), given.exp()
+            # T² times the sum of p (log p - log q).
+            total += prediction_weight * temperature**2 * (target * wanted.sub_(given)).sum()
+            # Its gradient by the logits, before they were divided by T: T² (q - p) / T.
+            scores = target.neg_().add_(probability).mul_(prediction_weight * temperature)
+            if text_weight:
+                assert word_ids is not None
+                right = word_ids[here, None]
+                if temperature != 1:
+                    given = logits.log_softmax(dim=1)
+                    probability = given.exp()
+                total -= text_weight * given.gather(1, right).sum()
+                # The gradient of the cross-entropy: the softmax, minus 1 at the right word.
+                scores.add_(probability, alpha=text_weight)
+                scores.scatter_add_(1, right, scores.new_full((1, 1), -text_weight).expand(len(right), 1))
+            if wants_gradient:
+                torch.mm(scores, weight, out=hidden_gradient[here])
+                weight_gradient.addmm_(scores.t(), hidden[here])
+                bias_gradient += scores.sum(dim=0)
+        if wants_gradient:
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return *(gradient * upstream[0] for gradient in ctx.saved_tensors), None, None, None, None, None

@@ -1,0 +1,250 @@
+"""The bodies of requests, and of their answers: JSON, base64 or an Arrow stream."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from fastapi.responses import Response
+from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
+
+from elmokit.engine.state import unit_vectors
+from elmokit.errors import MissingExtraError
+from elmokit.evaluation.neighbors import Neighbors
+from elmokit.lm.substitutes import Direction, Substitute
+from elmokit.lm.surprisal import Surprisal
+from elmokit.serve.problems import JSON, Problem
+from elmokit.text.batching import N_BOUNDARIES
+
+ARROW = "application/vnd.apache.arrow.stream"
+Sentences = Sequence[Sequence[str]]
+Vectors = NDArray[np.float32]
+Expected = Mapping[Direction, Sequence[Substitute]]
+"""The words that each direction expects at a position."""
+Text = str | list[str]
+"""A text, or the tokens of a sentence."""
+
+MAX_LAYERS = 1000
+MAX_FIELDS = 100
+"""Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
+
+_TOKENS = {"type": "array", "items": {"type": "string"}}
+_SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or the tokens of a sentence."}
+_TEXTS_SCHEMA = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}}],
+    "description": "A text, a list of texts, or a list of lists of tokens, which are one sentence each.",
+}
+
+
+def check_text(value: Any, what: str = "the text") -> Any:
+    """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent."""
+    strings = value if isinstance(value, list) else [value]
+    if not all(isinstance(string, str) for string in strings):
+        raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
+    for string in strings:
+        string.encode("utf-8")  # an error of its own for half of a surrogate pair
+    return value
+
+
+def _check_texts(value: Any) -> list[Text]:
+    if not isinstance(value, list):
+        return [check_text(value)]
+    return [check_text(text, f"text {number}") for number, text in enumerate(value)]
+
+
+def _each_once(layers: list[int]) -> list[int]:
+    return list(dict.fromkeys(layers))
+
+
+Texts = Annotated[list[Text], PlainValidator(_check_texts), WithJsonSchema(_TEXTS_SCHEMA)]
+Sentence = Annotated[Text, PlainValidator(check_text), WithJsonSchema(_SENTENCE_SCHEMA)]
+Layers = Annotated[list[StrictInt], Field(min_length=1, max_length=MAX_LAYERS), AfterValidator(_each_once)]
+Selection = Literal["all", "top", "average", "mix"] | StrictInt | Layers
+Encoding = Annotated[
+    Literal["float", "base64"] | None,
+    Field(description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
+]
+
+
+class _ServeRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str | None, Field(description="The name of the model, from GET /v1/models.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MAX_FIELDS:
+            raise ValueError(f"the body has {len(value):,} fields. /openapi.json lists the fields of each request.")
+        return value
+
+
+class EmbeddingsRequest(_ServeRequest):
+    """A request for one vector per text, as in the OpenAI API."""
+
+    input: Texts
+    encoding_format: Encoding = "float"
+    dimensions: Annotated[
+        int | None, Field(strict=True, ge=1, description="Keep only the first dimensions of each vector.")
+    ] = None
+    user: Annotated[str | None, Field(description="Accepted and not used.")] = None
+
+
+class TokensRequest(_ServeRequest):
+    """A request for the vectors of each token."""
+
+    input: Texts
+    layers: Annotated[
+        Selection,
+        Field(
+            description="Layer 0 is context-free. average is the plain mean, mix the model's own weighted sum. In a "
+            "list, a repeated layer counts once."
+        ),
+    ] = "all"
+    encoding_format: Encoding = "float"
+
+
+class SurprisalRequest(_ServeRequest):
+    """A request for the surprisal of each token, in nats."""
+
+    input: Texts
+    n_expected: Annotated[
+        int, Field(strict=True, ge=0, le=50, description="How many of the most expected words to list per token.")
+    ] = 0
+
+
+class SubstitutesRequest(_ServeRequest):
+    """A request for the words that the model expects at a position."""
+
+    sentence: Sentence
+    position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
+    n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
+
+
+class NeighborsRequest(_ServeRequest):
+    """A request for the occurrences in the index that are most similar to a token."""
+
+    sentence: Sentence
+    position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
+    layers: Annotated[
+        Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
+    ] = None
+    n: Annotated[int, Field(strict=True, ge=1, le=100, description="How many neighbors per layer.")] = 5
+    among: Annotated[
+        Literal["any", "same", "other"],
+        Field(description="Search occurrences of any word, of the same word only, or of other words only."),
+    ] = "any"
+    min_count: Annotated[int, Field(strict=True, ge=1, description="Least count of context-free neighbors.")] = 1
+
+
+def json_response(value: Any) -> Response:
+    """Return an answer of plain values."""
+    return Response(msgspec.json.encode(value), media_type=JSON)
+
+
+def data_json(model: str, data: list[dict[str, Any]], n_tokens: int, **more: Any) -> bytes:
+    """Write a list of results with the number of tokens that they took, as the OpenAI API does."""
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return msgspec.json.encode({"object": "list", "model": model, **more, "data": data, "usage": usage})
+
+
+def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base64: bool) -> list[dict[str, Any]]:
+    """Return one result per text, with a vector of length 1."""
+    rows = unit_vectors(np.stack(vectors)[:, :dimensions])
+    shown = [_base64(row) for row in rows] if as_base64 else rows.tolist()
+    return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
+
+
+def tokens_data(texts: Sequence[Sentences], vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
+    """Return one result per text, with the vectors of its tokens."""
+    return [
+        {
+            "index": index,
+            "tokens": [token for sentence in text for token in sentence],
+            "sentence_lengths": list(map(len, text)),
+            "shape": array.shape,
+            "vectors": _base64(array) if as_base64 else array.tolist(),
+        }
+        for index, (text, array) in enumerate(zip(texts, vectors, strict=True))
+    ]
+
+
+def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
+    """Write a row per text: its tokens, the numbers of its vectors row by row, and their shape."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise Problem(406, str(MissingExtraError("An Arrow answer", "arrow"))) from None
+    table = pa.table(
+        {
+            "tokens": pa.array(sentences, pa.list_(pa.string())),
+            "vectors": pa.array([array.reshape(-1) for array in vectors], pa.large_list(pa.float32())),
+            "shape": pa.array([array.shape for array in vectors], pa.list_(pa.int32())),
+        }
+    )
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def surprisal_data(
+    scored: Sequence[Sequence[Surprisal]],
+    expected: Sequence[Sequence[Expected] | None],
+    directions: Sequence[Direction],
+) -> list[dict[str, Any]]:
+    """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
+    data = []
+    for index, (sentences, positions) in enumerate(zip(scored, expected, strict=True)):
+        # The boundaries only count in the total.
+        inner = np.concatenate([sentence.nats[:, 1:-1] for sentence in sentences], axis=1)
+        result: dict[str, Any] = {
+            "index": index,
+            "tokens": [token for sentence in sentences for token in sentence.tokens[1:-1]],
+            "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
+            "is_unknown": [flag for sentence in sentences for flag in sentence.is_unknown[1:-1].tolist()],
+        }
+        result |= dict(zip(directions, inner.tolist(), strict=True))
+        if len(directions) > 1:
+            result["both"] = inner.mean(axis=0).tolist()
+        totals = zip(*(sentence.total_nats for sentence in sentences), strict=True)
+        result["total"] = dict(zip(directions, map(sum, totals), strict=True))
+        if positions is not None:
+            by_position = [words_by_direction(words) for words in positions]
+            result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}
+        data.append(result)
+    return data
+
+
+def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:
+    """Return expected words and their probabilities as plain values."""
+    return {
+        direction: [{"word": word.word, "probability": word.probability} for word in words]
+        for direction, words in expected.items()
+    }
+
+
+def neighbors_json(model: str, index: str, neighbors: Neighbors) -> bytes:
+    """Write the neighbors of a token."""
+    answer = neighbors.to_dict()
+    tokens, position = answer.pop("words"), answer.pop("token")
+    head = {"object": "neighbors", "model": model, "index": index, "tokens": tokens, "position": position}
+    return msgspec.json.encode({**head, **answer})
+
+
+def _base64(array: Vectors) -> str:
+    return base64.b64encode(array.astype("<f4").tobytes()).decode("ascii")

@@ -1,0 +1,319 @@
+"""The models that AllenNLP built otherwise than the papers, for its archives and its configs.
+
+``table.TASKS`` has the tasks of this module, which build such a model where the config asks for one: a tagger with
+other encoders (``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), coreference and
+BiDAF (``model.network``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.network.char_cnn import Highway
+from elmokit.tasks.coref import CorefConfig, CorefTask, Document
+from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
+from elmokit.tasks.inputs import InputLayer, TokenBatch
+from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
+from elmokit.tasks.nn.bi_attention import BiAttention
+from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
+from elmokit.tasks.nn.layers import masked_softmax, run_packed
+from elmokit.tasks.nn.spans import SpanVectors
+from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaModelConfig, QaTask
+from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
+from elmokit.tasks.tags import TagRules, follow_back
+from elmokit.tasks.task import Labels, Sentence
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
+START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
+
+
+class AllenNLPTagger(NerModel):
+    """``crf_tagger`` with another encoder than bidirectional LSTMs, or with feed-forward layers after it."""
+
+    def add_layers(self, config: NerModelConfig, input_dim: int) -> int:
+        dim, dropout = input_dim, config.recurrent_dropout
+        self.layers = nn.ModuleList()
+        for k, units in enumerate(config.hidden):
+            layer: nn.Module
+            if config.encoder == "highway":
+                layer = BidirectionalHighwayLSTM(dim, units, dropout)
+            elif config.encoder == "alternating":
+                layer = HighwayLSTM(dim, units, dropout, config.input_bias, reverse=k % 2 == 1)
+            else:
+                kind = nn.LSTM if config.encoder == "lstm" else nn.GRU
+                layer = kind(dim, units, batch_first=True, bidirectional=True)
+            self.layers.append(layer)
+            dim = units if config.encoder == "alternating" else 2 * units
+        self.feedforward = nn.Sequential()
+        for units in config.feedforward:
+            activation = ACTIVATIONS[config.activation]()
+            self.feedforward.extend([nn.Linear(dim, units), activation, nn.Dropout(config.dropout)])
+            dim = units
+        return dim
+
+    def encode(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        for k, layer in enumerate(self.layers):
+            if isinstance(layer, nn.LSTM | nn.GRU):
+                hidden = self.dropout(run_packed(layer, hidden, mask))
+            else:
+                hidden = layer(hidden, mask)
+                # The others have dropout on their states instead.
+                hidden = self.dropout(hidden) if k + 1 == len(self.layers) else hidden
+        encoded: Tensor = self.feedforward(hidden)
+        return encoded
+
+
+class AllenNLPNer(NerTask):
+    """Named entity recognition, with the encoders of AllenNLP."""
+
+    def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
+        is_plain = config.model.encoder == "lstm" and not config.model.feedforward
+        return (NerModel if is_plain else AllenNLPTagger)(config.model, inputs, known["tags"])
+
+
+class AllenNLPSrl(SrlModel):
+    """``srl``, whose best sequence of tags has the highest sum of rounded probabilities.
+
+    AllenNLP passed probabilities to Viterbi's algorithm in all its versions, and not their logarithms.
+    """
+
+    lowest_of_ties = False
+
+    def decode(self, scores: Tensor, mask: Tensor) -> list[list[int]]:
+        return viterbi_of_allennlp(scores.softmax(dim=-1), mask, self.rules, self.lowest_of_ties)
+
+
+@torch.no_grad()
+def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of_ties: bool) -> list[list[int]]:
+    """Return the tags that AllenNLP's ``viterbi_decode`` finds with scores for a start tag, as in its SRL model.
+
+    AllenNLP adds ``START_SCORE`` to the scores of all paths. In float32 they are thereby rounded to multiples of 1/128
+    after every token, so that sequences of nearly the same score become ties. This function adds the same numbers in
+    the same order, on the CPU as AllenNLP does.
+
+    Args:
+        scores: Scores of each tag at each token, ``(batch, time, tags)``.
+        mask: ``(batch, time)`` bool, without gaps. A row may be empty.
+        rules: Which tags are allowed where.
+        lowest_of_ties: Ties go to the lowest tag, as before version 1.0 of AllenNLP; otherwise to any, namely to the
+            one that ``torch.topk`` returns.
+    """
+    n_tags = scores.shape[-1]
+    start, end = n_tags, n_tags + 1
+    nothing = float("-inf")
+    # The two tags around a sentence are in all tensors, because the tie that topk prefers depends on the length.
+    follow = torch.full((n_tags + 2, n_tags + 2), nothing, device="cpu")
+    allowed = ((follow[:n_tags, :n_tags], rules.follow), (follow[start, :n_tags], rules.start))
+    for part, is_allowed in (*allowed, (follow[:n_tags, end], rules.end)):
+        part[is_allowed.cpu()] = 0.0
+    scores, mask = F.pad(scores.cpu(), (0, 2), value=nothing), mask.cpu()
+    best = torch.zeros(len(scores), n_tags + 2, device="cpu")
+    best[:, start] = START_SCORE
+
+    def best_before(column: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score and the tag of the best path so far, before each tag of ``(tags, next tags)``."""
+        candidates = best[:, :, None] + column
+        if lowest_of_ties:
+            values, tags = candidates.max(dim=1)
+            return values, tags
+        values, tags = candidates.topk(1, dim=1)
+        return values[:, 0], tags[:, 0]
+
+    origins = []
+    for step in range(scores.shape[1]):
+        candidates, origin = best_before(follow)
+        best = torch.where(mask[:, step, None], scores[:, step] + candidates, best)
+        origins.append(origin)
+    return follow_back(best_before(follow[:, end:])[1], origins[1:], mask)
+
+
+class AllenNLPSrlTask(SrlTask):
+    """Semantic role labeling, with the decoding of AllenNLP."""
+
+    def build(self, config: SrlConfig, inputs: InputLayer, known: Labels) -> SrlModel:
+        if config.model.decoding == "log-probabilities":
+            return super().build(config, inputs, known)
+        model = AllenNLPSrl(config.model, inputs, known["tags"])
+        model.lowest_of_ties = config.model.decoding == "allennlp 0.x"
+        return model
+
+
+class _SpanVectors(SpanVectors):
+    """Vectors of spans whose attention scores are computed from the vectors without context, too."""
+
+    def attention_scores(self, context: Tensor, heads: Tensor) -> Tensor:
+        return super().attention_scores(heads, heads)
+
+
+class _CoarseScorer(CoarseScorer):
+    """A bilinear score that transforms the antecedent's vector and not the span's. The two differ by their bias."""
+
+    def sides(self, spans: Tensor) -> tuple[Tensor, Tensor]:
+        source, target = super().sides(spans)
+        return target, source
+
+
+class _PairScorer(PairScorer):
+    """The score of a pair of spans that knows neither speakers nor genre."""
+
+    def table_sizes(self, n_genres: int) -> dict[str, int]:
+        return {"distance": N_DISTANCES}
+
+    def features(self, start: int, stop: int, indices: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout(self.distances(start, stop, indices))
+        return dropped
+
+
+class AllenNLPCoref(CorefModel):
+    """``coref``: a plain LSTM reads the document as one sequence; spans attend to its inputs, ELMo included; spans that
+    cross are kept."""
+
+    coarse_scorer = _CoarseScorer
+    pair_scorer = _PairScorer
+
+    def make_lstm(self) -> nn.Module:
+        config = self.config
+        dropout = config.lstm_dropout if config.layers > 1 else 0.0  # PyTorch warns if there is only one layer
+        return nn.LSTM(
+            self.inputs.output_dim,
+            config.hidden,
+            config.layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout,
+        )
+
+    def head_dim(self) -> int:
+        return self.inputs.output_dim
+
+    def make_vectors(self, context_dim: int, head_dim: int) -> SpanVectors:
+        config = self.config
+        sizes = (config.max_width, config.feature_dim, config.dropout)
+        return _SpanVectors(context_dim, head_dim, *sizes, scored_dim=head_dim)
+
+    def read(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
+        if (
+            self.training
+        ):  # draw what the model of Lee et al. draws first: runs of earlier versions are repeated exactly
+            self._lexical([self.inputs.word_vectors(tokens), self.inputs.char_features(tokens)], tokens)
+        words = self.lexical_dropout(self.inputs(tokens))
+        assert isinstance(self.lstm, nn.LSTM)
+        return run_packed(self.lstm, words, tokens.mask), words
+
+    def prune(self, scores: list[float], starts: list[int], ends: list[int], n_best: int) -> list[int]:
+        best = sorted(range(len(scores)), key=lambda span: -scores[span])[:n_best]
+        return sorted(best, key=lambda span: (starts[span], ends[span]))
+
+
+class AllenNLPCorefTask(CorefTask):
+    """Coreference, with the model of AllenNLP."""
+
+    def build(self, config: CorefConfig, inputs: InputLayer, known: Labels) -> CorefModel:
+        is_theirs = config.model.network == "allennlp"
+        return (AllenNLPCoref if is_theirs else CorefModel)(config.model, inputs, len(known["genres"]))
+
+    def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
+        if config.model.network != "allennlp":
+            return super().sequences(example, config)
+        return [tuple(chain.from_iterable(example.sentences))]
+
+
+class BiDafLayers(nn.Module):
+    """The layers of BiDAF above the embeddings (Seo et al. 2017): two scores of each passage word.
+
+    Highway layers, a bidirectional LSTM over question and passage, attention in both directions, two modeling layers,
+    and a score of each passage word as the first and as the last of the answer. The end is scored from a further LSTM
+    that knows the expected start.
+
+    Args:
+        input_dim: Size of the embeddings.
+        hidden: Units per direction of every LSTM.
+        highway_layers: Number of highway layers.
+        modeling_layers: Number of layers of the LSTM after the attention.
+        dropout: Dropout on the output of every LSTM and on the input of the two scores.
+    """
+
+    def __init__(self, input_dim: int, hidden: int, highway_layers: int, modeling_layers: int, dropout: float) -> None:
+        super().__init__()
+        both = 2 * hidden
+        self.highways = nn.ModuleList(Highway(input_dim) for _ in range(highway_layers))
+        for highway in self.highways:
+            assert isinstance(highway, Highway)
+            highway.reset_parameters()
+        self.phrases = nn.LSTM(input_dim, hidden, batch_first=True, bidirectional=True)
+        self.attention = BiAttention(both)
+        merged_dim = self.attention.output_dim
+        self.modeling = nn.LSTM(
+            merged_dim,
+            hidden,
+            modeling_layers,
+            batch_first=True,
+            bidirectional=True,
+            dropout=dropout if modeling_layers > 1 else 0.0,
+        )
+        self.end_encoder = nn.LSTM(merged_dim + 3 * both, hidden, batch_first=True, bidirectional=True)
+        self.start = nn.Linear(merged_dim + both, 1)
+        self.end = nn.Linear(merged_dim + both, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, question: Tensor, passage: Tensor, question_mask: Tensor, passage_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Score the words of passages.
+
+        Args:
+            question: ``(batch, question_time, input_dim)``.
+            passage: ``(batch, time, input_dim)``.
+            question_mask, passage_mask: Bool, True on a real token; at least one each.
+
+        Returns:
+            Scores of each word as the first and as the last of the answer, ``(batch, time)`` each, of any value on
+            padding.
+        """
+        encoded_question, encoded_passage = (
+            self.dropout(run_packed(self.phrases, self._highway(inputs), mask))
+            for inputs, mask in ((question, question_mask), (passage, passage_mask))
+        )
+        merged = self.attention(encoded_passage, encoded_question, passage_mask, question_mask)
+        modeled = self.dropout(run_packed(self.modeling, merged, passage_mask))
+        starts = self.start(self.dropout(torch.cat([merged, modeled], dim=-1)))[..., 0]
+        # The modeled passage at the start of the answer, in expectation.
+        expected = (masked_softmax(starts, passage_mask)[:, None, :] @ modeled).expand_as(modeled)
+        at_end = torch.cat([merged, modeled, expected, modeled * expected], dim=-1)
+        encoded_end = self.dropout(run_packed(self.end_encoder, at_end, passage_mask))
+        ends = self.end(self.dropout(torch.cat([merged, encoded_end], dim=-1)))[..., 0]
+        return starts, ends
+
+    def _highway(self, inputs: Tensor) -> Tensor:
+        for highway in self.highways:
+            inputs = highway(inputs)
+        return inputs
+
+
+class BiDaf(QaModel):
+    """``bidaf``, the model before BiDAF++."""
+
+    def __init__(self, config: QaModelConfig, inputs: InputLayer) -> None:
+        super().__init__(inputs, config.max_answer)
+        hidden = config.hidden or HIDDEN
+        self.layers = BiDafLayers(
+            inputs.output_dim, hidden, config.highway_layers, config.modeling_layers, config.dropout
+        )
+
+    def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
+        passage, question = batch.passage, batch.question
+        scores = self.layers(self.inputs(question), self.inputs(passage), question.mask, passage.mask)
+        starts, ends = (one.masked_fill(~passage.mask, -torch.inf).log_softmax(1) for one in scores)
+        return starts, ends
+
+
+class AllenNLPQa(QaTask):
+    """Question answering, with BiDAF."""
+
+    def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
+        return BiDaf(config.model, inputs) if config.model.network == "bidaf" else super().build(config, inputs, labels)

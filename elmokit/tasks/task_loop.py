@@ -1,0 +1,407 @@
+"""The training loop of all tasks: one seed, from its first batch to its best model."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from elmokit.config import from_dict, write_json
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.errors import TrainingError
+from elmokit.network.average import moving_average
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.progress import ProgressCallback
+from elmokit.tasks.run_folder import BEST_WEIGHTS, RESULT, load_best_weights, read_result
+from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.trained_bilm import (
+    BiLMCost,
+    CostMeter,
+    bilm_learning_rate,
+    copy_for_training,
+    parameter_groups,
+    save_trained,
+    trained_fingerprint,
+    unfreeze,
+)
+from elmokit.training.optimizers import build_optimizer, clip_gradients, optimizer_tensors, restore_optimizer
+from elmokit.training.training_run import (
+    Run,
+    StopRequest,
+    TrainingInterrupted,
+    last_checkpoint,
+    random_states,
+    restore_random_states,
+    stop_requests,
+)
+
+
+@dataclass
+class TaskCounters:
+    """Where a training is, and what it has achieved."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    step: int = 0
+    """Batches of the current epoch that are done."""
+    n_steps: int = 0
+    loss_sum: float = 0.0
+    """Since the last evaluation, over ``loss_steps`` steps."""
+    loss_steps: int = 0
+    n_drops: int = 0
+    """How often the plateau schedule has lowered the learning rate."""
+    since_drop: int = 0
+    """Evaluations without improvement since the last drop, or since the last improvement."""
+    since_best: int = 0
+    best_epoch: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    """The scores of the best evaluation; empty before the first one."""
+    best_n_steps: int = 0
+    is_over: bool = False
+
+
+@dataclass
+class TaskTrainingState:
+    """Everything that the next training step depends on."""
+
+    model: TaskModel[Any, Any]
+    optimizer: torch.optim.Optimizer
+    averaged: AveragedModel | None
+    device: torch.device
+    counters: TaskCounters
+
+    @property
+    def evaluated_model(self) -> TaskModel[Any, Any]:
+        """The model that is evaluated and kept: the averaged one if there is one."""
+        if self.averaged is None:
+            return self.model
+        module = self.averaged.module
+        assert isinstance(module, TaskModel)
+        return module
+
+    def save(self, run: Run) -> None:
+        """Write a checkpoint."""
+        tensors = {
+            "model": self.model.state_dict(),
+            "optimizer": optimizer_tensors(self.optimizer, dict(self.model.named_parameters())),
+            "state": random_states(self.device),
+        }
+        if self.averaged is not None:
+            tensors["average"] = self.averaged.state_dict()
+        run.save_checkpoint(self.counters.n_steps, {"counters": asdict(self.counters)}, tensors)
+
+    def restore(self, run: Run) -> None:
+        """Continue from the last commit of a run, if any. The state must be newly built, with the same settings."""
+        if (checkpoint := last_checkpoint(run.committed)) is None:
+            return
+        with checkpoint.errors():
+            self.model.load_state_dict(checkpoint.tensors("model"))
+            restore_optimizer(self.optimizer, dict(self.model.named_parameters()), checkpoint.tensors("optimizer"))
+            if self.averaged is not None:
+                self.averaged.load_state_dict(checkpoint.tensors("average"))
+            restore_random_states(checkpoint.tensors("state"), self.device)
+            self.counters = from_dict(TaskCounters, run.progress["counters"], str(checkpoint.path))
+
+
+def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
+    """Build the state that training a model starts from."""
+    config = setup.config.train
+    averaged = None
+    if config.average is not None:
+        averaged = moving_average(model, config.average)
+    optimizer = build_optimizer(
+        config.optimizer.name,
+        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
+        config.optimizer.learning_rate,
+        betas=config.optimizer.betas,
+        epsilon=config.optimizer.epsilon,
+        rho=config.optimizer.rho,
+        momentum=config.optimizer.momentum,
+    )
+    return TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
+
+
+ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
+LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
+CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
+
+
+@dataclass(frozen=True)
+class TaskEvaluation:
+    """The result of one evaluation on dev during training."""
+
+    seed: int
+    epoch: int
+    n_epochs: int
+    n_steps: int
+    loss: float
+    """Mean training loss of the batches since the last evaluation."""
+    learning_rate: float
+    scores: dict[str, float]
+    is_best: bool
+    bilm: BiLMCost | None = None
+    """If the biLM is trained: which layers, and what that costs."""
+
+
+EvaluationCallback = Callable[[TaskEvaluation], None]
+
+
+@dataclass(frozen=True)
+class TaskTraining:
+    """What the trainings of all seeds share."""
+
+    setup: TaskSetup
+    train: Sequence[Any]
+    """The training examples."""
+    dev: Sequence[Any]
+    """The validation examples."""
+    initial_vectors: Mapping[str, Tensor] | None = None
+    """The initial values of word tables with pretrained vectors, by table."""
+    elmo: Elmo | None = None
+    """The pretrained biLM, if a copy of it is to be trained with the model."""
+    progress: ProgressCallback | None = None
+    """Called with the stages ``"seed N"`` (steps) and ``"predict"`` (examples)."""
+    on_evaluation: EvaluationCallback | None = None
+    """Called after each evaluation."""
+
+
+def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
+    """Train one seed, or resume it from its checkpoint; return the content of ``result.json``.
+
+    The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
+    evaluation is a line of the log.
+    """
+    setup, elmo, folder = training.setup, training.elmo, run.folder
+    if (folder / RESULT).exists():
+        return read_result(folder)
+    torch.manual_seed(seed)
+    model = setup.build(training.initial_vectors)
+    if elmo is not None:
+        model.inputs.elmo = copy_for_training(elmo)
+    state = build_state(setup, model.to(setup.device))
+    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
+    state.restore(run)
+    save_if_best(state, folder, setup.task.name)
+    with stop_requests() as stop:
+        _SeedLoop(training, seed, run, state).run_to_end(stop)
+    counters = state.counters
+    best = setup.build(training.initial_vectors)
+    load_best_weights(best, folder)
+    result = {
+        "seed": seed,
+        "dev": counters.best,
+        "best_epoch": counters.best_epoch,
+        "n_epochs": counters.epoch,
+        "n_steps": counters.n_steps,
+        "mixes": best.inputs.mix_weights(),
+    }
+    if elmo is not None:
+        result["bilm"] = {"fingerprint": trained_fingerprint(folder, elmo.start)}
+    write_json(folder / RESULT, result)
+    return result
+
+
+class _SeedLoop:
+    """The steps, evaluations and checkpoints of one seed."""
+
+    def __init__(self, training: TaskTraining, seed: int, run: Run, state: TaskTrainingState) -> None:
+        self.setup, self.train, self.dev = training.setup, training.train, training.dev
+        self.progress, self.on_evaluation = training.progress, training.on_evaluation
+        self.seed, self.run, self.state = seed, run, state
+        self.config = self.setup.config.train
+        self.lengths = [self.setup.task.lengths(example) for example in self.train]
+        self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
+        self.trained_layers: tuple[int, ...] = ()  # of the biLM
+        self.meter = CostMeter(self.setup.device)
+        self.started = self.saved = time.monotonic()
+
+    def run_to_end(self, stop: StopRequest) -> None:
+        """Train until the last epoch or early stopping."""
+        config, counters = self.config, self.state.counters
+        while not counters.is_over:
+            if self.state.model.inputs.elmo is not None:
+                self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
+            batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
+            while counters.step < len(batches) and not counters.is_over:
+                with self.meter:
+                    self._step(batches[counters.step])
+                counters.step += 1
+                counters.n_steps += 1
+                is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
+                # The training ends with an evaluation in any case; do not run it twice.
+                if is_due and not (counters.step == len(batches) and counters.epoch + 1 == config.epochs):
+                    self._evaluate()
+                    self._save()
+                elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+                    self._save()
+                if stop.is_made:
+                    self._save()
+                    raise TrainingInterrupted(
+                        f"Stopped after step {counters.n_steps:,} of seed {self.seed}, and saved a checkpoint."
+                    )
+            if not counters.is_over:
+                counters.epoch, counters.step = counters.epoch + 1, 0
+                is_last = counters.epoch == config.epochs
+                if config.eval_every is None or is_last:
+                    self._evaluate()
+                counters.is_over = counters.is_over or is_last
+            self._save()
+
+    def _save(self) -> None:
+        self.state.save(self.run)
+        save_if_best(self.state, self.run.folder, self.setup.task.name)
+        self.saved = time.monotonic()
+
+    def _step(self, indices: Sequence[int]) -> None:
+        setup, state, counters = self.setup, self.state, self.state.counters
+        # The random views depend on seed, epoch and example alone, so that they are the same after a resumption.
+        examples = [
+            setup.task.augment(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
+            for index in indices
+        ]
+        model = state.model.train()
+        self.meter.n_tokens += sum(len(tokens) for example in examples for tokens in setup.task.sentences(example))
+        batch = setup.batch(examples, model)
+        loss = model.loss(batch)
+        if not loss.isfinite():
+            raise TrainingError(
+                f"The loss is {loss.item()} at step {counters.n_steps + 1} of seed {self.seed}. Lower "
+                "train.optimizer.learning_rate or train.max_grad_norm."
+            )
+        for group in state.optimizer.param_groups:
+            group["lr"] = self._scheduled(group["initial_lr"])
+        if loss.requires_grad:
+            (loss + model.inputs.penalty() + l2_penalty(model, self.config.l2)).backward()  # type: ignore[no-untyped-call]
+            clip_gradients(model.parameters(), self.config.max_grad_norm, self.config.clip_value)
+            state.optimizer.step()
+            state.optimizer.zero_grad()
+        if state.averaged is not None:
+            state.averaged.update_parameters(model)
+        counters.loss_sum += loss.item()
+        counters.loss_steps += 1
+        if self.progress is not None:
+            self.progress(f"seed {self.seed}", counters.n_steps + 1, self.total_steps)
+
+    def _scheduled(self, rate: float) -> float:
+        """Return the learning rate of the next step, given an initial one."""
+        config, counters = self.config, self.state.counters
+        if config.plateau is not None:
+            rate *= config.plateau.factor**counters.n_drops
+        if config.step_decay is not None:
+            rate *= config.step_decay.rate ** (counters.n_steps // config.step_decay.every)
+        return rate
+
+    def _evaluate(self) -> None:
+        setup, state, counters, config = self.setup, self.state, self.state.counters, self.config
+        predictions = setup.predict_with(state.evaluated_model, self.dev, self.progress)
+        scores = setup.task.score(self.dev, predictions, setup.config)
+        metric = setup.task.metric
+        evaluation = TaskEvaluation(
+            seed=self.seed,
+            epoch=counters.epoch + (counters.step > 0),
+            n_epochs=config.epochs,
+            n_steps=counters.n_steps,
+            loss=counters.loss_sum / max(counters.loss_steps, 1),
+            learning_rate=self._scheduled(config.optimizer.learning_rate),
+            scores=scores,
+            is_best=not counters.best or scores[metric] > counters.best[metric],
+            bilm=self._bilm_cost(),
+        )
+        counters.loss_sum, counters.loss_steps = 0.0, 0
+        if evaluation.is_best:
+            counters.best, counters.best_epoch, counters.best_n_steps = scores, evaluation.epoch, counters.n_steps
+            counters.since_best = counters.since_drop = 0
+        else:
+            counters.since_best += 1
+            counters.since_drop += 1
+            if config.plateau is not None and counters.since_drop > config.plateau.patience:
+                counters.n_drops += 1
+                counters.since_drop = 0
+        counters.is_over = config.patience is not None and counters.since_best >= config.patience
+        self.run.log(
+            {
+                "epoch": evaluation.epoch,
+                "n_steps": evaluation.n_steps,
+                "loss": evaluation.loss,
+                "learning_rate": evaluation.learning_rate,
+                "dev": scores,
+                "is_best": evaluation.is_best,
+                "seconds": round(time.monotonic() - self.started, 1),
+                **({} if evaluation.bilm is None else {"bilm": asdict(evaluation.bilm)}),
+            }
+        )
+        if self.on_evaluation is not None:
+            self.on_evaluation(evaluation)
+
+    def _bilm_cost(self) -> BiLMCost | None:
+        elmo = self.setup.config.elmo
+        if self.state.model.inputs.elmo is None:
+            return None
+        rate = bilm_learning_rate(elmo, self.config.optimizer.learning_rate)
+        return self.meter.report(self.trained_layers, self._scheduled(rate))
+
+
+def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:
+    """Write ``best.safetensors``, and a trained biLM, if the state is that of the best evaluation.
+
+    Called after the checkpoint of that state is on disk, and again when training resumes from it. An interruption
+    between these files therefore leaves neither weights that no checkpoint knows of nor scores without weights.
+    """
+    if state.counters.best and state.counters.best_n_steps == state.counters.n_steps:
+        model = state.evaluated_model
+        # The biLM is a model directory of its own, which every command that takes a model can open.
+        weights = {name: value for name, value in model.state_dict().items() if not name.startswith(ELMO_WEIGHTS)}
+        with atomic_write(folder / BEST_WEIGHTS, overwrite=True) as temporary:
+            save_tensors(weights, temporary)
+        if model.inputs.elmo is not None:
+            save_trained(model.inputs.elmo, folder, task)
+
+
+def epoch_batches(
+    lengths: Sequence[tuple[int, ...]], batch_size: int, bucketed: bool, seed: int, epoch: int
+) -> list[list[int]]:
+    """Plan the batches of one training epoch. The result depends on the arguments alone.
+
+    Args:
+        lengths: What to sort each example by. The first number counts first.
+        batch_size: Examples per batch.
+        bucketed: Put examples of similar length into one batch. The order of the batches is random in any case.
+        seed: The random seed.
+        epoch: The number of the epoch.
+
+    Returns:
+        The indices of each batch's examples in ``lengths``.
+    """
+    rng = random.Random(f"{seed} {epoch}")
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    if bucketed:
+        noisy = [tuple(length * rng.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each) for each in lengths]
+        order.sort(key=noisy.__getitem__)
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
+    """Return ``l2`` times the sum of squares of the trained matrices, except embedding tables and the biLM's.
+
+    The biLM is left out because its weights are pretrained: the penalty would pull them to zero.
+    """
+    if not l2:
+        return 0.0
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    bilm = {id(value) for module in model.modules() if isinstance(module, ElmoModule) for value in module.parameters()}
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
+    squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables | bilm]
+    return l2 * torch.stack(squares).sum() if squares else 0.0

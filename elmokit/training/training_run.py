@@ -1,0 +1,268 @@
+"""A training on disk. The loops of biLMs and of tasks both train in a :class:`Run`, a workspace with
+
+::
+
+    journal.json          the settings that must be equal to continue, and how far the training is
+    metrics.jsonl         the log, one JSON object per line
+    checkpoints/step-N/   the two newest checkpoints
+    lock                  locked by the process that trains there
+
+Next to them are what the training was started with and its best model so far, which differ: ``training/bilm_run.py``
+lists them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
+
+Resuming is the same for all: the call that started a run continues it. On the CPU, the result has the same bits as that
+of a run that was not interrupted, because the last commit has everything that the next step depends on: counters and
+positions in the journal, and in the checkpoint::
+
+    optimizer.safetensors   the optimizer's state, named SLOT/PARAMETER
+    state.safetensors       random states; for a biLM also the LSTM states
+    model, average          weights, and their moving average: a biLM's as model directories, a task's as safetensors
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError, is_out_of_memory
+from elmokit.formats.folder import load_folder, save_folder
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.tensors import save_tensors
+from elmokit.storage.atomic import atomic_write, recover_interrupted
+from elmokit.storage.workspace import Committed, Workspace, read_workspace
+from elmokit.version import __version__
+
+LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
+_STEP = re.compile(r"step-\d{8,18}")
+N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest has gone wrong
+
+_DAMAGE = (SafetensorError, msgspec.MsgspecError, RuntimeError, LookupError, ValueError, TypeError, OSError)
+"""What reading a damaged file raises."""
+
+
+@contextlib.contextmanager
+def damage_errors(
+    what: object,
+    advice: str = "Copy the run again.",
+    error_class: type[ElmoError] = FormatError,
+    damage: tuple[type[Exception], ...] = _DAMAGE,
+) -> Iterator[None]:
+    """Turn whatever a damaged file causes inside the block into an error that names it and ends in advice."""
+    try:
+        yield
+    except damage as error:
+        if is_out_of_memory(error):
+            raise
+        raise error_class(f"{what} is damaged ({_reason(error)}). {advice}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, in one short line: a mismatch of many tensors fills pages."""
+    text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return " ".join(text.split())[:200]
+
+
+class Run(Workspace):
+    """The directory of a training: a workspace with a log and checkpoints.
+
+    Args:
+        folder: The directory.
+        settings: What must be equal to continue the run.
+        others: Name patterns of everything that a loop writes there besides log and checkpoints.
+        overwrite: Start anew, instead of continuing what is there.
+    """
+
+    def __init__(
+        self, folder: str | Path, settings: Mapping[str, Any], others: Collection[str] = (), overwrite: bool = False
+    ) -> None:
+        message = f"Another process is training in {folder}. Wait until it is finished, or choose another directory."
+        others = (*others, LOG, CHECKPOINTS)
+        super().__init__(folder, settings, others=others, overwrite=overwrite, locked_message=message)
+
+    def __enter__(self) -> Run:
+        found = read_workspace(self.folder) if self._overwrite else None
+        if found is not None and not found.sizes.keys() <= {LOG}:
+            raise OutputError(f"{self.folder} holds vectors or an index and no run, so it is not replaced by one.")
+        super().__enter__()
+        recover_interrupted(self.folder / CHECKPOINTS)
+        return self
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Write one more line of the log."""
+        self.append(LOG, f"{json.dumps(record)}\n".encode())
+
+    def save_checkpoint(
+        self,
+        n_steps: int,
+        progress: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        models: Mapping[str, PretrainedBiLM] | None = None,
+    ) -> None:
+        """Write a checkpoint and commit it with the log, then remove all but the newest two.
+
+        Args:
+            n_steps: How many steps have been taken.
+            progress: Counters and positions, as plain JSON.
+            tensors: The content of each safetensors file, by its name without ending.
+            models: The content of each model directory.
+        """
+        with atomic_write(checkpoint_at(self.folder, n_steps).path, overwrite=True, folder=True) as folder:
+            for name, content in tensors.items():
+                save_tensors(content, folder / f"{name}.safetensors")
+            for name, model in (models or {}).items():
+                save_folder(model, folder / name)
+        self.commit({**self.progress, "n_steps": n_steps, **progress})
+        for old in checkpoints(self.folder)[:-N_KEPT]:
+            shutil.rmtree(old.path)
+
+
+def last_checkpoint(committed: Committed) -> RunCheckpoint | None:
+    """Return the checkpoint that a run continues from; None before the first one."""
+    n_steps = committed.progress.get("n_steps")
+    return None if n_steps is None else checkpoint_at(committed.folder, n_steps)
+
+
+def checkpoint_at(run: Path, n_steps: int) -> RunCheckpoint:
+    """Return the checkpoint after some number of steps, whether it exists or not."""
+    # Eight digits, so that names in alphabetical order are in the order of steps.
+    return RunCheckpoint(run / CHECKPOINTS / f"step-{n_steps:08d}")
+
+
+def checkpoints(run: Path) -> list[RunCheckpoint]:
+    """List the checkpoints in a run, oldest first."""
+    # Others, such as "step-00000100 (copy)", are the user's own.
+    paths = (run / CHECKPOINTS).glob("step-*")
+    return [RunCheckpoint(path) for path in sorted(paths) if _STEP.fullmatch(path.name)]
+
+
+class RunCheckpoint:
+    """A directory ``checkpoints/step-N``, with the weights and states that the next step of a training depends on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def n_steps(self) -> int:
+        """The steps that had been taken."""
+        return int(self.path.name.removeprefix("step-"))
+
+    def errors(
+        self, advice: str = "Copy the run again, or fine-tune the model of another checkpoint."
+    ) -> contextlib.AbstractContextManager[None]:
+        """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
+        return damage_errors(f"The checkpoint {self.path}", advice, TrainingError, (ElmoError, *_DAMAGE))
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Read one safetensors file."""
+        return load_file(self.path / f"{name}.safetensors")
+
+    def model(self, name: str = "model") -> PretrainedBiLM:
+        """Load one of the model directories."""
+        return load_folder(self.path / name)
+
+
+def log_lines(run: Path) -> list[dict[str, Any]]:
+    """Read the log. A line that is not complete, because it is being written, is left out."""
+    records = []
+    if (run / LOG).exists():
+        for line in (run / LOG).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+    return records
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Read the states of PyTorch's random number generators: ``cpu``, and ``cuda`` for a GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the states that :func:`random_states` read. A run that moved to a GPU has no state for it to restore."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def run_origin() -> dict[str, str]:
+    """Return what a run records about where it comes from: the command, and the version of elmokit."""
+    program = Path(sys.argv[0])
+    name = "elmokit" if program.stem in ("elmokit", "__main__") else program.name
+    return {"command": shlex.join([name, *sys.argv[1:]]), "elmokit": _version()}
+
+
+def _version() -> str:
+    """Return the version of the package, and the commit if it runs from a git checkout."""
+    package = Path(__file__).parents[1]
+    if (package.parent / ".git").exists():
+        command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode == 0:
+            return f"{__version__} at commit {ran.stdout.strip()}"
+    return __version__
+
+
+NOTICE = b"\nStopping after this step, with a checkpoint. Press Ctrl-C again to stop at once.\n"
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A training that the user stopped. Its last step is in a checkpoint, and the message says which step it was."""
+
+
+class StopRequest:
+    """Whether the process was asked to stop. Get it from :func:`stop_requests`, and check it after each step."""
+
+    is_made = False
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn the first SIGINT (Ctrl-C) or SIGTERM during the block into a request; a second one acts as usual.
+
+    Nothing changes where Python cannot handle signals (in other threads than the main one), and for a signal that the
+    process ignores, such as SIGINT in a background job of a shell.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None is a handler that was not installed from Python, and that Python could not install again.
+    handled = {number: handler for number, handler in earlier.items() if handler not in (signal.SIG_IGN, None)}
+
+    def restore() -> None:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: object) -> None:
+        request.is_made = True
+        restore()
+        # Not `print`: the signal may have come in the middle of one, and a stream cannot be entered twice.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.write(sys.stderr.fileno(), NOTICE)
+
+    for number in handled:
+        signal.signal(number, handle)
+    try:
+        yield request
+    finally:
+        restore()

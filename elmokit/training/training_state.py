@@ -1,0 +1,277 @@
+"""The state of a biLM training: how it is built, saved to a checkpoint and restored from one.
+
+Besides what every checkpoint has (``training_run.py``), a biLM's holds the LSTM states in ``state.safetensors``. Where
+several processes train, they hold the rows of all of them, in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from elmokit.config import from_dict
+from elmokit.embedding.start_state import stored_or_zero_state
+from elmokit.errors import TrainingError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.average import moving_average
+from elmokit.network.bilm import BiLM, BiLMState
+from elmokit.network.softmax_module import build_softmax, softmax_config
+from elmokit.storage.workspace import Committed
+from elmokit.text.windows import WindowStream
+from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
+from elmokit.training.distributed import World
+from elmokit.training.losses import WindowLosses
+from elmokit.training.optimizers import Muon, build_optimizer, matrix_blocks, optimizer_tensors, restore_optimizer
+from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run, RunCheckpoint, last_checkpoint, random_states, restore_random_states
+
+
+@dataclass
+class TrainingCounters:
+    """Training progress counters, and sums for the next line of the log."""
+
+    n_steps: int = 0
+    n_predictions: int = 0
+    """Per direction, of all processes, since the start of the run."""
+    best_perplexity: float | None = None
+    n_worse: int = 0
+    """Evaluations since the best one."""
+    loss_sums: list[float] = field(default_factory=list)
+    """This process's training loss of each direction since the last line of the log, summed over windows."""
+    n_summed: int = 0
+    """Windows in ``loss_sums``."""
+
+
+@dataclass
+class TrainingState:
+    """Everything that the next step depends on, in one process."""
+
+    model: PretrainedBiLM
+    losses: WindowLosses
+    """The module that computes the loss, over the biLM and the softmax of ``model``."""
+    optimizer: torch.optim.Optimizer
+    lstm_state: BiLMState
+    stream: WindowStream
+    average: AveragedModel | None = None
+    """The moving average of the weights of biLM and softmax, if the settings ask for one."""
+    teacher_state: BiLMState | None = None
+    """In a distillation, the LSTM state of the teacher."""
+    counters: TrainingCounters = field(default_factory=TrainingCounters)
+
+    @property
+    def evaluated_model(self) -> PretrainedBiLM:
+        """The model that is evaluated and kept: with averaged weights, if there is an average."""
+        if self.average is None:
+            return self.model
+        bilm, softmax = self.average.module.children()
+        return self.model.replace(weights=bilm, softmax=softmax)
+
+    @property
+    def lstm_states(self) -> dict[str, BiLMState]:
+        """The LSTM states, by the prefix of their names in a checkpoint: the model's first."""
+        states = {"": self.lstm_state}
+        return states if self.teacher_state is None else states | {"teacher.": self.teacher_state}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the training runs."""
+        return self.lstm_state.hidden.device
+
+    def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that the optimizer changes, by name."""
+        return {name: value for name, value in self.losses.named_parameters() if value.requires_grad}
+
+    def update_average(self) -> None:
+        """Move the average towards the weights, after each step."""
+        if self.average is not None:
+            self.average.update_parameters(_modules(self.model))
+
+    def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
+        """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
+        gathered = world.gather(
+            (
+                {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()},
+                random_states(self.device),
+                self.stream.position(),
+                self.counters.loss_sums,
+            )
+        )
+        if gathered is None:  # only the main process writes
+            return
+        lstm_states, random_of_ranks, positions, loss_sums = zip(*gathered, strict=True)
+        tensors = {f"loss.{name}": value.detach() for name, value in self.losses.own_parameters().items()}
+        for prefix in self.lstm_states:
+            # (directions, layers, rows, dim): rows of all processes, in the order of ranks.
+            tensors[f"{prefix}hidden"] = torch.cat([states[prefix].hidden for states in lstm_states], dim=2)
+            tensors[f"{prefix}cell"] = torch.cat([states[prefix].cell for states in lstm_states], dim=2)
+        for rank, states in enumerate(random_of_ranks):
+            tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
+        models = {"model": calibrated(self.model)}
+        if self.average is not None:
+            models["average"] = calibrated(self.evaluated_model)
+        run.save_checkpoint(
+            self.counters.n_steps,
+            # The counters are those of the main process; what differs between processes is listed by rank.
+            {"counters": vars(self.counters), "loss_sums": loss_sums, "positions": positions},
+            {"optimizer": optimizer_tensors(self.optimizer, self.trained_parameters()), "state": tensors},
+            models,
+        )
+
+    def restore(self, checkpoint: RunCheckpoint, progress: Mapping[str, Any], world: World) -> str | None:
+        """Set a newly built state to that of a commit; say what changes with another number of processes."""
+        with checkpoint.errors():
+            restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
+            if self.average is not None:
+                saved = _modules(checkpoint.model("average"))
+                self.average.module.load_state_dict(saved.state_dict())
+                self.average.n_averaged.fill_(checkpoint.n_steps + 1)
+            tensors = checkpoint.tensors("state")
+            batch_size, positions = self.lstm_state.n_rows, progress["positions"]
+            n_processes = len(positions)
+            counters = progress["counters"]
+            if n_processes == world.size:
+                counters = {**counters, "loss_sums": progress["loss_sums"][world.rank]}
+            self.counters = from_dict(TrainingCounters, counters, str(checkpoint.path))
+            with torch.no_grad():
+                for name, value in self.losses.own_parameters().items():
+                    value.copy_(tensors[f"loss.{name}"])
+            first = world.rank * batch_size
+
+            def own_rows(prefix: str) -> BiLMState:
+                rows = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
+                # With more processes than before, the last ones have no rows; ``first_rows`` fills up with zeros.
+                return BiLMState(*rows).first_rows(batch_size).to(self.device)
+
+            self.lstm_state = own_rows("")
+            if self.teacher_state is not None:
+                self.teacher_state = own_rows("teacher.")
+            # A process that did not exist before keeps the random state that its seed gave.
+            if world.rank < n_processes:
+                prefix = f"random.{world.rank}."
+                states = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
+                restore_random_states(states, self.device)
+            if n_processes == world.size:
+                self.stream.restore(positions[world.rank])
+                return None
+            # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
+            epoch = min(reader["block"][0] for position in positions for reader in position)
+            self.stream.start_epoch(epoch)
+            return (
+                f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
+                f"{world.size * batch_size} rows instead of {tensors['hidden'].shape[2]}, and the text is split again "
+                f"and read from the start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
+            )
+
+
+def new_or_restored_state(
+    setup: TrainingSetup, committed: Committed, world: World, device: torch.device
+) -> tuple[TrainingState, str | None]:
+    """Build the state of the first step, or restore that of the last commit; seed the random numbers of either.
+
+    Returns:
+        The state, and a line about what changes, if anything, with another number of processes than before.
+    """
+    config, corpus, checkpoint = setup.config, setup.corpus, last_checkpoint(committed)
+    torch.manual_seed(config.seed)
+    if checkpoint is not None:
+        with checkpoint.errors():
+            model = checkpoint.model()
+    elif setup.initial is not None:
+        model = setup.initial
+    else:
+        bilm = BiLM(config.model)
+        bilm.reset_parameters()
+        softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
+        softmax.reset_parameters()
+        exact = config.bilm_tf_lines  # then all text is read as bilm-tf reads it
+        model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary, exact_marks=exact)
+    state = _build_state(setup, model, world, device)
+    if checkpoint is None and setup.initial_optimizer is not None:
+        restore_optimizer(state.optimizer, state.trained_parameters(), setup.initial_optimizer)
+    if world.rank:  # all processes draw the same initial weights, but different dropout and samples
+        torch.manual_seed(config.seed * 100_003 + world.rank)
+    # After the seeds, which it overwrites with the random states of the checkpoint.
+    return state, None if checkpoint is None else state.restore(checkpoint, committed.progress, world)
+
+
+def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, device: torch.device) -> TrainingState:
+    config, corpus, teacher = setup.config, setup.corpus, setup.teacher
+    softmax, vocabulary = model.softmax_module, model.vocabulary
+    if (
+        softmax is None
+        or vocabulary is None
+        or vocabulary.words != corpus.vocabulary.words
+        or (model.config, softmax_config(softmax)) != (config.model, config.softmax)
+    ):
+        raise TrainingError(f"The model {model.source} has other sizes or words than the settings of the run.")
+    model.bilm.to(device)
+    softmax.to(device)
+    n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
+    if config.distillation is None or teacher is None:
+        losses = WindowLosses(model.bilm, softmax, n_samples)
+    else:
+        reader = Teacher(teacher, model, device)
+        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
+        teacher_state = _lstm_state(teacher, config, device)
+    # First everything: the initial model may come with its gradients switched off.
+    losses.requires_grad_(True)
+    for layer in config.frozen_layers:
+        for module in losses.bilm.modules_of_layer(layer):
+            module.requires_grad_(False)
+    if config.freeze_softmax:
+        losses.softmax.requires_grad_(False)
+    optimizer = config_optimizer(config, losses, world)
+    lstm_state = _lstm_state(model, config, device)
+    average = None
+    if config.ema_decay:
+        average = moving_average(_modules(model), config.ema_decay)
+        average.module.requires_grad_(False)
+    stream = window_stream(setup, model, world)
+    return TrainingState(model, losses, optimizer, lstm_state, stream, average=average, teacher_state=teacher_state)
+
+
+def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> WindowStream:
+    """Return the windows that one process reads, from the start of the text."""
+    config, corpus = setup.config, setup.corpus
+    return WindowStream(
+        corpus.shards,
+        corpus.vocabulary,
+        window_encoder(model, setup.teacher),
+        config.batch_size,
+        config.window_length,
+        read_backward=config.model.read_backward,
+        seed=config.seed,
+        shuffle=config.shuffle,
+        same_order=config.same_order,
+        rank=world.rank,
+        n_ranks=world.size,
+        passage_length=config.passage_length,
+        lower_case=config.lower_case,
+        like_bilm_tf=config.bilm_tf_lines,
+        read=model.read,
+    )
+
+
+def _modules(model: PretrainedBiLM) -> nn.ModuleList:
+    """Return biLM and softmax as one module, so that a copy of both keeps sharing the weights of a tied softmax."""
+    assert model.softmax_module is not None
+    return nn.ModuleList([model.bilm, model.softmax_module])
+
+
+def config_optimizer(config: TrainingConfig, losses: WindowLosses, world: World) -> torch.optim.Optimizer:
+    """Build the optimizer of a config for the parameters that are trained, by one process or several."""
+    parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
+    if config.is_modern:
+        blocks = matrix_blocks(losses.bilm) | matrix_blocks(losses.softmax)
+        return Muon(parameters, blocks, config.learning_rate, config.matrix_learning_rate, fused=True, world=world)
+    return build_optimizer(config.optimizer, parameters, config.learning_rate)
+
+
+def _lstm_state(model: PretrainedBiLM, config: TrainingConfig, device: torch.device) -> BiLMState:
+    return BiLMState.from_numpy(stored_or_zero_state(model, config.batch_size)).to(device)

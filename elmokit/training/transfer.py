@@ -1,0 +1,324 @@
+"""What a fine-tuning takes over from a trained model: its softmax, over the words of another text, and its optimizer.
+
+A softmax predicts the words of the text that it was trained on. For a new text the vocabulary usually changes, and
+published models come without their softmax. Drawing a new softmax at random would let its large first gradients
+damage the biLM, so as much as possible is kept:
+
+* words that the old softmax knew keep their weights and biases;
+* an inner layer of the same size is kept, and a new one changes nothing at first;
+* new words start as ``<UNK>``, which is what the old softmax predicted for them, and share its probability in
+  proportion to how often they occur;
+* without an old softmax, biases start as the logarithms of the words' frequencies, which is the best prediction that
+  does not look at the context.
+
+Adagrad divides each step by the root of the sum of all earlier squared gradients, so after a long training its steps
+are small. A new optimizer starts with a sum of 1 for each weight: its first steps are many times larger, and undo part
+of what the model has learned. The ``restart.py`` of bilm-tf restores the sums with the weights. The functions below do
+the same, from checkpoints of bilm-tf and of elmokit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from elmokit.engine.softmax import SoftmaxConfig
+from elmokit.errors import FormatError, ModelNotFoundError, TrainingError
+from elmokit.formats import tf_checkpoint
+from elmokit.formats.archives import is_archive, unpacked_model
+from elmokit.formats.folder import RUN_MODEL
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.bilm import BiLM
+from elmokit.network.softmax_module import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.tensors import tensor_of
+from elmokit.storage.workspace import read_workspace
+from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.optimizers import SLOTS
+from elmokit.training.training_run import CHECKPOINTS, RunCheckpoint, checkpoint_at, checkpoints
+
+NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
+
+
+def with_softmax_over(
+    model: PretrainedBiLM,
+    vocabulary: Vocabulary,
+    counts: Mapping[str, int],
+    n_sentences: int,
+    softmax: SoftmaxConfig | None = None,
+    seed: int = 0,
+) -> PretrainedBiLM:
+    """Return the model with a softmax over another vocabulary, as the module's docstring describes.
+
+    A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
+    """
+    old, bilm = model.softmax_module, model.bilm
+    if model.config.word_table is not None and model.vocabulary is None:
+        raise ModelNotFoundError(
+            f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+        )
+    if softmax is None:
+        softmax = SoftmaxConfig() if old is None else softmax_config(old)
+    same_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
+    if old is not None and same_words and softmax_config(old) == softmax:
+        return model
+    # A generator of its own, so that drawing here does not move the random numbers of the training.
+    generator = torch.Generator().manual_seed(seed)
+    if model.vocabulary is not None and not same_words and model.config.word_table is not None:
+        # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
+        # uses it.
+        bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
+    new = build_softmax(softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
+    new.reset_parameters(generator)
+    frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.read_backward)
+    with torch.no_grad():
+        new.bias.copy_(frequencies.log())
+        if old is not None and model.vocabulary is not None:
+            _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
+    return model.replace(weights=bilm, softmax=new, vocabulary=vocabulary)
+
+
+def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
+    """Say whether :func:`with_softmax_over` drew any of the softmax at random, and what it did, for the user."""
+    assert new.vocabulary is not None
+    assert new.softmax is not None
+    is_random, text = _describe_words(old, new, new.vocabulary)
+    inner_dim = new.softmax.config.inner_dim
+    if old.softmax is not None and old.softmax.config.inner_dim != inner_dim:
+        text += f"; its inner layer of {inner_dim:,} units is new" if inner_dim else "; its inner layer is left out"
+        is_random = is_random or inner_dim > 0
+    return is_random, text
+
+
+def _describe_words(old: PretrainedBiLM, new: PretrainedBiLM, vocabulary: Vocabulary) -> tuple[bool, str]:
+    n_words = len(vocabulary)
+    if new.softmax_module is old.softmax_module:
+        return False, f"the softmax over {n_words:,} words is the model's own"
+    if isinstance(new.softmax_module, TiedSoftmax):
+        return False, f"the softmax over {n_words:,} words takes its weights from the word table"
+    if old.softmax is None or old.vocabulary is None:
+        return True, f"the model has no softmax: a new one over {n_words:,} words is initialized"
+    n_kept = sum(word in old.vocabulary.ids for word in vocabulary.words)
+    others = "; the others start as <UNK>" if n_kept < n_words else ""
+    return False, f"the softmax keeps the weights of {n_kept:,} of {n_words:,} words{others}"
+
+
+def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
+    """Return the words of a model's softmax or word table; None if it has neither."""
+    if model.vocabulary is None or (model.softmax is None and model.config.word_table is None):
+        return None
+    try:
+        return Vocabulary(model.vocabulary.words)
+    except FormatError as error:
+        raise FormatError(
+            f"The words of {model.source} are not a valid vocabulary: {error} Or give other words with "
+            "vocabulary or max_words."
+        ) from None
+
+
+def _frequencies(
+    vocabulary: Vocabulary, counts: Mapping[str, int], n_sentences: int, read_backward: Sequence[bool]
+) -> Tensor:
+    """Estimate how often each word is predicted, over all directions, with one added to each count."""
+    listed = torch.tensor([counts.get(word, 0) for word in vocabulary.words], dtype=torch.float64)
+    # Every token outside the list is a prediction of <UNK>.
+    listed[vocabulary.unknown_id] += sum(counts.values()) - float(listed.sum())
+    for backward in read_backward:  # each direction has its own end
+        listed[vocabulary.begin_id if backward else vocabulary.end_id] += n_sentences / len(read_backward)
+    # One is added, because the bias of a word that does not occur would be log 0.
+    return ((listed + 1) / (listed + 1).sum()).float()
+
+
+@torch.no_grad()
+def _transfer(
+    old: SoftmaxModule,
+    old_words: Vocabulary,
+    new: SoftmaxModule,
+    new_words: Vocabulary,
+    frequencies: Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Copy weights and biases by word."""
+    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
+    # The old <UNK> represented the new words and those that are still unknown. Split its probability among them:
+    # in logits, add the logarithm of each word's ratio.
+    shares_unknown = old_ids < 0
+    shares_unknown[new_words.unknown_id] = True
+    # A list of words without <UNK> has no better estimate than the mean.
+    unknown_bias = old_bias[old_unknown] if old_unknown >= 0 else old_bias.mean()
+    shared_bias = unknown_bias + (frequencies / frequencies[shares_unknown].sum()).log()
+    new.bias.copy_(torch.where(shares_unknown, shared_bias, old_bias[old_ids.clamp(min=0)]))
+    same_inner = softmax_config(old).inner_dim == softmax_config(new).inner_dim
+    if same_inner and old.inner is not None and new.inner is not None:
+        new.inner.load_state_dict(old.inner.state_dict())
+    if isinstance(new, FullSoftmax):
+        new.weight.copy_(_transferred_rows(old.weight.detach().cpu(), old_ids, old_unknown, generator))
+
+
+def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: torch.Generator) -> Tensor:
+    """Return the rows of known words; words with id -1 get the row of ``<UNK>`` plus noise."""
+    unknown_row = table[unknown] if unknown >= 0 else table.mean(dim=0)
+    # Drawn for all rows, so that a row's noise does not depend on which other words are known.
+    noise = torch.randn(len(old_ids), table.shape[1], generator=generator) * NOISE * table.shape[1] ** -0.5
+    return torch.where(old_ids[:, None] >= 0, table[old_ids.clamp(min=0)], unknown_row + noise)
+
+
+def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, generator: torch.Generator) -> BiLM:
+    """Return a model that reads words over another list of words."""
+    name = bilm.config.word_table
+    assert name is not None
+    table = bilm.state_dict()[name]
+    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    rows = _transferred_rows(table[1:], old_ids, old_words.unknown_id, generator)  # row 0 means "no token"
+    with torch.device("meta"):
+        new = BiLM(bilm.config.with_table_words(len(new_words)))
+    # Row 0 of the table is "no token" and belongs to no word.
+    no_token = torch.zeros_like(table[:1])
+    tensors = {**bilm.state_dict(), name: torch.cat([no_token, rows])}
+    new.load_state_dict(tensors, assign=True)
+    return new.requires_grad_()
+
+
+def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
+    """Return the model with another dropout; the weights are the same tensors."""
+    bilm = model.bilm.with_config(dropout=dropout)
+    softmax = model.softmax_module
+    if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
+        tensors, config = softmax.state_dict(), softmax_config(softmax)
+        softmax = build_softmax(config, len(softmax.bias), bilm.config.projection_dim, bilm.token_layer)
+        softmax.load_state_dict(tensors)
+    return model.replace(weights=bilm.requires_grad_(), softmax=softmax)
+
+
+COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """The state of an optimizer, as it is stored in a checkpoint."""
+
+    tensors: Mapping[str, Tensor]
+    """By ``SLOT/PARAMETER``, with the names of ``WindowLosses``: ``sum/bilm.token_layer.projection.bias``."""
+    source: str
+    """The checkpoint that it comes from."""
+
+    @property
+    def slots(self) -> set[str]:
+        """What the optimizer keeps for each weight: the keys of an entry of ``SLOTS``."""
+        return {key.split("/", 1)[0] for key in self.tensors} - {COUNTER}
+
+
+def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
+    """Read the optimizer's state of exactly these weights from the checkpoint that a model was opened from."""
+    state = None if model.source is None else _read(model, model.source)
+    if state is None:
+        raise TrainingError(
+            f"{model.source or 'The model'} is not a training checkpoint of bilm-tf or elmokit "
+            f"(RUN/{CHECKPOINTS}/step-N), so there is no optimizer's state to keep."
+        )
+    if state.slots != set(SLOTS[optimizer]):
+        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots] or ["another one"]
+        raise TrainingError(
+            f"{state.source} has the state of the optimizer {' or '.join(fitting)}, not of {optimizer}, so it cannot "
+            "be kept (--no-keep-optimizer)."
+        )
+    return state
+
+
+def _read(model: PretrainedBiLM, path: Path) -> OptimizerState | None:
+    with _folder_of(path) as source:
+        if (own := _own_checkpoint(source, model)) is not None:
+            with own.errors("Its optimizer's state cannot be kept."):
+                return OptimizerState(own.tensors("optimizer"), str(own.path))
+        prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
+        if prefix is None:
+            return None
+        sums = tf_checkpoint.read_adagrad(prefix, model)
+    tensors = {
+        f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": tensor_of(array)
+        for name, array in sums.items()
+    }
+    return OptimizerState(tensors, str(prefix if source == path else path))
+
+
+@contextmanager
+def _folder_of(source: Path) -> Iterator[Path]:
+    """Yield a model's path; for an archive, a temporary directory with its content."""
+    if source.is_file() and is_archive(source):
+        with unpacked_model(source) as archive:
+            yield archive.folder
+    else:
+        yield source
+
+
+def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None:
+    """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
+    if (source.parent / "optimizer.safetensors").is_file():
+        return RunCheckpoint(source.parent)
+    run = source.parent
+    if source.name != RUN_MODEL or read_workspace(run) is None:
+        return None
+    # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
+    step = model.card.get("n_steps")
+    if isinstance(step, int) and (checkpoint := checkpoint_at(run, step)).path.is_dir():
+        return checkpoint
+    kept = ", ".join(str(checkpoint.path) for checkpoint in checkpoints(run)) or "none"
+    raise TrainingError(
+        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
+        f"checkpoint instead (there is {kept}), or pass --no-keep-optimizer."
+    )
+
+
+def transfer_optimizer_state(
+    state: OptimizerState, optimizer: str, old: PretrainedBiLM, new: PretrainedBiLM
+) -> tuple[dict[str, Tensor], str]:
+    """Convert an optimizer's state to the same model over another vocabulary, and say what was kept.
+
+    As of the softmax, rows of known words are kept; new rows get the state that a new optimizer starts from.
+    """
+    softmax = new.softmax_module
+    shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
+    if softmax is not None:
+        shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
+    word_table = f"bilm.{new.config.word_table}"
+    has_new_inner = (
+        old.softmax is not None
+        and new.softmax is not None
+        and (old.softmax.config.inner_dim != new.softmax.config.inner_dim)
+    )
+    tensors: dict[str, Tensor] = {}
+    n_words = 0
+    for key, value in state.tensors.items():
+        slot, name = key.split("/", 1)
+        if name not in shapes:
+            continue
+        if has_new_inner and name.startswith("softmax.inner."):
+            continue
+        has_rows = name == word_table or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
+        if has_rows and slot != COUNTER and new.vocabulary is not old.vocabulary and old.vocabulary and new.vocabulary:
+            value = _transferred_state(
+                value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == word_table
+            )
+            n_words = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
+        tensors[key] = value
+    described = f"The optimizer continues with the state of {state.source}"
+    if not any("/softmax." in key for key in tensors):
+        return tensors, f"{described}; for the softmax it starts anew."
+    if n_words:
+        assert new.vocabulary is not None
+        return tensors, f"{described}, for {n_words:,} of {len(new.vocabulary):,} words; for the others it starts anew."
+    return tensors, f"{described}."
+
+
+def _transferred_state(table: Tensor, start: float, old: Vocabulary, new: Vocabulary, has_no_token: bool) -> Tensor:
+    rows = table[1:] if has_no_token else table  # the first row belongs to no word
+    ids = torch.tensor([old.ids.get(word, -1) for word in new.words])
+    kept = rows[ids.clamp(min=0)]
+    kept[ids < 0] = start
+    return torch.cat([table[:1], kept]) if has_no_token else kept

@@ -1,0 +1,157 @@
+"""The C functions equal the reference for random sizes, masks, clips, layers, directions and states."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elmokit.engine.precision import NAMES, VARIABLE, Precision
+from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
+from tests.helpers import rounding
+from tests.helpers.instruction_sets import machine_library
+from tests.helpers.rounding import Digits, Rounded, assert_rounded
+
+CLIPS = st.sampled_from([None, 0.1, 0.5, 3.0])
+IN_ALL_PRECISIONS = pytest.mark.parametrize("precision", NAMES)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, precision: Precision) -> None:
+    machine_library()
+    monkeypatch.setenv(VARIABLE, precision)
+
+
+def random_stack(n_layers: int, hidden: int, projection: int, clips: tuple[float | None, float | None]) -> LSTMStack:
+    stack = LSTMStack(n_layers, hidden, projection, *clips, skip_connections=True, dropout=0.1).eval()
+    stack.reset_parameters()
+    return stack
+
+
+def exact_stack(
+    stack: LSTMStack, inputs: torch.Tensor, states: list[LSTMState], mask: torch.Tensor, reverse: bool, digits: Digits
+) -> list[Rounded]:
+    """The outputs of a stack and its states after the last step, as ``stack`` returns both."""
+    outputs, after = [], []
+    values = Rounded.exact(inputs)
+    if reverse:
+        values, mask = values.rearranged(lambda tensor: tensor.flip(1)), mask.flip(1)
+    for index, (layer, state) in enumerate(zip(stack.layers, states, strict=True)):
+        assert isinstance(layer, ProjectedLSTM)
+        run = rounding.lstm(layer, values, state, mask, digits)
+        values = (run.outputs + values if index else run.outputs).masked(mask)
+        outputs.append(values.rearranged(lambda tensor: tensor.flip(1)) if reverse else values)
+        after += [run.hidden, run.cell]
+    return outputs + after
+
+
+def random_states(n_layers: int, n_rows: int, hidden: int, projection: int) -> list[LSTMState]:
+    return [LSTMState(0.3 * torch.randn(n_rows, projection), torch.randn(n_rows, hidden)) for _ in range(n_layers)]
+
+
+@IN_ALL_PRECISIONS
+def test_every_precision_equals_the_reference(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, precision)
+
+    @settings(max_examples=10)  # for each case
+    @given(
+        n_rows=st.integers(1, 15),
+        n_steps=st.integers(1, 9),
+        n_layers=st.integers(1, 3),
+        projection=st.integers(1, 40),
+        extra=st.integers(0, 50),
+        clips=st.tuples(CLIPS, CLIPS),
+        reverse=st.booleans(),
+        density=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+        seed=st.integers(0, 10_000),
+    )
+    def check(
+        n_rows: int,
+        n_steps: int,
+        n_layers: int,
+        projection: int,
+        extra: int,
+        clips: tuple[float | None, float | None],
+        reverse: bool,
+        density: float,
+        seed: int,
+    ) -> None:
+        torch.manual_seed(seed)
+        stack = random_stack(n_layers, projection + extra, projection, clips)
+        states = random_states(n_layers, n_rows, projection + extra, projection)
+        inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
+        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+            fast, fast_states = stack(inputs, states, mask, reverse)
+            patch.setenv(VARIABLE, "reference")
+            reference, reference_states = stack(inputs, states, mask, reverse)
+        for (results, after), digits in (
+            ((fast, fast_states), precision),
+            ((reference, reference_states), "float32"),
+        ):
+            found = [*results, *(part for state in after for part in state)]
+            for one, exact in zip(found, exact_stack(stack, inputs, states, mask, reverse, digits), strict=True):
+                assert_rounded(one, exact)
+
+    check()
+
+
+# With 9 rows, the C functions compute the input products of several steps together, 256 tokens at a time.
+@pytest.mark.parametrize(("n_rows", "dim"), [(40, 24), (9, 96)])
+def test_a_long_batch_equals_the_reference(n_rows: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "float32")
+    torch.manual_seed(0)
+    stack, states = random_stack(2, 4 * dim, dim, (3.0, 3.0)), random_states(2, n_rows, 4 * dim, dim)
+    inputs, lengths = torch.randn(n_rows, 70, dim), torch.randint(0, 71, (n_rows,))
+    mask = torch.arange(70) < lengths[:, None]
+    with torch.no_grad():
+        fast, fast_states = stack(inputs, states, mask, True)
+        monkeypatch.setenv(VARIABLE, "reference")
+        reference, reference_states = stack(inputs, states, mask, True)
+    torch.testing.assert_close(fast, reference, atol=1e-5, rtol=0)
+    torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
+
+
+@IN_ALL_PRECISIONS
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, precision)
+    torch.manual_seed(0)
+    stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
+    inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
+    with torch.no_grad():
+        together, _ = stack(inputs, states)
+        for row in range(9):
+            alone, _ = stack(inputs[row : row + 1], [LSTMState(*(part[row : row + 1] for part in s)) for s in states])
+            assert torch.equal(together[-1][row], alone[-1][0])
+
+
+def test_nan_stays_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "float32")
+    stack, states = random_stack(1, 20, 4, (3.0, 3.0)), random_states(1, 2, 20, 4)
+    inputs = torch.zeros(2, 3, 4)
+    inputs[1, 1, 0] = torch.nan
+    with torch.no_grad():
+        outputs, _ = stack(inputs, states)
+    assert not outputs[0][0].isnan().any()
+    assert not outputs[0][1, 0].isnan().any()
+    assert outputs[0][1, 1:].isnan().all()
+
+
+def test_an_empty_batch_keeps_the_states() -> None:
+    stack = random_stack(2, 6, 3, (None, None))
+    for n_rows, n_steps in ((0, 3), (2, 0)):
+        states = random_states(2, n_rows, 6, 3)
+        with torch.no_grad():
+            outputs, after = stack(torch.zeros(n_rows, n_steps, 3), states)
+        assert outputs[1].shape == (n_rows, n_steps, 3)
+        torch.testing.assert_close([*after], [*states], atol=0, rtol=0)
+
+
+def test_gradients_and_dropout_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "int8")
+    stack, states, inputs = random_stack(1, 6, 3, (None, None)), random_states(1, 2, 6, 3), torch.randn(2, 4, 3)
+    outputs, _ = stack(inputs, states, torch.ones(2, 4, dtype=torch.bool))
+    assert outputs[0].requires_grad
+    with torch.no_grad():
+        assert (stack.train()(inputs, states)[0][0] != stack.train()(inputs, states)[0][0]).any()

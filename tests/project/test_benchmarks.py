@@ -1,0 +1,122 @@
+"""Every program in ``benchmarks/`` starts, on small input: its numbers mean nothing, but it has not rotted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from elmokit.engine.threads import n_threads, set_threads
+from elmokit.formats.save import save_model
+from tests.conftest import random_model
+from tests.helpers.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py"}  # tests/project/test_quotes.py, and transformer.py
+# How each is started, and the modules that it needs. Some only say which arguments they take, because they start many
+# processes or take minutes.
+PROGRAMS = [
+    ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
+    ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
+    ("compat.py text.txt model --n-sentences 4 --batch-size 2 --rounds 1", ""),
+    ("distillation.py --help", ""),
+    ("drift.py model text.txt --lines 3", ""),
+    ("embed_end_to_end.py text.txt --model model --lines 10 --rounds 1", ""),
+    ("first_vector.py --help", ""),
+    ("flair_training.py ner --model model", "flair"),
+    ("gpu.py out --texts text.txt --held-out text.txt --device cpu --quick --minutes 0.1 --parts parity", ""),
+    ("inference.py text.txt --work work --sizes tiny --batches 2 --lines 4 --rounds 1 --threads 1", ""),
+    ("loading.py model options.json weights.hdf5 --rounds 1", ""),
+    ("mteb_sts.py pairs.csv --model model", "mteb"),
+    (
+        "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --table table.tsv",
+        "",
+    ),
+    ("onnx_speed.py text.txt", "onnxruntime"),
+    ("precisions.py --sizes tiny --rows 1,2 --tokens 4 --rounds 1", ""),
+    ("report.py --data data --out report.md --model model", "matplotlib"),
+    ("sentiment.py trees.txt trees.txt model", "sklearn"),
+    ("serve.py text.txt --model model --seconds 1 --lines 4 --clients 2 --requests 4", "gevent locust psutil"),
+    ("spacy_training.py --help", "spacy"),
+    ("sts_training.py pairs.csv pairs.csv --model model --pairs 4", "sentence_transformers datasets"),
+    ("tasks.py data out sick --seeds 1", ""),
+    ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
+    ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
+    ("transformer.py --help", ""),
+    ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
+]
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change to a directory with a small file of every kind."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(0)
+    words = ["the", "cat", "sat", "dog", "mat", "."]
+    sentences = [draw.choices(words, k=draw.randint(3, 9)) for _ in range(40)]
+    lines = [" ".join(sentence) for sentence in sentences]
+    tags = {word: f"B-{word}" if word in ("cat", "dog") else "O" for word in words}
+    columns = "\n\n".join("\n".join(f"{word} {tags[word]}" for word in sentence) for sentence in sentences)
+    conllu = [[f"{n}\t{word}\t_\t{word}" + "\t_" * 6 for n, word in enumerate(one, 1)] for one in sentences]
+    trees = [f"({n % 5} {' '.join(f'(2 {word})' for word in one)})" for n, one in enumerate(sentences)]
+    pairs = list(itertools.pairwise(lines))
+    labels = itertools.cycle(["entailment", "neutral", "contradiction"])
+    scored = [f"{one},{other},{n % 6}" for n, (one, other) in enumerate(pairs)]
+    labeled = [
+        json.dumps({"sentence1": one, "sentence2": other, "gold_label": label})
+        for (one, other), label in zip(pairs[:3], labels, strict=False)
+    ]
+    minimal = {"sentence_good": "the cat sat .", "sentence_bad": "cat the .", "UID": "a", "linguistics_term": "b"}
+    files = {
+        "text.txt": lines,
+        "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
+        "pairs.csv": scored,
+        "trees.txt": trees[:9],
+        "pairs.jsonl": [json.dumps(minimal | {"field": "b"})],
+        "ner/train.conll": [columns],
+        "ner/dev.conll": [columns],
+        "data/wiki/test.txt": lines,
+        "data/sts-benchmark/dev.csv": scored,
+        "data/nli-sick/train.jsonl": labeled,
+        "data/nli-sick/dev.jsonl": labeled,
+    }
+    for name, rows in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    save_model(random_model(), "model")
+    save_model(random_model(), "weights.hdf5")
+
+
+def test_every_program_is_started() -> None:
+    listed = {shlex.split(command)[0] for command, _ in PROGRAMS}
+    assert listed | STARTED_ELSEWHERE == {path.name for path in BENCHMARKS.glob("*.py")}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("inputs", "short_probes")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(("command", "modules"), PROGRAMS, ids=[command for command, _ in PROGRAMS])
+def test_it_starts(command: str, modules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in modules.split():
+        pytest.importorskip(module)
+    program, *arguments = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    environment, threads, torch_threads = dict(os.environ), n_threads(), torch.get_num_threads()
+    try:
+        with pytest.raises(SystemExit, match=r"^0$") if "--help" in arguments else contextlib.nullcontext():
+            runpy.run_path(str(BENCHMARKS / program), run_name="__main__")
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        set_threads(threads)
+        torch.set_num_threads(torch_threads)
