@@ -63,6 +63,7 @@ def reference(cnn: CharCNN, ids: torch.Tensor) -> torch.Tensor:
         return vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_vectors_equal_those_of_pytorch(library: Library, precision: Precision) -> None:
     @settings(max_examples=10)  # for each case

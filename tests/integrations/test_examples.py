@@ -40,5 +40,5 @@ def test_every_host_has_an_example_a_page_and_a_test() -> None:
     tests = {path.stem.removeprefix("test_").replace("_", "-") for path in Path(__file__).parent.glob("test_*.py")}
     # A host can have further tests, such as test_transformers_tokenizer.
     tests = {next((host for host in MODULES if test.startswith(f"{host}-")), test) for test in tests}
-    others = {"examples", "npm", "serve", "serve-explorer", "serve-in-browser"}  # not hosts
+    others = {"examples", "model-structure", "npm", "serve", "serve-explorer", "serve-in-browser"}  # not hosts
     assert tests - others == set(MODULES) - RECIPES | {"lm-eval", "mcp"}

@@ -73,6 +73,7 @@ def predicted(run: TaskRun, example: Any, prediction: Any) -> Any:
     return str(CLASS_NAMES.index(label)) if run.task.name == "sst" else label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "version"), CLASSIFIERS)
 def test_scores_and_predictions_are_those_of_allennlp(name: str, version: str) -> None:
     kind = name.split("-")[0]
