@@ -369,10 +369,12 @@ class Workspace:
 
 def refuse_other_files(folder: Path) -> None:
     """Protect a directory that is not a workspace: nothing in it is touched, not even to create the lock."""
-    if not folder.exists() or (folder / JOURNAL).exists():
+    if not folder.exists():
         return
-    # Those are left by a process that died before it wrote the first journal.
-    if not folder.is_dir() or not {path.name for path in folder.iterdir()} <= {LOCK, _NEW_JOURNAL}:
+    # Listed once: another process may write the first journal and more right now.
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
+    # The two are left by a process that died before it wrote the first journal.
+    if not folder.is_dir() or (JOURNAL not in names and not names <= {LOCK, _NEW_JOURNAL}):
         raise OutputError(f"{folder} already exists and has no {JOURNAL} of this version of elmokit.")
 
 
