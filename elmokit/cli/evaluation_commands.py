@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from elmokit.lm.surprisal import Surprisal
     from elmokit.storage.part_results import PartResults
 
+COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
 Keep = Annotated[
     Path | None,
@@ -288,9 +289,6 @@ def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
         write(sentence.to_tsv(number))
 
     return write_rows
-
-
-COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 
 
 def minimal_pairs(

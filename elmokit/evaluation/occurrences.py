@@ -33,8 +33,9 @@ from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
-from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, text_digest
+from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks
 from elmokit.storage.atomic import check_has_name
+from elmokit.storage.bounded import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
@@ -91,7 +92,7 @@ def build_index(
             n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence)
             yield sentence
 
-    text = text_digest(counted())
+    text = sentences_digest(counted())
     if not n_tokens:
         raise TextError("The corpus has no words to index.")
     settings = {

@@ -21,9 +21,10 @@ from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.output_format import as_stored
 from elmokit.errors import TextError, needs_torch
-from elmokit.evaluation.probe_corpus import model_settings, read_chunks, text_digest
+from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.tagged import TaggedSentence
+from elmokit.storage.bounded import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.workspace import Workspace
 
@@ -252,7 +253,7 @@ def _vectors(
     settings = {
         "what": "token vectors, one float16 file a layer",
         **model_settings(elmo),
-        "text": text_digest(sentences),
+        "text": sentences_digest(sentences),
         "layers": layers,
         "dim": elmo.output_dim,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,11 +66,3 @@ def model_digest(elmo: Elmo) -> str:
     """Identify a model: equal for models that give the same vectors, up to rounding. Stateful ones are refused."""
     check_choice("start", elmo.start, ("warm", "zero"))  # then vectors do not depend on the previous sentences
     return fingerprint(elmo.model, elmo.start)[:16]
-
-
-def text_digest(sentences: Iterable[Iterable[str]]) -> str:
-    """Identify a text: equal for equal sentences, and different for others."""
-    digest = hashlib.sha256()
-    for sentence in sentences:
-        digest.update("\0".join(sentence).encode("utf-8", errors="surrogatepass") + b"\n")
-    return digest.hexdigest()[:16]

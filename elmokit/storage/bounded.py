@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,6 +56,14 @@ def file_digest(path: Path) -> str:
     """Return a short text that is equal for equal files, and different for others."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def sentences_digest(sentences: Iterable[Iterable[str]]) -> str:
+    """Return a short text that is equal for equal sentences, and different for others."""
+    digest = hashlib.sha256()
+    for sentence in sentences:
+        digest.update("\0".join(sentence).encode("utf-8", errors="surrogatepass") + b"\n")
+    return digest.hexdigest()[:16]
 
 
 def text_digest(text: str) -> str:

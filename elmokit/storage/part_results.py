@@ -9,9 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from elmokit.storage.workspace import Workspace
+from elmokit.storage.workspace import WHAT, Workspace
 
 FILE = "results.jsonl"
+KIND = "results of parts"
 Value = TypeVar("Value")
 
 
@@ -34,7 +35,7 @@ class PartResults:
     """
 
     def __init__(self, folder: str | Path | None, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        self._workspace = None if folder is None else Workspace(folder, settings, overwrite=overwrite)
+        self._workspace = None if folder is None else Workspace(folder, {WHAT: KIND, **settings}, overwrite=overwrite)
         self._results: dict[str, Any] = {}
         self._open = ExitStack()
 

@@ -39,6 +39,8 @@ from elmokit.errors import OutputError
 from elmokit.storage.atomic import LOCK, file_lock, real_path, recover_interrupted, replace_file, sync
 
 JOURNAL = "journal.json"
+WHAT = "what"
+"""The setting that says what kind of data a workspace has, where it has one."""
 _NEW_JOURNAL = "journal.new"
 _STATES = ("state-0", "state-1")
 _VERSION = 1
@@ -139,7 +141,7 @@ class Workspace:
         folder: The directory. It is created if missing.
         settings: JSON values that the contents depend on, such as the fingerprint of the model. A workspace with other
             settings is refused, because its data would not match the data still to come; the error names the first that
-            differs.
+            differs. One that differs in ``what``, if it has that, holds another kind of data, and is not overwritten.
         others: Name patterns of the owner's files and directories that are written by other means, after the workspace
             was entered. What is started anew deletes them.
         overwrite: Discard what the directory already holds, instead of continuing it. None if the user has no such
@@ -303,6 +305,8 @@ class Workspace:
         recorded = read_workspace(self.folder)
         if recorded is None:
             return None
+        if self._overwrite and recorded.settings.get(WHAT) != self.committed.settings.get(WHAT):
+            raise OutputError(f"{self.folder} holds data of another kind, which --overwrite does not replace.")
         if self._overwrite or not recorded.can_continue:
             self._names.update(recorded.sizes)
             return None

@@ -43,7 +43,7 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import sync
-from elmokit.storage.bounded import file_digest, text_digest
+from elmokit.storage.bounded import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list, read_sentences
 from elmokit.storage.workspace import read_workspace
 from elmokit.text.vocabulary import Vocabulary
@@ -122,14 +122,7 @@ class TrainingSetup:
         for name in (VOCABULARY, HELD_OUT, OLD_TEXT, INITIAL_OPTIMIZER):
             if (folder / name).exists():
                 sync(folder / name)
-        self.commit(run)
-
-    def commit(self, run: Run) -> None:
-        """Record in the journal of a run what it is trained with from now on."""
-        corpus = self.corpus
-        counts = {"n_sentences": corpus.n_sentences, "n_tokens": corpus.n_tokens}
-        shards = [str(shard.resolve()) for shard in corpus.shards]
-        run.commit({**run.progress, "config": to_dict(self.config), "shards": shards, **counts})
+        _record(run, self.config, corpus.shards, n_sentences=corpus.n_sentences, n_tokens=corpus.n_tokens)
 
     def _origin(self) -> dict[str, Any]:
         """What the model card says about how the training was started."""
@@ -253,11 +246,11 @@ def started_or_continued(
         **{name: value for name, value in to_dict(config).items() if name not in MAY_CHANGE},
         "texts": [shard.name for shard in shards],
         **{f"text file {name}": digest for name, digest in _digests(shards).items()},
-        "held-out text": _sentences_digest(held_out),
+        "held-out text": sentences_digest(held_out),
         "max_words": data.max_words,
         "vocabulary": None if vocabulary is None else text_digest(vocabulary.to_text()),
         "keep_optimizer": keep_optimizer,
-        "old text": _sentences_digest(old_sentences),
+        "old text": sentences_digest(old_sentences),
     }
     run, setup = Run(path, settings, FILES, overwrite), None
     if not run.continues():
@@ -269,10 +262,8 @@ def started_or_continued(
         if setup is not None and not run.progress:
             setup.write(run)
         else:
-            setup = TrainingSetup.open(run.folder)
-            changed = dataclasses.replace(setup.config, **{name: getattr(config, name) for name in MAY_CHANGE})
-            corpus = dataclasses.replace(setup.corpus, shards=shards)
-            dataclasses.replace(setup, config=changed, corpus=corpus).commit(run)
+            own = from_dict(TrainingConfig, run.progress["config"], str(run.folder))
+            _record(run, dataclasses.replace(own, **{name: getattr(config, name) for name in MAY_CHANGE}), shards)
         yield run
 
 
@@ -387,5 +378,7 @@ def _digests(shards: Sequence[Path]) -> dict[str, str]:
     return {name: "-".join(sorted(of_name)) for name, of_name in digests.items()}
 
 
-def _sentences_digest(sentences: Sequence[Sequence[str]]) -> str:
-    return text_digest("\n".join(" ".join(sentence) for sentence in sentences))
+def _record(run: Run, config: TrainingConfig, shards: Sequence[Path], **counts: int) -> None:
+    """Record in the journal of a run what it is trained with from now on."""
+    paths = [str(shard.resolve()) for shard in shards]
+    run.commit({**run.progress, "config": to_dict(config), "shards": paths, **counts})

@@ -41,12 +41,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.errors import ElmoError, FormatError, OutputError, TrainingError, is_out_of_memory
+from elmokit.errors import ElmoError, FormatError, TrainingError, is_out_of_memory
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write, recover_interrupted
-from elmokit.storage.workspace import Committed, Workspace, read_workspace
+from elmokit.storage.workspace import Committed, Workspace
 from elmokit.version import __version__
 
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
@@ -97,9 +97,6 @@ class Run(Workspace):
         super().__init__(folder, settings, others=others, overwrite=overwrite, locked_message=message)
 
     def __enter__(self) -> Run:
-        found = read_workspace(self.folder) if self._overwrite else None
-        if found is not None and not found.sizes.keys() <= {LOG}:
-            raise OutputError(f"{self.folder} holds vectors or an index and no run, so it is not replaced by one.")
         super().__enter__()
         recover_interrupted(self.folder / CHECKPOINTS)
         return self

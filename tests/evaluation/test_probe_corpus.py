@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError
 from elmokit.evaluation import probe_corpus as corpus
-from elmokit.evaluation.probe_corpus import model_digest, read_chunks, text_digest
+from elmokit.evaluation.probe_corpus import model_digest, read_chunks
 from elmokit.evaluation.tagged import read_tagged
+from elmokit.storage.bounded import sentences_digest
 from tests.conftest import random_model
 
 
@@ -31,9 +32,9 @@ def test_digests_are_equal_for_equal_models_and_texts_only() -> None:
     assert model_digest(elmo) == model_digest(Elmo(random_model()))
     assert model_digest(elmo) != model_digest(Elmo(random_model(seed=1)))
     assert model_digest(elmo) != model_digest(Elmo(random_model(), start="zero"))
-    assert text_digest([["a", "b"], ["c"]]) == text_digest([["a", "b"], ["c"]])
-    assert text_digest([["a", "b"], ["c"]]) != text_digest([["a"], ["b", "c"]])
-    assert text_digest([["ab"]]) != text_digest([["a", "b"]])
+    assert sentences_digest([["a", "b"], ["c"]]) == sentences_digest([["a", "b"], ["c"]])
+    assert sentences_digest([["a", "b"], ["c"]]) != sentences_digest([["a"], ["b", "c"]])
+    assert sentences_digest([["ab"]]) != sentences_digest([["a", "b"]])
     with pytest.raises(ConfigError, match="start is 'stateful'"):
         model_digest(Elmo(random_model(), start="stateful"))
 

@@ -118,7 +118,7 @@ def test_what_is_committed_is_discarded_on_request(tmp_path: Path) -> None:
     (folder / "seed-1").mkdir()
     for name in ("seed-1/log", "thesis.txt"):
         (folder / name).touch()
-    with Workspace(folder, {"what": "letters"}, others=["seed-*"], overwrite=True) as run:
+    with Workspace(folder, {"what": "numbers"}, others=["seed-*"], overwrite=True) as run:
         assert run.progress == {}
         assert {path.name for path in folder.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
@@ -227,3 +227,15 @@ def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, de
 def test_output_that_nobody_reads_any_more_is_no_disk_error(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError), Workspace(tmp_path / "run", SETTINGS):
         raise BrokenPipeError
+
+
+@pytest.mark.parametrize(("old", "new"), [({"what": "index"}, {"seed": 0}), ({"seed": 0}, {"what": "index"})])
+def test_data_of_another_kind_is_not_overwritten(old: dict[str, Any], new: dict[str, Any], tmp_path: Path) -> None:
+    with Workspace(tmp_path / "data", old) as workspace:
+        workspace.append("vectors", b"1234")
+        workspace.commit({"n_done": 1})
+    with pytest.raises(OutputError, match="data"), Workspace(tmp_path / "data", new, overwrite=True):
+        pass
+    assert (tmp_path / "data" / "vectors").read_bytes() == b"1234"
+    with Workspace(tmp_path / "data", old | {"more": 1}, overwrite=True) as workspace:
+        assert not workspace.progress

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from elmokit.errors import OutputError, TrainingError
-from elmokit.storage.workspace import Workspace, read_workspace
+from elmokit.errors import TrainingError
+from elmokit.storage.workspace import read_workspace
 from elmokit.training.training_run import Run, checkpoints, last_checkpoint, log_lines
 
 
@@ -72,12 +72,3 @@ def test_overwriting_deletes_what_the_run_wrote_and_nothing_else(tmp_path: Path)
     with Run(tmp_path, {"new": True}, ["part-*"], overwrite=True) as run:
         run.commit({"n_words": 7})
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "journal.json", "notes.txt"}
-
-
-def test_a_run_does_not_replace_an_index(tmp_path: Path) -> None:
-    with Workspace(tmp_path / "index", {"model": "en-mini"}) as index:
-        index.append("vectors", b"1234")
-        index.commit({"n_done": 1})
-    with pytest.raises(OutputError, match="index"), Run(tmp_path / "index", {"seed": 0}, overwrite=True):
-        pass
-    assert (tmp_path / "index" / "vectors").read_bytes() == b"1234"
