@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from elmokit.cli.command import DocumentedCommand
+from elmokit.cli.command import SHOWS_ALL, DocumentedCommand
 from elmokit.cli.main import elmokit
 from elmokit.version import __version__
 from tests.helpers.paths import ROOT
@@ -39,9 +39,10 @@ UPDATE = bool(os.environ.get("ELMOKIT_UPDATE_HELP"))
 """Store the present help texts, instead of comparing them with the stored ones."""
 
 
-def _help(name: str) -> str:
-    """Return the help text of a command as the shell shows it, in lines of 100 columns."""
+def _help(name: str, shows_all: bool = True) -> str:
+    """Return the help text of a command as --help-all or --help shows it, in lines of 100 columns."""
     context = click.Context(elmokit, info_name="elmokit", terminal_width=100, **elmokit.context_settings)
+    context.meta[SHOWS_ALL] = shows_all
     command: click.Command = elmokit
     for part in name.split():
         assert isinstance(command, click.Group)
@@ -92,6 +93,11 @@ def test_the_help_is_the_stored_one(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_every_option_has_a_help_text(name: str) -> None:
     assert not [option.name for option in ALL[name].params if isinstance(option, click.Option) and not option.help]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_of_what_is_usual_is_read_in_a_minute(name: str) -> None:
+    assert len(_help(name, shows_all=False).splitlines()) <= 55
 
 
 def test_every_stored_help_is_that_of_a_command() -> None:
