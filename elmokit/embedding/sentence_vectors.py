@@ -399,7 +399,8 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
 
 def _unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
+    unit: NDArray[np.float32] = vectors / np.maximum(norms, np.finfo(np.float32).tiny)  # of an empty sentence: 0
+    return unit
 
 
 def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:
