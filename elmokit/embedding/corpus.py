@@ -84,6 +84,7 @@ def embed_file(
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     raw_language: str | None = None,
+    tokenized: bool = False,
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
@@ -121,6 +122,7 @@ def embed_file(
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
+        tokenized: Read the text as tokenized though it looks raw, which is otherwise an error.
         batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
@@ -166,7 +168,7 @@ def embed_file(
         with_old_map=include_sentence_indices,
     )
     format_.check(layout)
-    corpus = Corpus(source, fasta, strict, tokenize, raw_language)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language, tokenized)
     settings = _settings(embedder, layout, corpus)
     layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
     names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}

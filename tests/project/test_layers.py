@@ -46,7 +46,7 @@ LINES = {
     "elmokit/lm": 1200,
     "elmokit/network": 3550,
     "elmokit/serve": 1700,
-    "elmokit/storage": 1950,
+    "elmokit/storage": 2000,
     "elmokit/tasks": 9900,
     "elmokit/text": 1950,
     "elmokit/training": 3800,
