@@ -7,17 +7,21 @@ languages spaCy has rules, or calls a library for words that are not separated b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
 from elmokit.storage.text_formats import warn_of_raw_text
+from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
+_NO_TOKEN = re.compile(rf"[\s{INVISIBLE}]*")
+"""What can stand between two tokens."""
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
 Tokenization = Literal["treebank", "spaces"]
@@ -27,14 +31,45 @@ TextSplitter = Callable[[str], list[list[str]]]
 """Maps a line of raw text to its tokenized sentences."""
 
 
-def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
+class Token(NamedTuple):
+    """A token of a text, and where it is."""
+
+    text: str
+    start: int
+    """Its first character in the text, counted from 0."""
+    stop: int
+    """The character after its last one: ``text[start:stop]`` is the token."""
+
+
+class Word(NamedTuple):
+    """A word as its author wrote it, between white space and with the punctuation that is attached to it."""
+
+    text: str
+    start: int
+    stop: int
+    """As in :class:`Token`."""
+    tokens: list[tuple[int, int]]
+    """The tokens that it was split into, each as its sentence and its position in that sentence, counted from 0."""
+
+
+@overload
+def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[False] = False) -> list[list[str]]: ...
+
+
+@overload
+def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[True]) -> list[list[Token]]: ...
+
+
+def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> list[list[str]] | list[list[Token]]:
     """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
 
     The end of a line also ends a sentence. If lines break inside sentences, join them first.
 
     Args:
         text: The text.
-        language: A language code of spaCy, such as "de" or "ja". English is split as in the Penn Treebank.
+        language: English is split as in the Penn Treebank, "any" at the borders of letters, digits and marks; all else
+            is a language code of spaCy, such as "de" or "ja".
+        offsets: Return each token as a :class:`Token`, with its place in the text.
 
     Returns:
         A list of tokens for each sentence.
@@ -42,7 +77,7 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     Raises:
         MissingExtraError: The language needs spaCy (extra ``spacy``), which is not installed.
         ConfigError: spaCy does not know the language, or needs another library for it.
-        TextError: ``text`` is not a string.
+        TextError: ``text`` is not a string; or, with ``offsets``, spaCy changed the text.
 
     Example:
         >>> elmokit.tokenize("It's raining. We left at 5 p.m. on foot.")
@@ -52,7 +87,47 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
     sentences = split_lines(text, text_splitter(language))
     warn_of_raw_text("the text", sentences, is_split=True)
-    return sentences
+    return locate_tokens(text, sentences) if offsets else sentences
+
+
+def locate_tokens(text: str, sentences: Iterable[Sequence[str]]) -> list[list[Token]]:
+    """Find the tokens of each sentence in the text that they come from, one after the other."""
+    located: list[list[Token]] = []
+    stop = 0
+    for sentence in sentences:
+        located.append([])
+        for token in sentence:
+            start = text.find(token, stop)
+            if start < 0 or not _NO_TOKEN.fullmatch(text, stop, start):
+                raise TextError(f"The token {token!r} does not follow in the text {text[stop : stop + 40]!r}.")
+            stop = start + len(token)
+            located[-1].append(Token(token, start, stop))
+    return located
+
+
+def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
+    """Group the tokens of a text into words between white space.
+
+    A token with white space inside, as some languages have them, joins the words that it is part of. A word belongs to
+    two sentences where no white space separates them.
+    """
+    places = deque(
+        (token, (number, position))
+        for number, sentence in enumerate(sentences)
+        for position, token in enumerate(sentence)
+    )
+    words: list[Word] = []
+    start, stop, own = 0, 0, []
+    for match in re.finditer(r"\S+", text):
+        start = match.start() if not own else start
+        while places and places[0][0].start < match.end():
+            token, place = places.popleft()
+            own.append(place)
+            stop = token.stop
+        if own and stop <= match.end():
+            words.append(Word(text[start : match.end()], start, match.end(), own))
+            own = []
+    return words
 
 
 def split_lines(text: str, split: TextSplitter) -> list[list[str]]:

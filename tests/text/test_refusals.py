@@ -26,7 +26,7 @@ from elmokit.errors import (
 from elmokit.text.batching import sentences_of_all
 from elmokit.text.columns import read_column_sentences
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
+from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
@@ -82,6 +82,8 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
 ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ("one text", lambda: sentences_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
     ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
+    ("a token of another text", lambda: locate_tokens("a cat", [["a", "dog"]]), TextError, "'dog'"),
+    ("a text with more", lambda: locate_tokens("a fat cat", [["a", "cat"]]), TextError, "'cat'"),
     ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
     ("an empty word", lambda: Vocabulary([*SPECIALS, "", "a"]), FormatError, "Word 4"),
     ("an unknown word", lambda: Vocabulary(["<S>", "</S>"], strict=False).word_ids(["zebra"]), TextError, "'zebra'"),
