@@ -24,7 +24,6 @@ from elmokit.text.tokenize import Word
 from elmokit.text.vocabulary import Vocabulary
 
 BATCH_TOKENS = 2048
-TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\tunknown\tspelling_nats\tline\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,21 +50,28 @@ class Surprisal:
         """The surprisal of the whole sentence for each direction: minus its log probability."""
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
-    def to_tsv(self, index: int) -> str:
-        """Format one line per token, boundaries included, under ``TSV_HEADER``. Sentences are numbered from 0.
+    def rows(self, index: int = 0) -> list[TokenSurprisal]:
+        """Return a row for each token, boundaries included; ``index`` is the number of the sentence."""
+        nats = [[None if math.isnan(one) else one for one in own] for own in self.nats.tolist()]
+        nats += [[None] * len(self.tokens)] * (len(DIRECTIONS) - len(nats))
+        spelling = [None] * len(self.tokens) if self.spelling_nats is None else self.spelling_nats.tolist()
+        return [
+            TokenSurprisal(index, *cells, self.line)
+            for cells in zip(self.tokens, *nats, self.is_unknown.tolist(), spelling, strict=True)
+        ]
 
-        A cell is empty if its value is None.
-        """
-        # A field is empty where a direction predicts nothing, or does not exist.
-        columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
-        columns += [[""] * len(self.tokens)] * (len(DIRECTIONS) - len(columns))
-        columns.append([str(int(is_unknown)) for is_unknown in self.is_unknown])
-        spelling = self.spelling_nats
-        columns.append([""] * len(self.tokens) if spelling is None else [f"{nats:.6f}" for nats in spelling.tolist()])
-        line = "" if self.line is None else self.line
-        rows = ("\t".join((str(index), *cells, str(line))) for cells in zip(self.tokens, *columns, strict=True))
-        # A carriage return inside of a token would end the row for many programs.
-        return "".join(row.replace("\r", "\\r") + "\n" for row in rows)
+
+class TokenSurprisal(NamedTuple):
+    """A token in a table of surprisals; the fields are those of :class:`Surprisal`."""
+
+    sentence_index: int
+    """The number of the sentence, from 0."""
+    token: str
+    forward_nats: float | None
+    backward_nats: float | None
+    unknown: bool
+    spelling_nats: float | None
+    line: int | None
 
 
 class WordSurprisal(NamedTuple):

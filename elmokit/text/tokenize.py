@@ -1,7 +1,8 @@
-"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy.
+"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy or without.
 
 The English models were trained on text in the style of the Penn Treebank (``elmokit.text.english``). For other
-languages spaCy has rules, or calls a library for words that are not separated by spaces. Nothing is downloaded.
+languages spaCy has rules, or calls a library for words that are not separated by spaces. "any" needs no library
+(``elmokit.text.any_language``). Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
 from elmokit.storage.text_formats import warn_of_raw_text
+from elmokit.text.any_language import split_any
 from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
+ANY = "any"
+"""The name of the rules that need no language."""
 _NO_TOKEN = re.compile(rf"[\s{INVISIBLE}]*")
 """What can stand between two tokens."""
 Spans = Callable[[str], Iterable[tuple[int, int]]]
@@ -67,8 +71,8 @@ def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> li
 
     Args:
         text: The text.
-        language: English is split as in the Penn Treebank, "any" at the borders of letters, digits and marks; all else
-            is a language code of spaCy, such as "de" or "ja".
+        language: A language code of spaCy, such as "de" or "ja"; English is split as in the Penn Treebank. "any" splits
+            letters, digits and marks by Unicode's classes, without spaCy.
         offsets: Return each token as a :class:`Token`, with its place in the text.
 
     Returns:
@@ -141,6 +145,8 @@ def text_splitter(language: str = ENGLISH) -> TextSplitter:
     """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
     if language == ENGLISH:
         return _split_english
+    if language == ANY:
+        return split_any
     return partial(_split_with_spacy, _spacy_pipeline(language))
 
 
@@ -161,7 +167,8 @@ def _spacy_pipeline(language: str) -> Any:
     try:
         pipeline = spacy.blank(language)
     except ImportError as error:  # an unknown language, or one that needs a further library, which spaCy names
-        raise ConfigError(f"spaCy cannot split the language {language!r}: {' '.join(str(error).split())}") from None
+        what = " ".join(str(error).split())
+        raise ConfigError(f"spaCy cannot split {language!r}, but {ANY!r} splits any language: {what}") from None
     pipeline.add_pipe("sentencizer")
     # The limit protects parsers, which these rules are not.
     pipeline.max_length = 1 << 30

@@ -153,7 +153,10 @@ def test_a_language_that_spacy_cannot_split_is_refused_with_what_it_says(monkeyp
         raise ImportError("Japanese support requires SudachiPy.\nInstall it with pip")
 
     monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(blank=blank))
-    with pytest.raises(ConfigError, match=r"'ja': Japanese support requires SudachiPy\. Install it with pip"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'ja', but 'any' splits any language: Japanese support requires SudachiPy\. Install it with pip",
+    ):
         text_splitter.__wrapped__("ja")
 
 
