@@ -414,14 +414,15 @@ def minimal_pairs(
     common: EvaluationOptions,
     published: Path | None = None,
     by_paradigm: bool = False,
+    per_pair: OptionalOutput = None,
     tokenizer: Tokenizer = "treebank",
     keep: Keep = None,
 ) -> None:
     """Test whether a model prefers acceptable sentences, as BLiMP does.
 
-    FILES have a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm)
-    and linguistics_term (the phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl
-    files.
+    FILES are tables (TSV or CSV) with the columns good and bad (raw text), or have BLiMP's JSON object on each line,
+    with the keys sentence_good and sentence_bad. In both there can be a UID (the paradigm) and a linguistics_term (the
+    phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl files.
 
     A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
     direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
@@ -430,8 +431,10 @@ def minimal_pairs(
         published: Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each
             model.
         by_paradigm: Show a row for each paradigm instead of each phenomenon.
+        per_pair (FILE): Write a row for each pair, with all columns of its file (TSV; CSV if the name ends in .csv).
 
     Examples:
+        elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
         elmokit evaluate minimal-pairs blimp/ --figure blimp.png
         elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
@@ -444,15 +447,21 @@ def minimal_pairs(
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
+    check_apart("--per-pair", per_pair, {"--keep": keep})  # kept results are sums
     paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
+    _check_table_path(per_pair, common.overwrite, paths)
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
     settings = {"tokenizer": tokenizer}
-    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("sentences") as progress:
+    with (
+        _table(per_pair, common.overwrite, is_quoted=True) as write,
+        common.resumable_parts(keep, opened, paths, settings) as parts,
+        ProgressBar("sentences") as progress,
+    ):
         result = evaluate_minimal_pairs(
-            opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
+            opened, paradigms, tokenize, published=other_models, parts=parts, on_pair=write, progress=progress
         )
     common.show(result, result.table_rows(by_paradigm))
 

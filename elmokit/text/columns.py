@@ -55,14 +55,15 @@ def read_table(path: str | Path) -> Table:
     order = ",;\t" if unpacked_name(path).endswith(".csv") else "\t,;"
     delimiter = next((one for one in order if lines and one in lines[0]), order[0])
     try:
-        return _parse_table(path, lines, delimiter, csv.QUOTE_MINIMAL)
+        return _parse_table(path, lines, delimiter, has_quotes=True)
     except TextError:
         if delimiter != "\t":
             raise
-        return _parse_table(path, lines, delimiter, csv.QUOTE_NONE)
+        return _parse_table(path, lines, delimiter, has_quotes=False)
 
 
-def _parse_table(path: str | Path, lines: list[str], delimiter: str, quoting: int) -> Table:
+def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> Table:
+    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     rows: list[tuple[int, list[str]]] = []
     end = 0

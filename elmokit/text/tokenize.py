@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
@@ -182,24 +183,11 @@ def treebank_tokens(sentence: str) -> list[str]:
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
     """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
-    spans = get_span_tokenizer(tokenization)
-    return split_tokens if tokenization == "spaces" else lambda text: [text[start:stop] for start, stop in spans(text)]
+    check_choice("tokenization", tokenization, get_args(Tokenization))
+    return split_tokens if tokenization == "spaces" else lambda text: [*chain(*split_lines(text, _split_english))]
 
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
-    check_choice("tokenization", tokenization, get_args(Tokenization))
-    return _text_spans if tokenization == "treebank" else _space_spans
-
-
-def _text_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of the tokens that ``tokenize`` returns: a period at the end of any sentence is one."""
-    for line in re.finditer(r"[^\r\n]+", text):
-        for start, stop in sentence_spans(line[0]):
-            first = line.start() + start
-            yield from ((first + begin, first + end) for begin, end in token_spans(line[0][start:stop]))
-
-
-def _space_spans(sentence: str) -> list[tuple[int, int]]:
-    """Return the offsets of the tokens that ``split_tokens`` returns."""
-    return [match.span() for match in re.finditer(r"[^ \t]+", sentence)]
+    split = get_tokenizer(tokenization)
+    return lambda text: [(start, stop) for _, start, stop in locate_tokens(text, [split(text)])[0]]
