@@ -63,8 +63,9 @@ def read_table(path: str | Path) -> Table:
 
 
 def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> Table:
-    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    reader = csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
+    )
     rows: list[tuple[int, list[str]]] = []
     end = 0
     try:

@@ -122,7 +122,8 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
         for position, token in enumerate(sentence)
     )
     words: list[Word] = []
-    start, stop, own = 0, 0, []
+    own: list[tuple[int, int]] = []
+    start = stop = 0
     for match in re.finditer(r"\S+", text):
         start = match.start() if not own else start
         while places and places[0][0].start < match.end():
