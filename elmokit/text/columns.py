@@ -23,7 +23,7 @@ DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a l
 
 
 @dataclass(frozen=True)
-class Table:
+class InputTable:
     """A table with a header."""
 
     path: str
@@ -41,7 +41,7 @@ def is_table(path: str | Path) -> bool:
     return unpacked_name(path).endswith(TABLE_SUFFIXES)
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path) -> InputTable:
     """Read a table (TSV or CSV) whose first row names the columns. Blank rows are skipped.
 
     Tabs, commas or semicolons separate the cells: the first of them in the header, but in a file named ``.csv`` a comma
@@ -62,7 +62,7 @@ def read_table(path: str | Path) -> Table:
         return _parse_table(path, lines, delimiter, has_quotes=False)
 
 
-def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> Table:
+def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> InputTable:
     reader = csv.reader(
         lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
     )
@@ -83,7 +83,7 @@ def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes:
     for number, cells in rows:
         if len(cells) != len(columns):
             raise TextError(f"{path}, line {number}: {count_of(len(cells), 'column')}, expected {len(columns)}.")
-    return Table(str(path), columns, rows)
+    return InputTable(str(path), columns, rows)
 
 
 @dataclass(frozen=True)
