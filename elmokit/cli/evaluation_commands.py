@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -31,6 +31,7 @@ from elmokit.cli.parameters import (
     OutputPath,
     Overwrite,
     Raw,
+    StartName,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
 from elmokit.config import check_at_least
@@ -128,13 +129,9 @@ class EvaluationOptions:
 LanguageModelOptions = Annotated[
     Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
 ]
-SentenceStart = Annotated[
-    Literal["warm", "zero", "stateful"] | None,
-    Flag(
-        "State from which each sentence is read: the model's start state, zero, or the state after the "
-        "sentence before (slow).  [default: warm]",
-        MORE,
-    ),
+Start = Annotated[
+    StartName | None,
+    Flag("State from which each sentence is read: the model's start state, or zero.  [default: warm]", MORE),
 ]
 
 
@@ -146,7 +143,8 @@ def surprisal(
     language: Language = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     overwrite: Overwrite = False,
-    start: SentenceStart = None,
+    documents: bool = False,
+    start: Start = None,
     precision: Precision = "float32",
     opening: LanguageModelOptions,
 ) -> None:
@@ -163,6 +161,7 @@ def surprisal(
     per line, or - for standard input. For other text, pass --raw.
 
     Args:
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
         out (FILE): Write the table here; - for standard output.
 
     More options:
@@ -181,7 +180,12 @@ def surprisal(
     language_model = LanguageModel.from_pretrained(model, precision=precision, **opening)
     with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
         result = language_model.perplexity(
-            paths, start=start, on_sentence=write, progress=progress, raw_language=language
+            paths,
+            documents=documents,
+            start=start,
+            on_sentence=write,
+            progress=progress,
+            raw_language=language,
         )
     if result.n_unknown:
         click.echo(
@@ -201,7 +205,7 @@ def perplexity(
     json: Json = False,
     overwrite: Overwrite = False,
     as_bilm_tf: int | None = None,
-    start: SentenceStart = None,
+    start: Start = None,
     opening: LanguageModelOptions,
     reading: Annotated[
         Values,
@@ -216,6 +220,7 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
+        documents:
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
@@ -233,7 +238,8 @@ def perplexity(
     check_at_least("batch_tokens", reading["batch_tokens"], 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
+    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": reading["documents"]}
+    check_apart("--as-bilm-tf", as_bilm_tf, others)
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
     language = raw_language(raw, language)
     paths = find_text_files(texts)
@@ -245,7 +251,7 @@ def perplexity(
         if as_bilm_tf is not None:
             result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
         else:
-            facts["state"] = start or "warm"
+            facts |= {"state": start or "warm", "documents": reading["documents"]}
             with _table(per_token, overwrite) as write:
                 result = language_model.perplexity(
                     paths, start=start, on_sentence=write, progress=progress, raw_language=language, **reading

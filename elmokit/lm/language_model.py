@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
@@ -25,12 +26,13 @@ from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
     Surprisal,
+    document_surprisals,
     score_minimal_pairs,
     softmax_and_vocabulary,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
 from elmokit.text.tokenize import TextSplitter, text_splitter
 
 if TYPE_CHECKING:
@@ -127,11 +129,33 @@ class LanguageModel:
         """
         return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
 
+    def surprisal_documents(
+        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[list[Surprisal]]:
+        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
+
+        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
+
+        Args:
+            documents: The tokenized sentences of each document.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
+            start from the state after the sentence before it; a document starts from the model's start state.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        read = partial(document_surprisals, self.model, start=self.start, batch_tokens=batch_tokens)
+        return [list(map(self._priced, sentences)) for sentences in by_document(documents, read)]
+
     def perplexity(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         *,
-        start: StartName | Literal["stateful"] | State | None = None,
+        documents: bool = False,
+        start: StartName | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
@@ -140,9 +164,11 @@ class LanguageModel:
         """Compute the perplexity of a text.
 
         Args:
-            texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
-                sentence per line. Several files are scored as one text.
-            start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
+            texts: Tokenized sentences, or with ``documents`` the sentences of each document; or paths to files,
+                directories or glob patterns of text with one tokenized sentence per line. Several files are scored as
+                one text.
+            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+            start: The start state of each sentence or document; None for that of this object.
             batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
@@ -150,13 +176,15 @@ class LanguageModel:
                 tokens, as by :func:`elmokit.tokenize`.
 
         Raises:
-            TextError: There is no sentence, or a file cannot be read.
+            TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
             ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
         lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
-        sentences, total = self._sentences(texts, count=progress is not None, split=split, on_line=lines.append)
+        sentences, total = self._sentences(
+            texts, count=progress is not None, split=split, on_line=lines.append, documents=documents
+        )
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
@@ -169,6 +197,7 @@ class LanguageModel:
             self.model,
             sentences,
             self.start if start is None else start,
+            documents=documents,
             batch_tokens=batch_tokens,
             spelling=self._spelling,
             on_sentence=after,
@@ -272,13 +301,14 @@ class LanguageModel:
 
     def _sentences(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         count: bool,
         like_bilm_tf: bool = False,
         split: TextSplitter | None = None,
         on_line: Callable[[int], object] = lambda _: None,
-    ) -> tuple[Iterable[Sentence], int | None]:
-        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand.
+        documents: bool = False,
+    ) -> tuple[Iterable[Any], int | None]:
+        """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
         For each sentence of a file, ``on_line`` is called with its line.
         """
@@ -301,10 +331,11 @@ class LanguageModel:
         if like_bilm_tf:
             return read_like_bilm_tf(paths), total
 
-        def read() -> Iterator[Sentence]:
-            for path in paths:
-                for line, tokens in numbered_sentences(path, split=split):
-                    on_line(line)
-                    yield tokens
+        def read(sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+            for line, tokens in sentences:
+                on_line(line)
+                yield tokens
 
-        return read(), total
+        if documents:
+            return (read(document) for path in paths for document in numbered_documents(path, split)), total
+        return chain.from_iterable(read(numbered_sentences(path, split=split)) for path in paths), total
