@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -35,6 +35,7 @@ from elmokit.cli.parameters import (
     OutputPath,
     Overwrite,
     Raw,
+    StartName,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
 from elmokit.config import check_at_least
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from elmokit.evaluation.result import Result, Row
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
-    from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.storage.part_results import PartResults
@@ -133,13 +133,9 @@ class EvaluationOptions:
 LanguageModelOptions = Annotated[
     Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
 ]
-SentenceStart = Annotated[
-    Literal["warm", "zero", "stateful"] | None,
-    Flag(
-        "State from which each sentence is read: the model's start state, zero, or the state after the "
-        "sentence before (slow).  [default: warm]",
-        MORE,
-    ),
+Start = Annotated[
+    StartName | None,
+    Flag("State from which each sentence is read: the model's start state, or zero.  [default: warm]", MORE),
 ]
 
 
@@ -153,8 +149,9 @@ def surprisal(
     language: Language = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     overwrite: Overwrite = False,
+    documents: bool = False,
     bits: bool = False,
-    start: SentenceStart = None,
+    start: Start = None,
     precision: Precision = "float32",
     opening: LanguageModelOptions,
 ) -> None:
@@ -178,6 +175,8 @@ def surprisal(
     Args:
         words: Write a row for each word of raw text.
         column (NAME): The column of the text in a table, for --words.
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file. With
+            --words, each text is a document.
         out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
         bits: Write bits instead of nats.
 
@@ -193,7 +192,6 @@ def surprisal(
     from elmokit.storage.text_files import find_text_files
 
     check_needed("--column", column, "--words", words)
-    check_apart("--words", words, {"--start stateful": start == "stateful"})
     language = raw_language(raw or words, language)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
@@ -202,11 +200,17 @@ def surprisal(
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if words:
-            language_model.start = "zero" if start == "zero" else "warm"
-            n, n_unknown = _write_words(language_model, raw_texts, language or "en", write, bits, progress)
+            language_model.start = start or "warm"
+            rows = partial(language_model.word_surprisal, documents=documents, language=language or "en")
+            n, n_unknown = _write_words(rows, raw_texts, write, bits, progress)
         else:
             result = language_model.perplexity(
-                paths, start=start, on_sentence=_sentence_rows(write, bits), progress=progress, raw_language=language
+                paths,
+                documents=documents,
+                start=start,
+                on_sentence=_sentence_rows(write, bits),
+                progress=progress,
+                raw_language=language,
             )
             n, n_unknown = result.n_tokens, result.n_unknown
     if n_unknown:
@@ -228,7 +232,7 @@ def perplexity(
     json: Json = False,
     overwrite: Overwrite = False,
     as_bilm_tf: int | None = None,
-    start: SentenceStart = None,
+    start: Start = None,
     opening: LanguageModelOptions,
     reading: Annotated[
         Values,
@@ -243,6 +247,7 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
+        documents:
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
@@ -260,7 +265,8 @@ def perplexity(
     check_at_least("batch_tokens", reading["batch_tokens"], 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
+    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": reading["documents"]}
+    check_apart("--as-bilm-tf", as_bilm_tf, others)
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
     language = raw_language(raw, language)
     paths = find_text_files(texts)
@@ -272,7 +278,7 @@ def perplexity(
         if as_bilm_tf is not None:
             result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
         else:
-            facts["state"] = start or "warm"
+            facts |= {"state": start or "warm", "documents": reading["documents"]}
             with _table(per_token, overwrite) as write:
                 on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
@@ -379,9 +385,8 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None) -> Iterable[tuple
 
 
 def _write_words(
-    language_model: LanguageModel,
+    rows_of: Callable[[Iterator[str]], Iterable[WordSurprisal]],
     texts: Iterable[tuple[dict[str, Any], str]],
-    language: str,
     write: WriteRow,
     bits: bool,
     progress: ProgressBar,
@@ -396,7 +401,7 @@ def _write_words(
 
     counter = StageCounter(progress, "surprisal", None)
     index = n_unknown = 0
-    for row in language_model.word_surprisal(read(), language=language):
+    for row in rows_of(read()):
         while index < row.text_index:  # a text may have no word
             kept.popleft()
             index += 1

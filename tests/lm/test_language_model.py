@@ -16,7 +16,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
-from elmokit.lm.surprisal import score_minimal_pairs, surprisals
+from elmokit.lm.surprisal import document_surprisals, score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -32,7 +32,11 @@ def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None
     lm = LanguageModel(model)
     assert as_lists(lm.surprisal(TEXT)) == as_lists(surprisals(model, TEXT))
     assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
-    assert lm.perplexity(TEXT, start="stateful").mean_nats == perplexity(model, TEXT, "stateful").mean_nats
+    documents = [TEXT[:2], [], TEXT[2:]]
+    assert [as_lists(document) for document in lm.surprisal_documents(documents)] == [
+        as_lists(document_surprisals(model, [document])) for document in documents
+    ]
+    assert lm.perplexity(documents, documents=True).mean_nats == perplexity(model, documents, documents=True).mean_nats
     assert lm.bilm_tf_perplexity(TEXT, 2) == bilm_tf_perplexity(model, TEXT, 2)
     zero = LanguageModel(model, start="zero")
     assert as_lists(zero.surprisal(TEXT)) == as_lists(surprisals(model, TEXT, "zero"))
@@ -63,6 +67,25 @@ def test_a_text_can_be_files_or_sentences(model: PretrainedBiLM, tmp_path: Path)
     expected = lm.perplexity(TEXT).mean_nats
     for texts in (tmp_path, str(tmp_path / "*.txt"), sorted(tmp_path.iterdir()), iter(TEXT)):
         assert lm.perplexity(texts).mean_nats == pytest.approx(expected)
+
+
+def test_a_blank_line_and_the_end_of_a_file_end_a_document(model: PretrainedBiLM, shell: Shell) -> None:
+    save_model(model, "lm")
+    Path("a.txt").write_text("the cat sat .\ndog\n\n \nthe cat .\n")
+    Path("b.txt").write_text("The cat sat. The dog.\n\nIt ran.\n")
+    Path("c.txt").write_bytes(Path("a.txt").read_bytes())
+    lm = LanguageModel.from_pretrained("lm")
+    for name, documents, flags in (
+        ("a.txt", [[["the", "cat", "sat", "."], ["dog"]], [["the", "cat", "."]]], ()),
+        ("b.txt", [[["The", "cat", "sat", "."], ["The", "dog", "."]], [["It", "ran", "."]]], ("--raw",)),
+    ):
+        rows = shell("surprisal", name, "--model", "lm", "--documents", *flags).out.splitlines()[1:]
+        scored = [sentence for document in lm.surprisal_documents(documents) for sentence in document]
+        assert [row.split("\t")[2] or "nan" for row in rows] == [f"{n:.6f}" for one in scored for n in one.nats[0]]
+    facts = json.loads(shell("evaluate", "perplexity", "a.txt", "a.txt", "--model", "lm", "--documents", "--json").out)
+    once, twice = (lm.perplexity(texts, documents=True).mean_nats for texts in ("a.txt", ["a.txt", "c.txt"]))
+    assert (facts["documents"], tuple(facts["mean_nats"].values())) == (True, once)
+    assert twice == pytest.approx(once)  # the end of a file ends a document
 
 
 def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path) -> None:
