@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
@@ -26,14 +27,14 @@ from elmokit.lm.surprisal import (
     MinimalPairScores,
     Surprisal,
     WordSurprisal,
-    score_batch,
+    document_surprisals,
     score_minimal_pairs,
     softmax_and_vocabulary,
     sum_by_word,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
 from elmokit.text.batching import check_texts
 from elmokit.text.tokenize import ENGLISH, TextSplitter, Word, group_words, text_splitter, tokenize
 
@@ -131,6 +132,26 @@ class LanguageModel:
         """
         return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
 
+    def surprisal_documents(
+        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[list[Surprisal]]:
+        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
+
+        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
+
+        Args:
+            documents: The tokenized sentences of each document.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
+            start from the state after the sentence before it; a document starts from the model's start state.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        return list(self._by_text(documents, True, batch_tokens))
+
     @overload
     def word_surprisal(
         self, texts: Sequence[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
@@ -185,41 +206,27 @@ class LanguageModel:
                 words.append(group_words(text, sentences))
                 yield [[token.text for token in sentence] for sentence in sentences]
 
-        for number, scored in enumerate(self._text_surprisals(read(), documents, batch_tokens)):
+        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
             yield from sum_by_word(words.popleft(), scored, number)
 
-    def _text_surprisals(
+    def _by_text(
         self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
     ) -> Iterator[list[Surprisal]]:
-        """Yield the surprisal of each sentence of texts, which are documents or lists of independent sentences."""
-        if documents:
-            for text in texts:
-                state, document = start_state(self.model, self.start), []
-                for sentence in text:
-                    (scored_sentence,), state = score_batch(self.model, [sentence], state)
-                    document.append(self._priced(scored_sentence))
-                yield document
-            return
-        counts: deque[int] = deque()  # sentences of each text that was read and is not scored yet
+        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
 
-        def read() -> Iterator[Sentence]:
-            for text in texts:
-                counts.append(len(text))
-                yield from text
+        def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+            if documents:
+                return document_surprisals(self.model, texts, self.start, batch_tokens)
+            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
 
-        scored = map(self._priced, surprisals(self.model, read(), self.start, batch_tokens))
-        for first in scored:
-            while not counts[0]:
-                counts.popleft()
-                yield []
-            yield [first, *islice(scored, counts.popleft() - 1)]
-        yield from ([] for _ in counts)
+        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
 
     def perplexity(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         *,
-        start: StartName | Literal["stateful"] | State | None = None,
+        documents: bool = False,
+        start: StartName | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
@@ -228,9 +235,11 @@ class LanguageModel:
         """Compute the perplexity of a text.
 
         Args:
-            texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
-                sentence per line. Several files are scored as one text.
-            start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
+            texts: Tokenized sentences, or with ``documents`` the sentences of each document; or paths to files,
+                directories or glob patterns of text with one tokenized sentence per line. Several files are scored as
+                one text.
+            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+            start: The start state of each sentence or document; None for that of this object.
             batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
@@ -238,13 +247,15 @@ class LanguageModel:
                 tokens, as by :func:`elmokit.tokenize`.
 
         Raises:
-            TextError: There is no sentence, or a file cannot be read.
+            TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
             ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
         lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
-        sentences, total = self._sentences(texts, count=progress is not None, split=split, on_line=lines.append)
+        sentences, total = self._sentences(
+            texts, count=progress is not None, split=split, on_line=lines.append, documents=documents
+        )
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
@@ -257,6 +268,7 @@ class LanguageModel:
             self.model,
             sentences,
             self.start if start is None else start,
+            documents=documents,
             batch_tokens=batch_tokens,
             spelling=self._spelling,
             on_sentence=after,
@@ -360,13 +372,14 @@ class LanguageModel:
 
     def _sentences(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         count: bool,
         like_bilm_tf: bool = False,
         split: TextSplitter | None = None,
         on_line: Callable[[int], object] = lambda _: None,
-    ) -> tuple[Iterable[Sentence], int | None]:
-        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand.
+        documents: bool = False,
+    ) -> tuple[Iterable[Any], int | None]:
+        """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
         For each sentence of a file, ``on_line`` is called with its line.
         """
@@ -389,10 +402,11 @@ class LanguageModel:
         if like_bilm_tf:
             return read_like_bilm_tf(paths), total
 
-        def read() -> Iterator[Sentence]:
-            for path in paths:
-                for line, tokens in numbered_sentences(path, split=split):
-                    on_line(line)
-                    yield tokens
+        def read(sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+            for line, tokens in sentences:
+                on_line(line)
+                yield tokens
 
-        return read(), total
+        if documents:
+            return (read(document) for path in paths for document in numbered_documents(path, split)), total
+        return chain.from_iterable(read(numbered_sentences(path, split=split)) for path in paths), total

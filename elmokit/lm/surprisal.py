@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
+from elmokit.embedding.documents import POOL_BATCHES, DocumentReader, read_documents, read_on
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.architecture import DIRECTIONS
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.batching import check_sentences, map_in_batches, number_tokens
+from elmokit.text.batching import check_sentences, map_in_batches
 from elmokit.text.tokenize import Word
 from elmokit.text.vocabulary import Vocabulary
 
@@ -150,9 +151,25 @@ def surprisals(
     cache = TokenCache()
 
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score_batch(model, batch, state, cache)[0]
+        return score_rows(model, [[sentence] for sentence in batch], state, cache)[0]
 
     yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
+
+
+def document_surprisals(
+    model: PretrainedBiLM,
+    documents: Iterable[Iterable[Sequence[str]]],
+    start: StartName | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+) -> Iterator[Surprisal]:
+    """Yield the surprisal of each sentence of documents, read from the state after the sentence before it.
+
+    Arguments and errors are those of ``surprisals``, but ``start`` is the state that each document starts from.
+    """
+    softmax_and_vocabulary(model)
+    check_at_least("batch_tokens", batch_tokens, 1)
+    reader = DocumentReader(start_state(model, start), partial(score_rows, model, cache=TokenCache()), batch_tokens)
+    yield from read_documents(documents, reader, POOL_BATCHES * batch_tokens)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
@@ -166,26 +183,20 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-def score_batch(
-    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State, cache: TokenCache | None = None
+def score_rows(
+    model: PretrainedBiLM, rows: Sequence[Sequence[Sequence[str]]], state: State, cache: TokenCache | None = None
 ) -> tuple[list[Surprisal], State]:
-    """Compute the surprisal of one batch, and the state after it. ``state`` has a row per sentence, or one for all."""
+    """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
     softmax, vocabulary = softmax_and_vocabulary(model)
-    config, network = model.config, model.network
-    batch = number_tokens(sentences)
-    vectors = model.word_vectors(batch.words, cache)
+    batch, layers, after = read_on(model, rows, state, [model.config.n_layers], cache)
     word_ids = vocabulary.word_ids(map(model.read, batch.words))
-    nats = np.full((config.n_directions, len(batch.index)), np.nan, np.float32)
-    after = State.zero(config, len(sentences))
-    for direction, backward in enumerate(config.read_backward):
+    nats = np.full((model.config.n_directions, len(batch.index)), np.nan, np.float32)
+    for direction, backward in enumerate(model.config.read_backward):
         # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
-        words, lengths = batch.inputs(backward)
-        layers, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), [config.n_layers])
-        hidden = np.concatenate([top for (top,) in layers])
+        hidden = np.concatenate([top for (top,) in layers[direction]])
         predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
         model.check_finite(predicted)
         nats[direction, batch.is_target(backward)] = predicted
-        after = after.with_direction(direction, end)
     edges = np.cumsum(batch.lengths)[:-1]
     scored = [
         Surprisal([batch.words[word] for word in index], own, word_ids[index] == vocabulary.unknown_id)

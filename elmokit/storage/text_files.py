@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -447,6 +447,34 @@ def numbered_sentences(
                 yield line.number, tokens
     if is_empty:
         raise TextError(f"{_name(path)} contains no sentence.")
+
+
+def numbered_documents(
+    path: str | Path, split: Callable[[str], list[list[str]]] | None = None
+) -> Iterator[Iterator[tuple[int, list[str]]]]:
+    """Yield for each document of a text what ``numbered_sentences`` does; each must be read before the next one.
+
+    A blank line ends a document. So does the end of the text.
+
+    Raises:
+        TextError: As in ``read_sentences``; or the text is CoNLL-U, where blank lines end sentences.
+    """
+    check_has_documents(path)
+    n_documents = last = 0
+
+    def document_of(sentence: tuple[int, list[str]]) -> int:
+        nonlocal n_documents, last
+        n_documents += sentence[0] > last + 1  # a blank line was skipped
+        last = sentence[0]
+        return n_documents
+
+    return (document for _, document in groupby(numbered_sentences(path, split=split), document_of))
+
+
+def check_has_documents(path: str | Path) -> None:
+    """Refuse a text in which blank lines do not end documents."""
+    if is_conllu(path):
+        raise TextError(f"{path} is CoNLL-U, where a blank line ends a sentence; expected text with documents.")
 
 
 def _name(path: str | Path) -> str:
