@@ -132,6 +132,26 @@ class LanguageModel:
         """
         return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
 
+    def surprisal_documents(
+        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[list[Surprisal]]:
+        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
+
+        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
+
+        Args:
+            documents: The tokenized sentences of each document.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
+            start from the state after the sentence before it; a document starts from the model's start state.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        return list(self._by_text(documents, True, batch_tokens))
+
     @overload
     def word_surprisal(
         self, texts: Sequence[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
@@ -186,41 +206,20 @@ class LanguageModel:
                 words.append(group_words(text, sentences))
                 yield [[token.text for token in sentence] for sentence in sentences]
 
-        for number, scored in enumerate(self._text_surprisals(read(), documents, batch_tokens)):
+        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
             yield from sum_by_word(words.popleft(), scored, number)
 
-    def _text_surprisals(
+    def _by_text(
         self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
     ) -> Iterator[list[Surprisal]]:
-        """Yield the surprisal of each sentence of texts, which are documents or lists of independent sentences."""
+        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
 
-        def read(read_texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+        def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
             if documents:
-                return document_surprisals(self.model, read_texts, self.start, batch_tokens)
-            return surprisals(self.model, chain.from_iterable(read_texts), self.start, batch_tokens)
+                return document_surprisals(self.model, texts, self.start, batch_tokens)
+            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
 
-        for scored in by_document(texts, read):
-            yield list(map(self._priced, scored))
-
-    def surprisal_documents(
-        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
-    ) -> list[list[Surprisal]]:
-        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
-
-        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
-
-        Args:
-            documents: The tokenized sentences of each document.
-            batch_tokens: Positions per batch. The results do not depend on it.
-
-        Returns:
-            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
-            start from the state after the sentence before it; a document starts from the model's start state.
-
-        Raises:
-            TextError: A sentence is a string instead of a list of tokens.
-        """
-        return list(self._text_surprisals(documents, True, batch_tokens))
+        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
 
     def perplexity(
         self,

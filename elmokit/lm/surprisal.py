@@ -57,7 +57,7 @@ class Surprisal:
         nats += [[None] * len(self.tokens)] * (len(DIRECTIONS) - len(nats))
         spelling = [None] * len(self.tokens) if self.spelling_nats is None else self.spelling_nats.tolist()
         return [
-            TokenSurprisal(index, *cells, self.line)
+            TokenSurprisal._make((index, *cells, self.line))
             for cells in zip(self.tokens, *nats, self.is_unknown.tolist(), spelling, strict=True)
         ]
 
@@ -119,7 +119,7 @@ def sum_by_word(words: Iterable[Word], scored: Sequence[Surprisal], text_index: 
         unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
         spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
         place = (text_index, word.tokens[0][0], number, word.text, word.start, word.stop)
-        rows.append(WordSurprisal(*place, forward, *(backward or [None]), len(tokens), unknown, spelling))
+        rows.append(WordSurprisal._make((*place, forward, *(backward or [None]), len(tokens), unknown, spelling)))
     return rows
 
 

@@ -236,6 +236,11 @@ def test_words_of_lines_have_their_line_and_can_be_in_bits(shell: Shell) -> None
     for nats, bits in zip(*tables, strict=True):
         for name in ("forward", "backward", "spelling"):
             assert float(bits[f"{name}_bits"]) * math.log(2) == pytest.approx(float(nats[f"{name}_nats"]), abs=1e-5)
+    Path("text.txt").write_text("The cat sat.\nIt ran.\n\n\nthe cat\n")
+    out = shell("surprisal", "text.txt", "--words", "--documents", "--model", "model").out
+    assert [line.split("\t")[:3] for line in out.splitlines()[1:]] == (
+        [["1", "0", "0"]] * 3 + [["1", "0", "1"]] * 2 + [["5", "1", "0"]] * 2
+    )
     head = shell("surprisal", "text.txt", "--raw", "--bits", "--model", "model").out.splitlines()[0]
     assert head == "sentence_index\ttoken\tforward_bits\tbackward_bits\tunknown\tspelling_bits\tline"
 
