@@ -36,12 +36,12 @@ ROWS = [
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
 LINES = {
     "elmokit": 600,
-    "elmokit/cli": 3050,
+    "elmokit/cli": 3100,
     "elmokit/compat": 3900,
     "elmokit/embedding": 3560,
     "elmokit/engine": 2600,
     "elmokit/evaluation": 2850,
-    "elmokit/formats": 4450,
+    "elmokit/formats": 4470,
     "elmokit/integrations": 2450,
     "elmokit/lm": 1330,
     "elmokit/network": 3550,
