@@ -13,6 +13,8 @@ from elmokit.cli.parameters import ElmoOptions, Language, Model, Output, Pool, R
 from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
+MIN_TOKENS_FOR_RATE = 20_000
+"""Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
 FileOptions = Annotated[
     Values, Calls("elmokit.embedding.corpus:embed_file", hide=("tokenize", "raw_language", "report", "progress"))
 ]
@@ -66,7 +68,7 @@ def embed(
         elmokit embed corpus.txt vectors.hdf5 --dtype float16 --model original
         elmokit embed corpus.txt sentences.parquet --pool whitened
     """
-    from elmokit.embedding.corpus import MIN_TOKENS_FOR_TRIAL, embed_file
+    from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.outputs.output_format import output_format
     from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
@@ -116,8 +118,7 @@ def embed(
     if not summary.n_sentences:
         click.echo(f"{text} is empty, so {out} has no vectors.", err=True)
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
-    # Opening and closing files takes most of the time of a short text, so its rate says nothing about the model.
-    rate = f", {summary.tokens_per_second:,.0f} tokens/s" if summary.n_tokens >= MIN_TOKENS_FOR_TRIAL else ""
+    rate = f", {summary.tokens_per_second:,.0f} tokens/s" if summary.n_tokens >= MIN_TOKENS_FOR_RATE else ""
     print_note(
         f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}{rate}"
     )

@@ -110,14 +110,31 @@ def help_(command: tuple[str, ...] = ()) -> None:
     click.echo(context.get_help())
 
 
-def version() -> None:
+def version(*, all_: bool = False) -> None:
     """Show the version of elmokit.
+
+    Args:
+        all_: Show the versions of Python, the system and the libraries too, as a bug report needs them.
 
     Examples:
         elmokit version
-        elmokit --version
+        elmokit version --all
     """
     click.echo(VERSION_MESSAGE % {"prog": PROGRAM, "version": __version__})
+    if not all_:
+        return
+    import platform
+    from importlib import metadata
+
+    from elmokit.engine.instruction_sets import available_sets
+
+    click.echo(f"Python {platform.python_version()}")
+    click.echo(f"{platform.platform()}, {', '.join(available_sets())}")
+    for library in ("numpy", "torch"):
+        try:
+            click.echo(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            click.echo(f"{library} is not installed")
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:

@@ -88,7 +88,9 @@ class TrainingConfig:
         "Number of predictions per direction (alternative to epochs). A sentence of n tokens has n + 1 predictions.",
     )
     patience: int = setting(
-        0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping."
+        0,
+        "Stop after N evaluations without improvement (early stopping), in a training of at least five times "
+        "eval_every steps. 0 disables early stopping.",
     )
     batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.")
     window_length: int = setting(
@@ -133,7 +135,9 @@ class TrainingConfig:
     )
     freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.")
     log_every: int = setting(50, "Optimizer steps between lines of the log.")
-    eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.")
+    eval_every: int = setting(
+        1000, "Optimizer steps between evaluations on the held-out text; at most a fifth of the training."
+    )
     save_every: int = setting(500, "Optimizer steps between checkpoints.")
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.")
     shuffle: bool = True

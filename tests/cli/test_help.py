@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -152,6 +154,22 @@ def test_help_of_a_command_is_what_its_flag_shows(shell: Shell) -> None:
 def test_the_version_is_shown_in_three_ways(shell: Shell) -> None:
     for arguments in (("version",), ("-V",), ("--version",)):
         assert shell(*arguments) == (0, f"elmokit {__version__}\n", "")
+
+
+def test_a_bug_report_gets_its_versions_without_pytorch(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def without_torch(name: str) -> str:
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_torch)
+    lines = shell("version", "--all").out.splitlines()
+    assert lines[:2] == [f"elmokit {__version__}", f"Python {platform.python_version()}"]
+    assert lines[-2:] == [f"numpy {version('numpy')}", "torch is not installed"]
+    template = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8")
+    assert "`elmokit version --all`" in template
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

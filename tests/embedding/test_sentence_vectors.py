@@ -186,6 +186,19 @@ def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None
     assert folded == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
     assert fold_tokens(tokens, None, fold_case=True) == tokens
     assert fold_tokens(np.array(tokens), vocabulary, fold_case=True) == folded  # type: ignore[arg-type]
+    assert fold_tokens(["US", "-", "5"], vocabulary, fold_case=True) == ["US", "-", "5"]  # a single word is a name
+    shouted = ["I", "MAY", "SAY", "\u201cTHE", "\u0130", "US", "\u201d", "."]
+    assert fold_tokens(shouted, vocabulary, fold_case=True) == [
+        "I",
+        "May",
+        "say",
+        "\u201cthe",
+        "i\u0307",
+        "us",
+        "\u201d",
+        ".",
+    ]
+    assert fold_tokens(shouted, vocabulary, fold_case=False) == shouted
 
 
 def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
