@@ -57,11 +57,13 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
 def test_info_says_what_a_model_is(shell: Shell) -> None:
     shell("convert", "model", "weights.hdf5")
     ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
-    assert "format            elmokit" in ours
-    assert "format            bilm-tf" in theirs
+    assert "format      elmokit" in ours
+    assert "format      bilm-tf" in theirs
+    assert len(ours.splitlines()) <= 8
     for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
         assert line in ours
         assert line in theirs
+    assert "start state" in shell("info", "--model", "model", "--all").out
     facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
