@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,14 @@ class Surprisal:
 
     def rows(self, index: int = 0) -> list[TokenSurprisal]:
         """Return a row for each token, boundaries included; ``index`` is the number of the sentence."""
-        nats = [[None if math.isnan(one) else one for one in own] for own in self.nats.tolist()]
-        nats += [[None] * len(self.tokens)] * (len(DIRECTIONS) - len(nats))
-        spelling = [None] * len(self.tokens) if self.spelling_nats is None else self.spelling_nats.tolist()
-        columns: list[list[Any]] = [self.tokens, *nats, self.is_unknown.tolist(), spelling]
-        return [TokenSurprisal(index, *cells, line=self.line) for cells in zip(*columns, strict=True)]
+        n = len(self.tokens)
+        nats: list[list[float | None]] = [
+            [None if math.isnan(one) else one for one in own] for own in self.nats.tolist()
+        ]
+        nats += [[None] * n] * (len(DIRECTIONS) - len(nats))
+        spelling = [None] * n if self.spelling_nats is None else self.spelling_nats.tolist()
+        columns = ([index] * n, self.tokens, *nats, self.is_unknown.tolist(), spelling, [self.line] * n)
+        return [TokenSurprisal(*cells) for cells in zip(*columns, strict=True)]
 
 
 class TokenSurprisal(NamedTuple):
