@@ -238,6 +238,8 @@ RECIPES: dict[str, TrainingConfig] = {
     ),
 }
 """Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
+TRAINING: dict[str, float] = {"epochs": 1.0, "max_words": MAX_WORDS}
+"""What a training takes where a config has none."""
 FINETUNING_RATES = {"learning_rate": 1e-3, "matrix_learning_rate": 4e-3}
 """The learning rates of fine-tuning with the recipe ``modern``: a fifth of those of training. A new softmax is
 trained at the ``learning_rate`` of a training."""
@@ -250,7 +252,7 @@ class BaseConfig:
     """What the other settings start from: keys at the top level of a config file."""
 
     preset: str | None = setting(
-        None, f"Size of the model: {', '.join(PRESETS)}. By default mini, and original with the recipe bilm-tf."
+        None, f"Size of the model: {', '.join(PRESETS)}.  [default: mini; original with the recipe bilm-tf]"
     )
     input: Literal["characters", "words", "both"] = setting(
         "characters",
