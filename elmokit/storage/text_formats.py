@@ -44,7 +44,7 @@ def read_conllu_rows(
         if number == 1:
             if line.startswith(PLUS):
                 names = line.removeprefix(PLUS).split()
-            columns = [_column(path, names, name) for name in wanted]
+            columns = [find_column(path, names, name) for name in wanted]
         if line.startswith("#") and (not rows or names[0] == "ID"):  # otherwise it can be the word "#"
             continue
         if not line.strip():
@@ -64,7 +64,10 @@ def read_conllu_rows(
         yield first, rows
 
 
-def _column(path: str | Path, names: Sequence[str], wanted: str) -> int:
+def find_column(path: str | Path, names: Sequence[str], wanted: str) -> int:
+    """Return the index of a column by its name, in any case unless there is one in the same case."""
+    if wanted in names:
+        return names.index(wanted)
     for index, name in enumerate(names):
         if name.lower() == wanted.lower():
             return index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import warnings
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 import elmokit
 from elmokit import Elmo, tokenize
 from elmokit.storage.text_files import read_sentences
-from elmokit.text.tokenize import get_span_tokenizer, get_tokenizer
+from elmokit.text.characters import INVISIBLE
+from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
 from tests.helpers.shell import Shell
+from tests.text.test_english import PARTS, TOKENS
 
 PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
 SENTENCES = [
@@ -77,3 +80,37 @@ def test_a_period_at_the_end_of_any_sentence_of_a_text_is_a_token() -> None:
     tokens = [token for sentence in tokenize(text) for token in sentence]
     assert get_tokenizer("treebank")(text) == tokens
     assert [text[start:stop] for start, stop in get_span_tokenizer("treebank")(text)] == tokens
+
+
+def test_offsets_say_where_each_token_is_in_the_text() -> None:
+    rng = random.Random(0)
+    parts = [*PARTS, *4 * ["\u00ad", "\u200b", "\r", "\n", "\ufeff"]]
+    texts = ["".join(rng.choices(parts, k=rng.randrange(30))) for _ in range(200)]
+    for text in (*TOKENS, *texts):
+        located = tokenize(text, offsets=True)
+        assert [[token.text for token in sentence] for sentence in located] == tokenize(text)
+        assert all(text[token.start : token.stop] == token.text for sentence in located for token in sentence)
+        # A word is what is between white space, and every token is in one.
+        words = group_words(text, located)
+        assert [word.text for word in words] == [word for word in text.split() if word.strip(INVISIBLE)]
+        assert all(text[word.start : word.stop] == word.text for word in words)
+        places = [(number, position) for number, one in enumerate(located) for position in range(len(one))]
+        assert [place for word in words for place in word.tokens] == places
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "zh", "hi"])
+def test_offsets_of_tokens_of_spacy_are_places_in_the_text(language: str) -> None:
+    pytest.importorskip("spacy")
+    text = "  L\u2019homme n'a pas\u00a0dit « oui ».\r\nDas  kostet ca. 5\u00ad0 €!  猫在睡觉。 कुत्ता सोता है। \u200b"
+    located = tokenize(text, language, offsets=True)
+    assert [[token.text for token in sentence] for sentence in located] == tokenize(text, language)
+    assert all(text[token.start : token.stop] == token.text for sentence in located for token in sentence)
+
+
+def test_a_token_with_a_space_joins_the_words_that_it_is_part_of() -> None:
+    text = "(Học sinh) đi"
+    located = locate_tokens(text, [["(", "Học sinh", ")", "đi"]])
+    assert group_words(text, located) == [
+        Word("(Học sinh)", 0, 10, [(0, 0), (0, 1), (0, 2)]),
+        Word("đi", 11, 13, [(0, 3)]),
+    ]
