@@ -62,7 +62,6 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("vocab . text.txt --overwrite", "text.txt is both the input"),
     ("vocab words.counts.tsv words.txt --overwrite", "words.counts.tsv is both the input"),
     ("surprisal pairs.tsv --column sentence", "--column needs --words"),
-    ("surprisal text.txt --words --start stateful", "--words cannot be combined with --start stateful"),
     ("surprisal stimuli.csv --words", "stimuli.csv is a table; --column must name one of item, text, word"),
     ("surprisal stimuli.csv --words --column texts", "no column 'texts'; its columns are item, text, word"),
     ("surprisal stimuli.csv --words --column text", "a column of the result has the name 'word', too"),

@@ -43,14 +43,14 @@ LINES = {
     "elmokit/evaluation": 2850,
     "elmokit/formats": 4450,
     "elmokit/integrations": 2450,
-    "elmokit/lm": 1330,
+    "elmokit/lm": 1340,
     "elmokit/network": 3550,
-    "elmokit/serve": 1700,
+    "elmokit/serve": 1745,
     "elmokit/storage": 1980,
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 42200,
+    "tests": 42250,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
