@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, groupby, tee
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,8 +177,7 @@ def surprisal(
         column (NAME): The column of the text in a table, for --words.
         out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
         bits: Write bits instead of nats.
-        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file; with
-            --words, those of its text.
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
 
     More options:
         precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
@@ -196,21 +194,16 @@ def surprisal(
     language = raw_language(raw or words, language)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
-    raw_texts = _read_raw_texts(paths, column) if words else ()
-    language_model = LanguageModel.from_pretrained(model, precision=precision, **opening)
+    raw_texts = _read_raw_texts(paths, column, documents) if words else ()
+    language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **opening)
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if words:
-            language_model.start = start or "warm"
             n, n_unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
         else:
+            on_sentence = _sentence_rows(write, bits)
             result = language_model.perplexity(
-                paths,
-                documents=documents,
-                start=start,
-                on_sentence=_sentence_rows(write, bits),
-                progress=progress,
-                raw_language=language,
+                paths, documents=documents, on_sentence=on_sentence, progress=progress, raw_language=language
             )
             n, n_unknown = result.n_tokens, result.n_unknown
     if n_unknown:
@@ -358,15 +351,13 @@ def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
     return cells
 
 
-def _read_raw_texts(paths: Sequence[Path], column: str | None) -> Iterable[tuple[dict[str, Any], str]]:
-    """Read raw texts, each with what is known of it: the other columns of a table, or the line of a file."""
+def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) -> Iterable[tuple[dict[str, Any], str]]:
+    """Read raw texts, each with what is known of it: the other columns of a table, or the first line in a file."""
     from elmokit.lm.surprisal import WordSurprisal
-    from elmokit.storage.text_files import text_lines
     from elmokit.text.columns import is_table, read_table
 
     if column is None and not any(map(is_table, paths)):
-        lines = chain.from_iterable(map(text_lines, paths))
-        return (({"line": number}, line) for number, line in lines if line.strip())
+        return chain.from_iterable(_read_lines(path, documents) for path in paths)
     texts: list[tuple[dict[str, Any], str]] = []
     names: list[str] = []
     for table in map(read_table, paths):
@@ -384,6 +375,20 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None) -> Iterable[tuple
     return texts
 
 
+def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each line with text; or each document, which is the lines up to a blank one."""
+    from elmokit.storage.text_files import check_has_documents, text_lines
+
+    if documents:
+        check_has_documents(path)
+        groups = groupby(text_lines(path), lambda line: bool(line[1].strip()))
+        blocks = (list(lines) for has_text, lines in groups if has_text)
+    else:
+        blocks = ([line] for line in text_lines(path) if line[1].strip())
+    for block in blocks:
+        yield {"line": block[0][0]}, "\n".join(line for _, line in block)
+
+
 def _write_words(
     language_model: LanguageModel,
     texts: Iterable[tuple[dict[str, Any], str]],
@@ -394,22 +399,16 @@ def _write_words(
     progress: ProgressBar,
 ) -> tuple[int, int]:
     """Write a row for each word, and count the words and the unknown ones."""
-    kept: deque[dict[str, Any]] = deque()
-
-    def read() -> Iterator[str]:
-        for others, text in texts:
-            kept.append(others)
-            yield text
-
-    counter = StageCounter(progress, "surprisal", None)
-    index = n_unknown = 0
-    for row in language_model.word_surprisal(read(), documents=documents, language=language):
-        while index < row.text_index:  # a text may have no word
-            kept.popleft()
-            index += 1
-        write(kept[0] | _named(row, bits))
-        n_unknown += row.unknown
-        counter()
+    counter, n_unknown = StageCounter(progress, "surprisal", None), 0
+    texts, again = tee(texts)
+    numbered = enumerate(again)
+    rows = language_model.word_surprisal((text for _, text in texts), documents=documents, language=language)
+    for number, words in groupby(rows, lambda row: row.text_index):
+        others = next(kept for index, (kept, _) in numbered if index == number)  # a text may have no word
+        for row in words:
+            write(others | _named(row, bits))
+            n_unknown += row.unknown
+            counter()
     if not counter.done:
         raise TextError("No word to score.")
     return counter.done, n_unknown

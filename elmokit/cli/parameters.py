@@ -83,7 +83,7 @@ ModelPrecision = Annotated[
 ]
 StartName = Literal["warm", "zero"]
 Threads = Annotated[int | None, ThreadCount()]
-Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.")]
+Raw = Annotated[bool, Flag("The text is raw: split it into sentences and tokens.")]
 Language = Annotated[
     str | None,
     Flag(

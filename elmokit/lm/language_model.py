@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from itertools import chain, islice
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -150,8 +150,7 @@ class LanguageModel:
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
         """
-        read = partial(document_surprisals, self.model, start=self.start, batch_tokens=batch_tokens)
-        return [list(map(self._priced, sentences)) for sentences in by_document(documents, read)]
+        return list(self._by_text(documents, True, batch_tokens))
 
     @overload
     def word_surprisal(
@@ -207,31 +206,20 @@ class LanguageModel:
                 words.append(group_words(text, sentences))
                 yield [[token.text for token in sentence] for sentence in sentences]
 
-        for number, scored in enumerate(self._text_surprisals(read(), documents, batch_tokens)):
+        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
             yield from sum_by_word(words.popleft(), scored, number)
 
-    def _text_surprisals(
+    def _by_text(
         self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
     ) -> Iterator[list[Surprisal]]:
-        """Yield the surprisal of each sentence of texts, which are documents or lists of independent sentences."""
-        if documents:
-            score = partial(document_surprisals, self.model, start=self.start, batch_tokens=batch_tokens)
-            yield from (list(map(self._priced, sentences)) for sentences in by_document(texts, score))
-            return
-        counts: deque[int] = deque()  # sentences of each text that was read and is not scored yet
+        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
 
-        def read() -> Iterator[Sentence]:
-            for text in texts:
-                counts.append(len(text))
-                yield from text
+        def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+            if documents:
+                return document_surprisals(self.model, texts, self.start, batch_tokens)
+            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
 
-        scored = map(self._priced, surprisals(self.model, read(), self.start, batch_tokens))
-        for first in scored:
-            while not counts[0]:
-                counts.popleft()
-                yield []
-            yield [first, *islice(scored, counts.popleft() - 1)]
-        yield from ([] for _ in counts)
+        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
 
     def perplexity(
         self,

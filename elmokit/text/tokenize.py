@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import warn_of_raw_text
+from elmokit.storage.text_formats import HEAD_LINES, are_wrapped, check_tokens
 from elmokit.text.any_language import split_any
 from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
@@ -68,7 +68,8 @@ def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[True]) -> l
 def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> list[list[str]] | list[list[Token]]:
     """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
 
-    The end of a line also ends a sentence. If lines break inside sentences, join them first.
+    The end of a line also ends a sentence, unless the lines are wrapped (most end inside a sentence, at about the same
+    length): then a blank line ends a paragraph, with a warning.
 
     Args:
         text: The text.
@@ -91,7 +92,7 @@ def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> li
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
     sentences = split_lines(text, text_splitter(language))
-    warn_of_raw_text("the text", sentences, is_split=True)
+    check_tokens("the text", sentences, is_split=True)
     return locate_tokens(text, sentences) if offsets else sentences
 
 
@@ -138,8 +139,16 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
 
 def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
     """Return the sentences of all lines of a text."""
+    return [sentence for line in _unwrapped(text).split("\n") for sentence in split(line)]
+
+
+def _unwrapped(text: str) -> str:
+    """Return a text of the same length whose lines end with ``\\n``: a paragraph is one line, if lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
-    return [sentence for line in text.replace("\r", "\n").split("\n") for sentence in split(line)]
+    text = text.replace("\r\n", " \n").replace("\r", "\n")
+    if are_wrapped("the text", text.split("\n", HEAD_LINES)[:HEAD_LINES]):
+        text = re.sub(r"(\S[^\S\n]*)\n(?=[^\S\n]*\S)", r"\1 ", text)
+    return text
 
 
 @cache  # the tables of a language take up to a second to build

@@ -57,11 +57,13 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
 def test_info_says_what_a_model_is(shell: Shell) -> None:
     shell("convert", "model", "weights.hdf5")
     ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
-    assert "format            elmokit" in ours
-    assert "format            bilm-tf" in theirs
+    assert "format      elmokit" in ours
+    assert "format      bilm-tf" in theirs
+    assert len(ours.splitlines()) <= 8
     for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
         assert line in ours
         assert line in theirs
+    assert "start state" in shell("info", "--model", "model", "--all").out
     facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
@@ -234,6 +236,11 @@ def test_words_of_lines_have_their_line_and_can_be_in_bits(shell: Shell) -> None
     for nats, bits in zip(*tables, strict=True):
         for name in ("forward", "backward", "spelling"):
             assert float(bits[f"{name}_bits"]) * math.log(2) == pytest.approx(float(nats[f"{name}_nats"]), abs=1e-5)
+    Path("text.txt").write_text("The cat sat.\nIt ran.\n\n\nthe cat\n")
+    out = shell("surprisal", "text.txt", "--words", "--documents", "--model", "model").out
+    assert [line.split("\t")[:3] for line in out.splitlines()[1:]] == (
+        [["1", "0", "0"]] * 3 + [["1", "0", "1"]] * 2 + [["5", "1", "0"]] * 2
+    )
     head = shell("surprisal", "text.txt", "--raw", "--bits", "--model", "model").out.splitlines()[0]
     assert head == "sentence_index\ttoken\tforward_bits\tbackward_bits\tunknown\tspelling_bits\tline"
 

@@ -107,6 +107,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     (f"{EMBED} --forget-sentences --include-sentence-indices", "--include-sentence-indices"),
     (f"{EMBED} --fasta --raw", "--fasta cannot be combined with --raw"),
     (f"{EMBED} --fasta --tokenize", "--tokenize"),
+    (f"{EMBED} --raw --tokenized", "--raw cannot be combined with --tokenized"),
     (f"{EMBED} --raw --strict", "--raw cannot be combined with --strict"),
     (f"{EMBED} --language de", "--language needs --raw"),
     (f"{EMBED} --batch-size 64", "--batch-size has no effect with --start warm"),

@@ -205,23 +205,24 @@ def test_a_notebook_shows_the_facts_of_a_model(model: PretrainedBiLM) -> None:
 RAW = ["The cat sat. It wasn't a zebra.", "", "the dog ran.--the cat", " \n"]
 
 
-def test_the_words_and_the_ends_of_sentences_add_up_to_the_text(model: PretrainedBiLM) -> None:
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_words_and_the_ends_of_sentences_add_up_to_the_text(documents: bool, model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
-    rows = lm.word_surprisal(RAW)
+    rows = lm.word_surprisal(RAW, documents=documents)
     assert [(row.text_index, row.sentence_index, row.word_index, row.word) for row in rows] == [
         *((0, int(number > 2), number, word) for number, word in enumerate(RAW[0].split())),
         *((2, 0, number, word) for number, word in enumerate(RAW[2].split())),
     ]
     assert all(RAW[row.text_index][row.start : row.stop] == row.word for row in rows)
-    for index, text in enumerate(RAW):
-        sentences = lm.surprisal(tokenize(text))
+    split = [tokenize(text) for text in RAW]
+    for index, sentences in enumerate(lm.surprisal_documents(split) if documents else map(lm.surprisal, split)):
         own = [row for row in rows if row.text_index == index]
         assert sum(row.n_tokens for row in own) == sum(len(sentence.tokens) - 2 for sentence in sentences)
         for direction, end in enumerate((-1, 0)):
             words = sum((row.forward_nats, row.backward_nats or 0.0)[direction] for row in own)
             ends = sum(float(sentence.nats[direction, end]) for sentence in sentences)
             assert words + ends == pytest.approx(sum(sentence.total_nats[direction] for sentence in sentences))
-    assert list(lm.word_surprisal(iter(RAW), batch_tokens=4)) == rows
+    assert list(lm.word_surprisal(iter(RAW), documents=documents, batch_tokens=4)) == rows
 
 
 def test_a_word_with_an_unknown_token_is_marked_and_its_letters_have_a_price(model: PretrainedBiLM) -> None:

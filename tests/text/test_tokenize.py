@@ -13,7 +13,7 @@ import pytest
 
 import elmokit
 from elmokit import Elmo, tokenize
-from elmokit.storage.text_files import read_sentences
+from elmokit.storage.text_files import numbered_sentences, read_sentences
 from elmokit.text.characters import INVISIBLE
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
 from tests.helpers.shell import Shell
@@ -50,6 +50,60 @@ def test_embed_raw_stores_a_row_for_each_sentence(shell: Shell) -> None:
             np.testing.assert_allclose(file[str(index)][...], vectors, atol=1e-5)
         names = json.loads(file["sentence_to_index"][0])
     assert names == {" ".join(sentence): str(index) for index, sentence in enumerate(SENTENCES)}
+
+
+WRAPPED = """\
+The house stood at the end of a long road that nobody had mended
+since the war. In the evening its windows were dark, and only the
+dog of a neighbor came to sit on the steps, as Mrs. Hale had once
+let it do.
+
+Nobody knew when the family would return. A letter had come in
+the spring, from a port in the south.
+"""
+NOT_WRAPPED = [
+    "the old man and the sea are one thing in this world\n" * 5,  # without any mark
+    "Why I left home\nHow to mend a road. Part one\nThe house at the end of the road\nWho was there\n",  # titles
+    "The house stood at the end of a long road now.\nA letter had come in the spring from the port.\n" * 3,
+    "it was late, and we left\nthe house. nobody saw\nus go, and the rain had\nstopped.",  # verse
+]
+
+
+def test_wrapped_lines_are_joined_to_paragraphs(shell: Shell) -> None:
+    joined = [paragraph.replace("\n", " ") for paragraph in WRAPPED.strip().split("\n\n")]
+    with pytest.warns(UserWarning, match="The lines of the text are wrapped, so they are joined"):
+        sentences = elmokit.tokenize(WRAPPED.replace("\n", "\r\n"))
+    assert len(sentences) == 4
+    assert sentences == elmokit.tokenize("\n".join(joined))
+    with pytest.warns(UserWarning, match="wrapped"):
+        spans = list(get_span_tokenizer("treebank")(WRAPPED))
+    assert [WRAPPED[start:stop] for start, stop in spans] == [token for tokens in sentences for token in tokens]
+    Path("raw.txt").write_text(WRAPPED)
+    with pytest.warns(UserWarning, match=r"The lines of raw\.txt are wrapped"):
+        assert list(numbered_sentences("raw.txt", split=elmokit.tokenize)) == list(
+            zip([1, 1, 6, 6], sentences, strict=True)
+        )
+    with pytest.warns(UserWarning, match="a blank line ends a paragraph"):
+        assert shell("embed", "raw.txt", "out.npz", "--raw").code == 0
+    with np.load("out.npz") as archive:
+        assert np.diff(archive["offsets"]).tolist() == list(map(len, sentences))
+
+
+@pytest.mark.parametrize("text", NOT_WRAPPED)
+def test_lines_of_other_texts_are_not_joined(text: str) -> None:
+    assert elmokit.tokenize(text) == [sentence for line in text.split("\n") for sentence in elmokit.tokenize(line)]
+
+
+def test_embed_refuses_raw_text_unless_it_is_named(shell: Shell) -> None:
+    Path("raw.txt").write_text(PARAGRAPH)
+    ran = shell("embed", "raw.txt", "out.npz")
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        "raw.txt looks like raw text: 'raining.' is read as one token. Pass --raw to split it, or --tokeni" in ran.err
+    )
+    assert not list(Path().glob("out*"))
+    with pytest.warns(UserWarning, match="looks like raw text"):
+        assert shell("embed", "raw.txt", "out.npz", "--tokenized").code == 0
 
 
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
