@@ -61,8 +61,6 @@ def is_split(text: Any) -> bool:
 def check_text(value: Any, what: str = "the text") -> Any:
     """Check that a JSON value is a text or has the tokens of one or more sentences, which UTF-8 can represent."""
     strings = list(chain.from_iterable(value)) if is_split(value) else value if isinstance(value, list) else [value]
-    if is_split(value) and not all(value):
-        raise ValueError(f"{what} has an empty sentence. Leave it out.")
     if not all(isinstance(string, str) for string in strings):
         raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
     for string in strings:

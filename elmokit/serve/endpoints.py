@@ -281,8 +281,10 @@ class Endpoints:
         split = partial(_split_all, texts, self.model.split)
         split_texts = split() if n_characters < SHORT_TEXT else await self._in_thread(split)
         for number, split_text in enumerate(split_texts):
-            if not any(split_text):
-                raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
+            if not split_text or not all(split_text):
+                raise Problem(
+                    422, f"Text {number} of {param} is empty or has an empty sentence. Leave it out.", param=param
+                )
         total = _n_tokens(split_texts)
         advice = "Send several requests, or start the server with a larger --max-request-tokens."
         _check_limit(param, f"{param} has {total:,} tokens", total, config.max_request_tokens, advice)

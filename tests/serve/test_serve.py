@@ -239,6 +239,16 @@ def test_models_and_examples_are_listed(client: Client) -> None:
     assert all(example["position"] < len(example["text"].split()) for example in examples["sentences"])
 
 
+def test_the_sentences_of_an_example_text_expect_each_other() -> None:
+    lm = LanguageModel.from_pretrained()
+    for text in (example["text"] for example in EXAMPLES["texts"]):
+        alone, document = (
+            sum(row.forward_nats or 0 for row in lm.word_surprisal([text], documents=documents))
+            for documents in (False, True)
+        )
+        assert document < alone - 1, text
+
+
 BAD: list[tuple[str, Any, int, str]] = [
     ("embeddings", {"input": ""}, 422, "Text 0 of input"),
     ("tokens", {"input": ["the", "  "]}, 422, "Text 1 of input"),
@@ -277,7 +287,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "layer 0"),
     ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
     ("surprisal", {"input": [["a"]], "words": True}, 422, "raw texts"),
-    ("tokens", {"input": [[["a"], []]]}, 422, "text 0 has an empty sentence"),
+    ("tokens", {"input": [[["a"], []]]}, 422, "has an empty sentence"),
     ("tokens", {"input": "a", "documents": 1}, 422, "documents"),
 ]
 """The path and the body of a request, the status of its answer, and what the message mentions."""

@@ -123,7 +123,7 @@ export class Answers {
   #texts(input) {
     const texts = input.map((text) => (typeof text === "string" ? textTokens(text).map((one) => one.map(({ text }) => text)) : [text]));
     const empty = texts.findIndex((text) => !count(text));
-    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty. Leave it out.`);
+    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty or has an empty sentence. Leave it out.`);
     const nTokens = count(texts.flat());
     if (nTokens > MAX_TOKENS) {
       throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_TOKENS} are allowed here. Shorten it.`);
