@@ -4,8 +4,8 @@
 
 Pairs are rows of two sentences and a score, in CSV, or JSON lines with labels as SNLI, whose entailed pairs are used.
 Cosines of scored pairs are to correlate with their scores, and the second sentence of an entailed pair is to be closer
-to the first one than those of other pairs are. The token vectors of layer 0 are fixed, so that a word has one vector
-and a step costs milliseconds.
+to the first one than those of other pairs are. The head reads layer 0 and, if the model has a table of words, the row
+of the word. Both are fixed, so that a word has one vector and a step costs milliseconds.
 
 The head is stored with the model. ``SentenceEmbedder.by_name(elmo, "trained")`` and ``elmokit embed --pool trained``
 use it. The defaults were chosen on the STS benchmark's dev set (results/similarity.md).
@@ -44,8 +44,10 @@ class Words:
         counted = [[word for word, counts in zip(one, words_only(one), strict=True) if counts] for one in folded]
         numbers = {word: number for number, word in enumerate(dict.fromkeys(word for one in counted for word in one))}
         self.sentences = [torch.tensor([numbers[word] for word in one]) for one in counted]
-        vectors = [array[0] for array in embedder.elmo.embed(([word] for word in numbers), layers=0)]
-        self.vectors = torch.from_numpy(np.stack(vectors))
+        vectors = np.concatenate(list(embedder.elmo.embed(([word] for word in numbers), layers=0)))
+        if embedder.elmo.model.config.word_features is not None:
+            vectors = np.hstack([vectors, embedder.elmo.model.table_rows([*numbers])])
+        self.vectors = torch.from_numpy(vectors)
         self.weights = torch.tensor([*map(embedder.weight, numbers)])
         ids = torch.tensor([head_word_id(word, embedder.elmo.model.vocabulary) for word in numbers])
         self.ids, self.is_known = ids.clamp(min=0), (ids >= 0).float()  # -1: a vocabulary without <UNK>
@@ -87,7 +89,9 @@ def train_head(
         start = fit_whitening((embedder.embed(list(pair)) for pair in pairs), pooling)
     # A pair's sentences have the numbers 2 n and 2 n + 1.
     words = Words(SentenceEmbedder(elmo, pooling), [sentence for pair in pairs for sentence in pair])
-    mean, projection = (torch.from_numpy(array.copy()).requires_grad_() for array in (start.mean, start.projection))
+    padding = words.vectors.shape[1] - len(start.mean)  # a row of the table of words counts nothing at first
+    mean = F.pad(torch.from_numpy(start.mean), (0, padding)).requires_grad_()
+    projection = F.pad(torch.from_numpy(start.projection), (0, 0, 0, padding)).requires_grad_()
     log_weights = torch.zeros(len(elmo.model.vocabulary or ()), requires_grad=True)
     start_projection, targets = projection.detach().clone(), torch.tensor(scores)
     rates = [given.learning_rate, given.learning_rate, given.word_learning_rate]

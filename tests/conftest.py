@@ -6,13 +6,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
-from elmokit.engine.architecture import PRESETS, BiLMConfig
+from elmokit.engine.architecture import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos
@@ -34,6 +35,8 @@ settings.register_profile("default", deadline=None, max_examples=10)
 settings.register_profile("ci", deadline=None, derandomize=True)  # ten times as many, and the same every time
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
+TABLE = replace(PRESETS["tiny"], word_features=WordFeaturesConfig(len(WORDS), PRESETS["tiny"].projection_dim))
+"""Sizes of a model that reads characters and rows of a table of words, as the included one does."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

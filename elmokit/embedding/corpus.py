@@ -32,6 +32,7 @@ from elmokit.embedding.outputs.output_format import (
 )
 from elmokit.embedding.outputs.writer import (
     ResumableWriter,
+    WriteProgress,
     check_disk_space,
     check_resumable_output,
     format_size,
@@ -42,7 +43,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration, seconds_per_unit
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
@@ -86,6 +87,7 @@ def embed_file(
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     raw_language: str | None = None,
+    tokenized: bool = False,
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
@@ -125,12 +127,13 @@ def embed_file(
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
+        tokenized: Read the text as tokenized though it looks raw, which is otherwise an error.
         batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
-        report: Called once, before computing, with a line that says how much there is to do, how large the output will
-            be, and how long it will take.
+        report: Called before computing, with a line that says how much there is to do and how large the output will be;
+            and again after a few seconds of computing, with how long the rest will take.
         progress: Called with the number of tokens done and in total.
 
     Returns:
@@ -171,7 +174,7 @@ def embed_file(
         with_old_map=include_sentence_indices,
     )
     format_.check(layout)
-    corpus = Corpus(source, fasta, strict, tokenize, raw_language, documents)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language, tokenized, documents)
     settings = _settings(embedder, layout, corpus)
     layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
     names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}
@@ -184,7 +187,7 @@ def embed_file(
         if writer.is_new:
             format_.allocate(writer, layout)
         if report is not None:
-            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), writer))
+            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), before))
         count = StageCounter(progress, "embedding", text.n_tokens, before.n_tokens)
         count(0)
         if writer.state is not None:
@@ -192,7 +195,7 @@ def embed_file(
         # The first call compiles and packs, which would spoil the reported speed of a short text.
         embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
-        n_skipped = _embed_pools(embedder, writer, layout, count)
+        n_skipped = _embed_pools(embedder, writer, layout, count, _Estimate(report))
         writer.commit()
         format_.write(writer, layout)
     return EmbedSummary(
@@ -225,8 +228,32 @@ def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLa
     return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
 
 
+WARM_UP_SECONDS, MEASURED_SECONDS = 1.0, 3.0
+"""The first batches are slower than the rest, because frequent words are not cached yet."""
+
+
+class _Estimate:
+    """Reports once how long the rest will take, at the speed of what has been computed, pooled and written."""
+
+    def __init__(self, report: Callable[[str], None] | None) -> None:
+        self._report, self._seconds, self._started, self._n_tokens = report, WARM_UP_SECONDS, time.monotonic(), 0
+        self._is_warm = False
+
+    def __call__(self, n_tokens: int, n_left: int) -> None:
+        """Note that some tokens were computed, and how many are left."""
+        self._n_tokens += n_tokens
+        seconds = time.monotonic() - self._started
+        if self._report is None or not n_left or seconds < self._seconds:
+            return
+        if self._is_warm:
+            rate = self._n_tokens / seconds
+            self._report(f"About {format_duration(n_left / rate)} left ({rate:,.0f} tokens/s)")
+            self._report = None
+        self._is_warm, self._seconds, self._started, self._n_tokens = True, MEASURED_SECONDS, time.monotonic(), 0
+
+
 def _embed_pools(
-    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: Callable[[int], None]
+    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter, estimate: _Estimate
 ) -> int:
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     first, n_to_skip, n_skipped_tokens = writer.progress.n_sentences, writer.progress.n_batches, 0
@@ -247,19 +274,13 @@ def _embed_pools(
                     background.put(partial(write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.n_tokens)
+                    estimate(sum(chunk.n_tokens for chunk in chunks), writer.progress.text.n_tokens - count.done)
                 if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(writer.end_batch)
             background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
             first += len(pool)
     return n_skipped_tokens
 
-
-N_TRIALS = 5
-TRIAL_TOKENS = 1000
-"""Tokens of each trial at most."""
-MAX_TRIAL_SHARE = 0.05
-"""All trials together embed at most this share of the text."""
-MIN_TOKENS_FOR_TRIAL = 20_000  # shorter texts take seconds
 
 Pool = list[list[str]]
 """Consecutive sentences that are read together, and then batched by length."""
@@ -414,50 +435,12 @@ def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: Stor
             writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
 
 
-def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, writer: ResumableWriter) -> str:
-    """Say in one line how much there is to do, how large the output will be, how long it will take, in which precision.
-
-    To measure the speed, the first tokens of the text are embedded, unless there is little to do.
-    """
-    text, n_done = writer.progress.text, writer.progress.n_tokens
-    line = f"{count_of(text.n_sentences, 'sentence')}, {count_of(text.n_tokens, 'token')}"
-    if n_done:
-        line += f", {n_done:,} already done"
-    line += f"; {output} will take {size}"
-    if (n_left := text.n_tokens - n_done) >= MIN_TOKENS_FOR_TRIAL:
-        seconds = _seconds_per_token(embedder, n_left, writer.read_tokens())
-        line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
-    return f"{line}; computed in {embedder.elmo.model.network.computation()}"
-
-
-def _seconds_per_token(embedder: BatchEmbedder, n_left: int, sentences: Iterable[list[str]]) -> float:
-    elmo, layers = embedder.elmo, embedder.layers
-    trials = list(_trials(sentences, min(TRIAL_TOKENS, int(n_left * MAX_TRIAL_SHARE) // N_TRIALS)))
-
-    def run(trial: list[list[str]]) -> int:
-        elmo.embed(trial, layers=layers, batch_tokens=embedder.batch_tokens)
-        return sum(map(len, trial))
-
-    run(trials[0][:1])  # the first call compiles and packs; that happens only once
-    return seconds_per_unit(partial(run, trial) for trial in trials)
-
-
-def _trials(sentences: Iterable[list[str]], n_tokens: int) -> Iterator[list[list[str]]]:
-    """Cut trials of some tokens from the start of a text, which may be shorter."""
-    trial: list[list[str]] = []
-    n_trials, n_left = 0, n_tokens
-    for sentence in sentences:
-        tokens = sentence[:n_left]
-        if tokens:
-            trial.append(tokens)
-            n_left -= len(tokens)
-        if not n_left:
-            yield trial
-            trial, n_trials, n_left = [], n_trials + 1, n_tokens
-        if n_trials == N_TRIALS:
-            return
-    if trial:
-        yield trial
+def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progress: WriteProgress) -> str:
+    """Say in one line how much there is to do, how large the output will be, and in which precision it is computed."""
+    line = f"{count_of(progress.text.n_sentences, 'sentence')}, {count_of(progress.text.n_tokens, 'token')}"
+    if progress.n_tokens:
+        line += f", {progress.n_tokens:,} already done"
+    return f"{line}; {output} will take {size}; computed in {embedder.elmo.model.network.computation()}"
 
 
 Item = TypeVar("Item")

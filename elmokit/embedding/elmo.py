@@ -72,9 +72,9 @@ class Elmo:
 
     Example:
         >>> elmo = Elmo.from_pretrained()  # the small English model in the package
-        >>> vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
-        >>> vectors[0].shape  # layers, tokens, dimensions
-        (3, 6, 384)
+        >>> (vectors,) = elmo.embed("It's raining. We left.", tokenize=True)
+        >>> vectors.shape  # layers, tokens, dimensions
+        (3, 7, 384)
     """
 
     def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
@@ -225,7 +225,7 @@ class Elmo:
         batch_size: int = 64,
         tokenize: bool | str = False,
     ) -> list[Vectors] | Iterator[Vectors]:
-        """Compute the vectors of tokenized sentences.
+        """Compute the vectors of raw texts (with ``tokenize``) or of tokenized sentences.
 
         Sentences of similar length share a batch. Results come in the order of the sentences, without the boundaries.
 

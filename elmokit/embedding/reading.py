@@ -52,6 +52,8 @@ class Corpus:
     """Splits a line into tokens."""
     raw_language: str | None = None
     """The language of raw text, whose lines are split into sentences and tokens; None if the text is tokenized."""
+    tokenized: bool = False
+    """Read text that is certainly raw as if it were tokenized."""
     documents: bool = False
     """Blank lines end documents, so they have a row in raw text, too."""
 
@@ -84,12 +86,16 @@ class Corpus:
                 residues = "".join(protein.residues)
                 yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
             return
-        split = self._split_raw
-        if split is None and self.tokenize is not split_tokens:
-            split = lambda line: [self.tokenize(line)]  # noqa: E731
         # A caller's own function can select the column of a table.
         is_own = (getattr(self.tokenize, "__module__", None) or "elmokit").startswith("elmokit")
-        for number, line, sentences in split_lines(self.source, split=split, accepted=() if is_own else None):
+        lines = split_lines(
+            self.source,
+            split=self._split_raw,
+            accepted=() if is_own else None,
+            tokenize=self.tokenize,
+            refuse_raw=not self.tokenized,
+        )
+        for number, line, sentences in lines:
             if self._split_raw is not None:
                 for tokens in sentences or [[]] * self.documents:
                     name = " ".join(tokens)

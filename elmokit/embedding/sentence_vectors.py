@@ -68,12 +68,11 @@ class SentenceEmbedder:
 
     Example:
         >>> embedder = SentenceEmbedder.from_pretrained()
-        >>> lines = ["A man plays the guitar .", "Someone is playing a guitar .", "Oil prices fell sharply ."]
-        >>> vectors = embedder.embed([line.split() for line in lines])
+        >>> texts = ["A man plays the guitar.", "Someone is playing a guitar.", "Oil prices fell sharply."]
+        >>> vectors = embedder.embed(texts, tokenize=True)
         >>> vectors.shape
         (3, 192)
-        >>> unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        >>> (unit @ unit.T)[0].round(2)
+        >>> embedder.similarity(vectors)[0].round(2)
         array([ 1.  ,  0.63, -0.08], dtype=float32)
     """
 
@@ -206,6 +205,21 @@ class SentenceEmbedder:
         """
         return self._stacked(self._embed_texts(texts))
 
+    def similarity(
+        self, vectors: NDArray[np.float32], others: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Compute the cosine similarity of sentence vectors.
+
+        Args:
+            vectors: ``(n, dim)``, from :meth:`embed`.
+            others: ``(m, dim)``; None: ``vectors`` are compared with each other.
+
+        Returns:
+            ``(n, m)``. The similarity to an empty sentence is 0.
+        """
+        unit, others = map(_unit_rows, (vectors, vectors if others is None else others))
+        return unit @ others.T
+
     def _embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> Iterator[NDArray[np.float32]]:
         # The tokens are needed twice, to compute their vectors and to weight them.
         folded = ([self.fold(sentence) for sentence in check_sentences(text)] for text in texts)
@@ -272,7 +286,7 @@ class SentenceEmbedder:
 
     def fingerprint(self) -> str:
         """Return a hash of everything but the model's layers that a sentence vector depends on."""
-        parts = [repr(self.pooling).encode(), b"words only, folded, unit, by word"]  # the second: these rules
+        parts = [repr(self.pooling).encode(), b"words only, folded, capitals, unit, by word"]  # the second: these rules
         if self._probability is not None:
             vocabulary = self.elmo.model.vocabulary
             words = [] if vocabulary is None else vocabulary.words
@@ -296,13 +310,13 @@ class SentenceEmbedder:
         for vectors in chunks:
             stop = first + vectors.shape[-2]
             by_token = vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
-            if self.pooling.is_context_free:
-                yield self._mapped_words_of(tokens[first:stop], by_token, linear_map)
-            else:
-                yield self._mapped(by_token, linear_map)
+            compute = self._mapped_words_of if self.pooling.is_context_free else self._mapped
+            yield compute(tokens[first:stop], by_token, linear_map)
             first = stop
 
-    def _mapped(self, vectors: Vectors, linear_map: SentenceMap) -> Vectors:
+    def _mapped(self, tokens: Sequence[str], vectors: Vectors, linear_map: SentenceMap) -> Vectors:
+        if len(linear_map.mean) > vectors.shape[1]:
+            vectors = np.concatenate([vectors, self.elmo.model.table_rows(tokens)], axis=1)
         mapped = linear_map.apply(vectors)
         self.elmo.model.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
         return mapped
@@ -314,7 +328,7 @@ class SentenceEmbedder:
 
         def compute(missing: Sequence[str]) -> Vectors:
             # One row at a time: in a product of several rows, the last bits of one can depend on the number of rows.
-            return np.concatenate([self._mapped(vectors[[positions[word]]], linear_map) for word in missing])
+            return np.concatenate([self._mapped([word], vectors[[positions[word]]], linear_map) for word in missing])
 
         version = (self.elmo.model.word_vector_version, self.elmo.model.alignment, linear_map)
         mapped = self._mapped_words.vectors(list(positions), compute, version)
@@ -383,6 +397,12 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
     return with_letters if any(with_letters) else [True] * len(tokens)
 
 
+def _unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(norms, np.finfo(np.float32).tiny)  # of an empty sentence: 0
+    return unit
+
+
 def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:
     """Return a sentence as its vector is computed from it, with the quotes and the case that the model knows best.
 
@@ -394,7 +414,8 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
         vocabulary: That of the model. If there is none, nothing is replaced.
         fold_case: Read capitalized words in lower case that are more frequent so: *The*, but not *Paris*. For vectors
             without context: there the first word of a sentence would be another word than the same one later. Words of
-            the vocabulary are taken to be sorted by frequency, and others to be rare.
+            the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence of two words or more
+            that are all in capitals is read in lower case, but for words that are more frequent capitalized.
 
     Raises:
         TextError: The sentence is not a list of strings.
@@ -402,6 +423,8 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
     if vocabulary is None:
         return tokens
     ids, n_words = vocabulary.ids, len(vocabulary)
+    text = " ".join(check_sentence(tokens))
+    in_capitals = text == text.upper() and sum(token != token.lower() for token in tokens) > 1  # *US* alone is a name
 
     def fold(token: str) -> str:
         if not (token.isascii() and token.isalnum()):  # it may have marks
@@ -410,10 +433,12 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
                 token = plain
         if not fold_case or (lower := token.lower()) == token:
             return token
+        if in_capitals:
+            return min(lower, token[:1] + lower[1:], key=lambda word: ids.get(word, n_words))
         is_capitalized = token[1:] == lower[1:]  # not *US* or *IT*
         return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
 
-    return [fold(token) for token in check_sentence(tokens)]
+    return [fold(token) for token in tokens]
 
 
 def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:

@@ -7,7 +7,8 @@
 ``softmax.safetensors``  the softmax, if there is one (only training and perplexity need it)
 ``whitening.safetensors``  the whitening of sentence vectors, ``mean`` and ``projection``, if one was fitted
 ``sentence_head.safetensors``  the map that was trained on pairs of sentences, if there is one: ``mean``,
-                         ``projection``, and ``word_weights`` for the words of ``vocab.txt``
+                         ``projection``, and ``word_weights`` for the words of ``vocab.txt``; the shape of
+                         ``projection`` says if it reads the row of the word table after the token vector
 ``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
 ``vocab.txt``            the words of the softmax, one per line, if there are any
 ``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
@@ -253,7 +254,10 @@ def _read_map(
         return None
     pooling = from_dict(SentencePooling, content[key], f"{folder / 'config.json'}, {key}")
     dim = pooling.dim(config.n_layers + 1, config.output_dim)
-    n_components = (0, *TensorFile(folder / file).shapes.get("projection", ()))[-1]  # any number of them
+    in_file = TensorFile(folder / file).shapes.get("projection", ())
+    if more and config.word_features is not None and in_file[:1] == (dim + config.word_features.word_dim,):
+        dim = in_file[0]  # a head that also reads the word table
+    n_components = (0, *in_file)[-1]  # any number of them
     return pooling, _read_stored(folder / file, {"mean": (dim,), "projection": (dim, n_components), **more})
 
 

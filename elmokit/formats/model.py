@@ -17,9 +17,10 @@ from elmokit.engine.engine import open_engine
 from elmokit.engine.network import Network
 from elmokit.engine.precision import Precision, check_precision, requested_backend
 from elmokit.engine.softmax import Softmax, WordSoftmax
-from elmokit.engine.state import Floats, State
+from elmokit.engine.state import Floats, IntegerRows, State
 from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
+from elmokit.engine.token_layer import WORD_FEATURES, HasIntegers
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
@@ -115,6 +116,7 @@ class PretrainedBiLM:
         if self._module is None or precision is not None:
             self.precision = precision
         self._engine: tuple[str, Network] | None = None
+        self._table: IntegerRows | tuple[Floats, None] | None = None
         self._lock = ForkSafeLock()
 
     @property
@@ -131,6 +133,8 @@ class PretrainedBiLM:
         # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             changes = {"sentence_head": None, **changes}
+        if "weights" in changes and not getattr(changes["weights"], "has_token_table", False):
+            changes = {"token_table": None, **changes}  # its vectors are those of the weights of before
         if ("precision" in changes or "token_table" in changes) and "weights" not in changes:
             changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one of each
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon token_table"
@@ -169,10 +173,10 @@ class PretrainedBiLM:
         return f"<table><caption {left}>ELMo model</caption><tbody>{''.join(rows)}</tbody></table>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_lock")}
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_table", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _engine=None, _lock=ForkSafeLock())
+        vars(self).update(state, _engine=None, _table=None, _lock=ForkSafeLock())
 
     @property
     def config(self) -> BiLMConfig:
@@ -379,6 +383,21 @@ class PretrainedBiLM:
         if cache is None or self.config.n_words is not None:  # a word-input model is a table already
             return compute(words)
         return cache.vectors(words, compute, self.word_vector_version)
+
+    def table_rows(self, tokens: Sequence[str]) -> Floats:
+        """Return the rows of tokens in the word table of a model that also reads characters, ``(tokens, word_dim)``.
+
+        A token that is not in the vocabulary has zeros.
+        """
+        ids, name = self._own_ids(list(map(self.read, tokens)))[:, 0], f"token_layer.{WORD_FEATURES}"
+        if not isinstance(self._weights, Weights):
+            return np.asarray(self._weights.state_dict()[name][ids].float().cpu())
+        if self._table is None:  # as integers where they are stored so, a quarter of the memory
+            arrays = self._weights.arrays
+            integers = arrays.integers(name) if isinstance(arrays, HasIntegers) else None
+            self._table = (arrays[name], None) if integers is None else integers
+        table, scales = self._table
+        return np.asarray(table[ids] if scales is None else table[ids] * scales[ids, None], np.float32)
 
     @property
     def word_vector_version(self) -> object:

@@ -93,6 +93,9 @@ class SentenceMap:
 class SentenceHead(SentenceMap):
     """A linear map of token vectors, and a weight for each word, that were trained on pairs of sentences.
 
+    If ``mean`` and ``projection`` have more rows than the pooling has dimensions, each token vector is followed by the
+    token's row of the word table (:meth:`PretrainedBiLM.table_rows`).
+
     Attributes:
         word_weights: ``(n_words,)``; the weight of each word of the model's vocabulary, by which that of its pooling is
             multiplied.

@@ -124,8 +124,8 @@ class ElmoEmbeddings(InputModule):
         numbers: list[list[int]] = []
         for text in inputs:
             split = self._sentences((prompt or "") + text)
-            tokens: Sequence[str] = [token for sentence in split for token in sentence][:max_length]
-            texts.append(fold_tokens(tokens, vocabulary, fold_case=self.fold_case))
+            folded = (fold_tokens(sentence, vocabulary, fold_case=self.fold_case) for sentence in split)
+            texts.append([token for sentence in folded for token in sentence][:max_length])
             numbers.append([number for number, sentence in enumerate(split) for _ in sentence][:max_length])
         ids = self.elmo.ids(texts)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
@@ -171,6 +171,8 @@ class ElmoEmbeddings(InputModule):
             layers[:, self.elmo.bilm.mask_of(ids)[:, 2:]] = of_rows[:, row_mask]
         features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
         features["all_layer_embeddings"] = list(layers)
+        if self.elmo.bilm.config.word_features is not None:
+            features["token_table_rows"] = self.elmo.bilm.token_layer.word_embedding(ids[:, 1:-1, 0])
         return features
 
     def _layers_and_mask(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -223,12 +225,14 @@ class ElmoPooling(Module):
     """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean of mapped token vectors.
 
     :meth:`from_elmo` creates it with the pooling and whitening that a model stores, or with the head that was trained
-    on pairs of sentences. It reads ``all_layer_embeddings`` and adds ``sentence_embedding``. The map and the weights of
-    words are parameters, which are trained; ``requires_grad_(False)`` keeps them as they are.
+    on pairs of sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
+    ``sentence_embedding``. The map and the weights of words are parameters, which are trained;
+    ``requires_grad_(False)`` keeps them as they are.
 
     Args:
         weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.
-        input_dim: Number of dimensions of the token vectors, those of several layers together.
+        input_dim: Number of dimensions of the token vectors, those of several layers together, and of the row of the
+            word table that a head may also read.
         output_dim: Number of dimensions of the mapped vectors. None: no map.
         n_words: Number of words with a weight of their own, those of the model's vocabulary. None: no such weights.
     """
@@ -276,7 +280,7 @@ class ElmoPooling(Module):
         else:
             embedder = SentenceEmbedder(plain, pooling)
         used, linear_map = embedder.pooling, embedder.linear_map
-        input_dim = used.dim(elmo.n_layers, elmo.output_dim)
+        input_dim = used.dim(elmo.n_layers, elmo.output_dim) if linear_map is None else len(linear_map.mean)
         n_words = len(linear_map.word_weights) if isinstance(linear_map, SentenceHead) else None
         output_dim = None if linear_map is None else embedder.dim
         module = cls(used.weighting, used.layers, used.smoothing, input_dim, output_dim, n_words)
@@ -301,6 +305,8 @@ class ElmoPooling(Module):
         # Several layers are concatenated, one after the other.
         by_token = selected if selected.ndim == 3 else selected.movedim(0, 2).flatten(2)
         if self.output_dim is not None:
+            if self.input_dim > by_token.shape[2]:
+                by_token = torch.cat([by_token, features["token_table_rows"]], dim=2)
             by_token = F.normalize((by_token - self.mean) @ self.projection, dim=2)
         features["sentence_embedding"] = torch.einsum("bt,btd->bd", weights, by_token)
         return features

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -26,14 +26,17 @@ from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
     Surprisal,
+    WordSurprisal,
     document_surprisals,
     score_minimal_pairs,
     softmax_and_vocabulary,
+    sum_by_word,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
-from elmokit.text.tokenize import TextSplitter, text_splitter
+from elmokit.text.batching import check_texts
+from elmokit.text.tokenize import ENGLISH, TextSplitter, Word, group_words, text_splitter, tokenize
 
 if TYPE_CHECKING:
     import torch
@@ -147,8 +150,76 @@ class LanguageModel:
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
         """
-        read = partial(document_surprisals, self.model, start=self.start, batch_tokens=batch_tokens)
-        return [list(map(self._priced, sentences)) for sentences in by_document(documents, read)]
+        return list(self._by_text(documents, True, batch_tokens))
+
+    @overload
+    def word_surprisal(
+        self, texts: Sequence[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+    ) -> list[WordSurprisal]: ...
+
+    @overload
+    def word_surprisal(
+        self, texts: Iterator[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+    ) -> Iterator[WordSurprisal]: ...
+
+    def word_surprisal(
+        self,
+        texts: Iterable[str],
+        *,
+        documents: bool = False,
+        language: str = ENGLISH,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[WordSurprisal] | Iterator[WordSurprisal]:
+        """Compute the surprisal of each word of raw texts, as its author wrote it: with the punctuation attached to it.
+
+        Args:
+            texts: Raw texts of any number of sentences. From an iterator, the rows are returned as an iterator too, so
+                that a corpus of any size fits in memory.
+            documents: Read each sentence of a text in the context of those before it, not by itself.
+            language: As in :func:`elmokit.tokenize`.
+            batch_tokens: As in :meth:`surprisal`.
+
+        Returns:
+            A row for each word of each text, which ``pandas.DataFrame(rows)`` makes a table.
+
+        Raises:
+            TextError: ``texts`` is a string, or one of them is not.
+            ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
+
+        Example:
+            >>> for row in lm.word_surprisal(["The horse raced past the barn fell."]):
+            ...     print(row.word, row.forward_nats)
+        """
+        check_texts(texts)
+        text_splitter(language)  # an unknown language is noticed now
+        rows = self._word_rows(texts, documents, language, batch_tokens)
+        return rows if isinstance(texts, Iterator) else list(rows)
+
+    def _word_rows(
+        self, texts: Iterable[str], documents: bool, language: str, batch_tokens: int
+    ) -> Iterator[WordSurprisal]:
+        words: deque[list[Word]] = deque()  # of the texts that were read and are not scored yet
+
+        def read() -> Iterator[list[list[str]]]:
+            for text in texts:
+                sentences = tokenize(text, language, offsets=True)
+                words.append(group_words(text, sentences))
+                yield [[token.text for token in sentence] for sentence in sentences]
+
+        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
+            yield from sum_by_word(words.popleft(), scored, number)
+
+    def _by_text(
+        self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
+    ) -> Iterator[list[Surprisal]]:
+        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
+
+        def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+            if documents:
+                return document_surprisals(self.model, texts, self.start, batch_tokens)
+            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
+
+        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
 
     def perplexity(
         self,

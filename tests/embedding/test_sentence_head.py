@@ -14,9 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
+from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sentence_pooling import SentenceHead
 from elmokit.text.vocabulary import Vocabulary
+from tests.conftest import TABLE, random_model
 
 
 @pytest.fixture
@@ -50,6 +52,28 @@ def test_a_head_maps_each_word_and_weights_it(model: PretrainedBiLM) -> None:
     np.testing.assert_allclose(embedder.embed([tokens])[0], expected, rtol=1e-5, atol=1e-6)
     rows = embedder.word_rows(tokens)
     np.testing.assert_allclose(rows.sum(axis=0) / 4.5, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("storage", ["float32", "int8"])
+def test_a_head_may_read_the_row_of_each_word_after_its_vector(storage: Storage, tmp_path: Path) -> None:
+    model = random_model(TABLE)
+    assert model.vocabulary is not None
+    generator, n_inputs = np.random.default_rng(0), TABLE.output_dim + TABLE.projection_dim
+    mean, projection = (generator.normal(size=shape).astype(np.float32) for shape in ((n_inputs,), (n_inputs, 5)))
+    head = SentenceHead(SentencePooling("mean"), mean, projection, np.ones(len(model.vocabulary), np.float32))
+    save_model(model.replace(sentence_head=head), tmp_path / "model", storage)
+    stored = open_model(tmp_path / "model")
+    assert stored.vocabulary is not None
+    tokens, elmo = ["the", "zebra", "cat", "zebra"], Elmo(stored)
+    table = stored.arrays["token_layer.word_embedding.weight"]
+    rows = table[[stored.vocabulary.ids["the"] + 1, 0, stored.vocabulary.ids["cat"] + 1, 0]]
+    (vectors,) = elmo.embed([tokens], layers=0)
+    mapped = (np.hstack([vectors, rows]) - mean) @ projection
+    expected = (mapped / np.linalg.norm(mapped, axis=1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(SentenceEmbedder.by_name(elmo, "trained").embed([tokens])[0], expected, atol=1e-6)
+    with torch.no_grad():  # from now on, the module has the weights
+        stored.bilm.token_layer.word_embedding.weight[1:] *= 2  # type: ignore[union-attr, operator]
+    np.testing.assert_array_equal(stored.table_rows(tokens), 2 * rows)
 
 
 def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:

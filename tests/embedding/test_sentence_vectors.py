@@ -186,6 +186,19 @@ def test_capitalized_words_are_read_as_the_more_frequent_of_both_cases() -> None
     assert folded == ["the", "I", "May", "US", "us", "Zebra", "\u00f6l", "\u0130", "", "the"]
     assert fold_tokens(tokens, None, fold_case=True) == tokens
     assert fold_tokens(np.array(tokens), vocabulary, fold_case=True) == folded  # type: ignore[arg-type]
+    assert fold_tokens(["US", "-", "5"], vocabulary, fold_case=True) == ["US", "-", "5"]  # a single word is a name
+    shouted = ["I", "MAY", "SAY", "\u201cTHE", "\u0130", "US", "\u201d", "."]
+    assert fold_tokens(shouted, vocabulary, fold_case=True) == [
+        "I",
+        "May",
+        "say",
+        "\u201cthe",
+        "i\u0307",
+        "us",
+        "\u201d",
+        ".",
+    ]
+    assert fold_tokens(shouted, vocabulary, fold_case=False) == shouted
 
 
 def test_case_is_folded_where_words_have_no_context(elmo: Elmo) -> None:
@@ -225,3 +238,8 @@ def test_a_raw_text_has_the_weighted_mean_over_the_tokens_of_all_its_sentences(
     assert not vectors[2].any()
     assert np.array_equal(embedder.embed_texts([[["the"]], split, []]), vectors)
     assert np.array_equal(list(embedder.embed(iter(["the", text, ""]), tokenize=True)), vectors)
+    similarity = embedder.similarity(vectors)
+    norms = np.linalg.norm(vectors, axis=1)
+    np.testing.assert_allclose(similarity[0, 1], vectors[0] @ vectors[1] / (norms[0] * norms[1]), rtol=1e-5)
+    np.testing.assert_array_equal(similarity[2], 0)
+    np.testing.assert_allclose(embedder.similarity(vectors[:1], vectors), similarity[:1], rtol=1e-5)

@@ -11,15 +11,14 @@ import pytest
 
 from elmokit import ElmoModule
 from elmokit.config import from_dict, to_dict
-from elmokit.engine.architecture import PRESETS, WordFeaturesConfig
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.integrations.model_structure import ModelStructure
-from tests.conftest import WORDS, aligned_model, random_model
+from tests.conftest import TABLE, aligned_model, random_model
 from tests.helpers.many_langs_files import toy_model
 
-TABLE = replace(PRESETS["tiny"], word_features=WordFeaturesConfig(len(WORDS), PRESETS["tiny"].projection_dim))
 SENTENCES = [["the", "cat", "sat"], ["a", "dog"]]
 
 

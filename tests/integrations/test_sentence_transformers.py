@@ -14,7 +14,7 @@ import torch
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError
 from elmokit.formats.sentence_pooling import SentenceHead
-from tests.conftest import random_model
+from tests.conftest import TABLE, random_model
 from tests.helpers.hosts import need_host
 
 need_host("sentence-transformers")
@@ -89,16 +89,13 @@ def test_elmo_pooling_equals_the_sentence_embedder(pooling: SentencePooling | No
 
 
 def test_the_trained_head_of_a_model_gives_the_vectors_of_the_sentence_embedder(tmp_path: Path) -> None:
-    model = whitened_model()
-    assert model.whitening is not None
+    model = random_model(TABLE)
     assert model.vocabulary is not None
-    weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
     with pytest.raises(ConfigError, match="stores no head"):
         ElmoPooling.from_elmo(ElmoEmbeddings(model).elmo, "trained")
-    whitening = model.whitening
-    model = model.replace(
-        sentence_head=SentenceHead(whitening.pooling, whitening.mean, whitening.projection, word_weights=weights)
-    )
+    mean, projection = np.zeros(96, np.float32), np.eye(96, 80, -8, np.float32)  # of layer 0 and the rows of words
+    weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
+    model = model.replace(sentence_head=SentenceHead(SentencePooling(), mean, projection, weights))
     elmo = ElmoEmbeddings(model)
     network = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, "trained"))
     expected = SentenceEmbedder.by_name(Elmo(model), "trained").embed(TOKENS)

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel
+from elmokit import Elmo, LanguageModel, tokenize
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
@@ -16,6 +18,7 @@ from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
 from elmokit.lm.surprisal import document_surprisals, score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
+from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
 TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
@@ -188,3 +191,40 @@ def test_a_notebook_shows_the_facts_of_a_model(model: PretrainedBiLM) -> None:
     for shown in (model, Elmo(model), LanguageModel(model)):
         assert f">{model.n_parameters:,}</td>" in shown._repr_html_()
         assert "<caption" in shown._repr_html_()
+
+
+RAW = ["The cat sat. It wasn't a zebra.", "", "the dog ran.--the cat", " \n"]
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_words_and_the_ends_of_sentences_add_up_to_the_text(documents: bool, model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    rows = lm.word_surprisal(RAW, documents=documents)
+    assert [(row.text_index, row.sentence_index, row.word_index, row.word) for row in rows] == [
+        *((0, int(number > 2), number, word) for number, word in enumerate(RAW[0].split())),
+        *((2, 0, number, word) for number, word in enumerate(RAW[2].split())),
+    ]
+    assert all(RAW[row.text_index][row.start : row.stop] == row.word for row in rows)
+    split = [tokenize(text) for text in RAW]
+    for index, sentences in enumerate(lm.surprisal_documents(split) if documents else map(lm.surprisal, split)):
+        own = [row for row in rows if row.text_index == index]
+        assert sum(row.n_tokens for row in own) == sum(len(sentence.tokens) - 2 for sentence in sentences)
+        for direction, end in enumerate((-1, 0)):
+            words = sum((row.forward_nats, row.backward_nats or 0.0)[direction] for row in own)
+            ends = sum(float(sentence.nats[direction, end]) for sentence in sentences)
+            assert words + ends == pytest.approx(sum(sentence.total_nats[direction] for sentence in sentences))
+    assert list(lm.word_surprisal(iter(RAW), documents=documents, batch_tokens=4)) == rows
+
+
+def test_a_word_with_an_unknown_token_is_marked_and_its_letters_have_a_price(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    zebra, cat = lm.word_surprisal(["zebra, the cat"])[::2]
+    assert (zebra.unknown, cat.unknown, zebra.n_tokens) == (True, False, 2)
+    assert zebra.spelling_nats == pytest.approx(spelling_of(model).nats("zebra") + spelling_of(model).nats(","))
+    assert cat.spelling_nats == 0
+
+
+def test_words_of_a_model_of_one_direction_lack_the_other() -> None:
+    config = replace(PRESETS["tiny"], bidirectional=False)
+    (row, *_) = LanguageModel(random_model(config)).word_surprisal(["the cat"])
+    assert row.backward_nats is None

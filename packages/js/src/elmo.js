@@ -93,18 +93,23 @@ export class Elmo {
     if (config.nTableWords && vocabulary?.words.length !== config.nTableWords) {
       throw new Error(`The model has a table of ${config.nTableWords} words, and ${vocabulary?.words.length ?? "no"} words in vocab.txt.`);
     }
+    const wordOf = content.exact_marks ? (token) => token : (vocabulary?.read ?? markReader());
+    const tableRow = (token) => {
+      const id = tableId(vocabulary, wordOf(token));
+      return tensors.read(WORD_TABLE, id, id + 1);
+    };
     return new Elmo({
       config,
       card: content.card ?? {},
       name: folder.pathname.split("/").at(-2),
       precision: lowest,
       vocabulary,
-      read: content.exact_marks ? (token) => token : (vocabulary?.read ?? markReader()),
+      read: wordOf,
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
       pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, config),
-      trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, config),
+      trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, config, tableRow),
       leftOutTrained: !trained && content.sentence_head !== undefined,
     });
   }
@@ -241,8 +246,7 @@ export class Elmo {
     if (!nTableWords) return characters;
     const ids = new Int32Array(tokens.length * nIds);
     tokens.forEach((token, number) => {
-      const id = this.vocabulary.id(token);
-      ids[number * nIds] = id === this.vocabulary.unknownId ? 0 : id + 1; // 0: a word outside of it is its spelling alone
+      ids[number * nIds] = tableId(this.vocabulary, token);
       ids.set(characters.subarray(number * charCnn.maxChars, (number + 1) * charCnn.maxChars), number * nIds + 1);
     });
     return ids;
@@ -303,23 +307,36 @@ function parsed(bytes, text) {
   }
 }
 
-/** Open a whitening, or a head that was trained on pairs, which weights words, too; without one, there are only settings. */
-function openPooling(content, table, bytes, name, vocabulary, config) {
+/** Return the row of a word in the table of words; 0 for a word outside of it, which is its spelling alone. */
+function tableId(vocabulary, word) {
+  const id = vocabulary.id(word);
+  return id === vocabulary.unknownId ? 0 : id + 1;
+}
+
+/**
+ * Open a whitening, or a head that was trained on pairs, which weights words, too, and may read their rows in the table of
+ * words; without one, there are only settings.
+ */
+function openPooling(content, table, bytes, name, vocabulary, config, tableRow) {
   const nLayers = config.nLayers + 1;
   const settings = poolingSettings(content[table], table, nLayers);
   if (!bytes) return new SentencePooling(settings, null, vocabulary);
   const tensors = new Tensors(bytes, name);
-  const dim = pooledDim(settings, nLayers, config.outputDim);
   const isHead = table === "sentence_head";
+  const shape = tensors.shape("projection");
+  const pooled = pooledDim(settings, nLayers, config.outputDim);
+  const withRow = pooled + config.dim;
+  const dim = isHead && config.nTableWords && shape?.[0] === withRow ? withRow : pooled;
   tensors.check({
     mean: [dim],
-    projection: [dim, tensors.shape("projection")?.at(-1) ?? "any number"],
+    projection: [dim, shape?.at(-1) ?? "any number"],
     ...(isHead && { word_weights: [vocabulary?.words.length ?? 0] }),
   });
   const map = {
     mean: tensors.read("mean"),
     projection: tensors.read("projection"),
     wordWeights: isHead ? tensors.read("word_weights") : null,
+    tableRow: dim > pooled ? tableRow : null,
   };
   const wrong = map.wordWeights?.find((weight) => !(weight > 0));
   if (wrong !== undefined) {

@@ -52,12 +52,26 @@ export function pooledDim(settings, nLayers, dim) {
   return settings.layers === "average" ? dim : chosenLayers(settings, nLayers).length * dim;
 }
 
-/** Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT. */
-function foldCase(token, ids) {
+/** Whether a sentence has capitals only, in two words or more: US alone is a name. */
+function isInCapitals(tokens) {
+  const text = tokens.join(" ");
+  return text === text.toUpperCase() && tokens.filter((token) => token !== token.toLowerCase()).length > 1;
+}
+
+/**
+ * Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT, but in a
+ * sentence in capitals.
+ */
+function foldCase(token, ids, inCapitals) {
   const lower = token.toLowerCase();
   const [first = ""] = token; // its first character, which may be two code units
+  const rank = (word) => ids.get(word) ?? ids.size;
+  if (inCapitals && lower !== token) {
+    const capitalized = first + lower.slice(first.length);
+    return rank(capitalized) < rank(lower) ? capitalized : lower;
+  }
   const isCapitalized = lower !== token && token.slice(first.length) === lower.slice(first.length);
-  return isCapitalized && (ids.get(lower) ?? ids.size) < (ids.get(token) ?? ids.size) ? lower : token;
+  return isCapitalized && rank(lower) < rank(token) ? lower : token;
 }
 
 /** How the token vectors of a sentence become one vector. */
@@ -68,10 +82,12 @@ export class SentencePooling {
   #projection = null;
   #nComponents = 0;
   #wordWeights = null;
+  #tableRow = null;
 
   /**
    * @param {Object} settings What `poolingSettings` returns.
-   * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null}|null} map
+   * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null,
+   *   tableRow: ((token: string) => Float32Array)|null}|null} map `tableRow` if it reads the table of words after the vector.
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
    */
   constructor(settings, map, vocabulary) {
@@ -81,6 +97,7 @@ export class SentencePooling {
     this.#mean = map.mean;
     this.#projection = map.projection;
     this.#wordWeights = map.wordWeights;
+    this.#tableRow = map.tableRow;
     this.#nComponents = this.#projection.length / this.#mean.length;
   }
 
@@ -89,7 +106,9 @@ export class SentencePooling {
     return chosenLayers(this.#settings, nLayers);
   }
 
-  /** Return a sentence as it is read: with the marks of the vocabulary and, in layer 0, in the case that is more frequent. */
+  /**
+   * Return a sentence as it is read: with the marks of the vocabulary and, in layer 0, in the case that is more frequent.
+   */
   fold(tokens) {
     const known = this.#vocabulary?.ids;
     if (!known) return tokens;
@@ -99,7 +118,9 @@ export class SentencePooling {
     });
     const layers = [this.#settings.layers].flat();
     const isContextFree = layers.length === 1 && layers[0] === 0;
-    return isContextFree ? withQuotes.map((token) => foldCase(token, known)) : withQuotes;
+    if (!isContextFree) return withQuotes;
+    const inCapitals = isInCapitals(tokens);
+    return withQuotes.map((token) => foldCase(token, known, inCapitals));
   }
 
   /**
@@ -112,13 +133,13 @@ export class SentencePooling {
     const mean = new Float64Array(this.#nComponents || size);
     const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
-    tokens.forEach((_, token) => {
+    tokens.forEach((word, token) => {
       const vector = new Float64Array(size); // of all layers: their average, or one after the other
       for (let layer = 0; layer < nLayers; layer++) {
         const first = (layer * tokens.length + token) * dim;
         for (let at = 0; at < dim; at++) vector[(layer * dim + at) % size] += (vectors[first + at] * size) / (nLayers * dim);
       }
-      const mapped = this.#mapped(vector);
+      const mapped = this.#mapped(this.#tableRow ? Float64Array.of(...vector, ...this.#tableRow(word)) : vector);
       for (let at = 0; at < mean.length; at++) mean[at] += (weights[token] / total) * mapped[at];
     });
     return Float32Array.from(mean);

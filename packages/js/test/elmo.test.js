@@ -119,6 +119,11 @@ for (const [kind, what] of [
     elmo.surprisal(sentences).forEach(({ totalNats }, number) => {
       assertClose(totalNats, wanted.total_nats[number], 1e-5, `sentence ${number}`);
     });
+    if (wanted.trained_vectors) {
+      elmo.sentenceVectors(sentences, { trained: true }).forEach((vector, number) => {
+        assertClose(vector, wanted.trained_vectors[number], 1e-5, `sentence ${number}`);
+      });
+    }
   });
 }
 

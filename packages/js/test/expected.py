@@ -25,6 +25,7 @@ from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.folder import included_model
 from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
 from elmokit.text.characters import MARKS
@@ -40,6 +41,7 @@ SENTENCES = [
     ["I", "don\u2019t", "do", "n\u2019t", "\u2014", "\u2026", "o\ufb03ce", "co\u00adop", "well\u2011known", "\u2013"],
     [],
     split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
+    ["THE", "BANK", "RAISED", "ITS", "\u00dcBER-RATE", "5", "."],
 ]
 RAW = [
     'He said, "It\'s 5.5% (can\'t), isn\'t it?" -- "No."',
@@ -110,7 +112,7 @@ def bits() -> dict[str, list[list[int]]] | None:
     """
     if machine() != "x86_64" or compiler.load_library() is None:
         return None
-    library, model = compiler.build("emulated", EMULATED), open_model()
+    library, model = compiler.build("emulated", EMULATED["emulated"]), open_model()
     batch = number_tokens(SENTENCES)
     found = {}
     precisions: Sequence[Precision] = ("float32", "int8")
@@ -149,10 +151,15 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None,
         exact_marks=softmax is None,
     )  # fmt: skip
+    if is_tied:
+        head = draw({"mean": (22,), "projection": (22, 5), "word_weights": (len(vocabulary),)})  # reads the table, too
+        model.sentence_head = SentenceHead(SentencePooling(), **head | {"word_weights": np.exp(head["word_weights"])})
     save_model(model, folder, storage=storage)
+    elmo = Elmo.from_pretrained(folder)
     return {
         "model": str(folder),
-        "layers": [array.ravel().tolist() for array in Elmo.from_pretrained(folder).embed(SENTENCES)],
+        "layers": [array.ravel().tolist() for array in elmo.embed(SENTENCES)],
+        "trained_vectors": is_tied and SentenceEmbedder.by_name(elmo, "trained").embed(SENTENCES).tolist(),
         "total_nats": own and [one.total_nats for one in LanguageModel.from_pretrained(folder).surprisal(SENTENCES)],
     }
 
