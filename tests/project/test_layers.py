@@ -43,7 +43,7 @@ LINES = {
     "elmokit/evaluation": 2850,
     "elmokit/formats": 4470,
     "elmokit/integrations": 2450,
-    "elmokit/lm": 1340,
+    "elmokit/lm": 1330,
     "elmokit/network": 3550,
     "elmokit/serve": 1745,
     "elmokit/storage": 2000,
