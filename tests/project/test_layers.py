@@ -45,7 +45,7 @@ LINES = {
     "elmokit/integrations": 2450,
     "elmokit/lm": 1330,
     "elmokit/network": 3550,
-    "elmokit/serve": 1700,
+    "elmokit/serve": 1745,
     "elmokit/storage": 2000,
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
