@@ -68,6 +68,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
         np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: Path) -> None:
     Path("run.toml").write_text(
         """
