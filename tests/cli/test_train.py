@@ -52,7 +52,7 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell: Shell, co
 
 def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell: Shell, corpus: Path) -> None:
     Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
-    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
+    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "10")
     assert ran.code == 0, ran.err
     model = open_model("run/model")
     assert model.card["warm_state"] == "mean state after a sentence, over 32 sentences of the training text"
