@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import runpy
 import shlex
 import sys
@@ -28,7 +29,6 @@ PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
     ("compat.py text.txt model --n-sentences 4 --batch-size 2 --rounds 1", ""),
-    ("distillation.py --help", ""),
     ("drift.py model text.txt --lines 3", ""),
     ("embed_end_to_end.py text.txt --model model --lines 10 --rounds 1", ""),
     ("first_vector.py --help", ""),
@@ -44,7 +44,6 @@ PROGRAMS = [
     ("onnx_speed.py text.txt", "onnxruntime"),
     ("precisions.py --sizes tiny --rows 1,2 --tokens 4 --rounds 1", ""),
     ("report.py --data data --out report.md --model model", "matplotlib"),
-    ("sentiment.py trees.txt trees.txt model", "sklearn"),
     ("serve.py text.txt --model model --seconds 1 --lines 4 --clients 2 --requests 4", "gevent locust psutil"),
     ("spacy_training.py --help", "spacy"),
     ("sts_training.py pairs.csv pairs.csv --model model --pairs 4", "sentence_transformers datasets"),
@@ -52,7 +51,6 @@ PROGRAMS = [
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
     ("transformer.py --help", ""),
-    ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 
 
@@ -67,7 +65,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tags = {word: f"B-{word}" if word in ("cat", "dog") else "O" for word in words}
     columns = "\n\n".join("\n".join(f"{word} {tags[word]}" for word in sentence) for sentence in sentences)
     conllu = [[f"{n}\t{word}\t_\t{word}" + "\t_" * 6 for n, word in enumerate(one, 1)] for one in sentences]
-    trees = [f"({n % 5} {' '.join(f'(2 {word})' for word in one)})" for n, one in enumerate(sentences)]
     pairs = list(itertools.pairwise(lines))
     labels = itertools.cycle(["entailment", "neutral", "contradiction"])
     scored = [f"{one},{other},{n % 6}" for n, (one, other) in enumerate(pairs)]
@@ -80,7 +77,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "text.txt": lines,
         "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
         "pairs.csv": scored,
-        "trees.txt": trees[:9],
         "pairs.jsonl": [json.dumps(minimal | {"field": "b"})],
         "ner/train.conll": [columns],
         "ner/dev.conll": [columns],
@@ -99,6 +95,12 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_program_is_started() -> None:
     listed = {shlex.split(command)[0] for command, _ in PROGRAMS}
     assert listed | STARTED_ELSEWHERE == {path.name for path in BENCHMARKS.glob("*.py")}
+
+
+def test_results_name_no_program_of_the_past_without_its_commit() -> None:
+    for page in (ROOT / "results").rglob("*.md"):
+        named = re.findall(r"(?<![:\w])benchmarks/(\w+\.\w+)", page.read_text(encoding="utf-8"))
+        assert not [name for name in named if not (BENCHMARKS / name).exists()], page
 
 
 @pytest.mark.slow
