@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import lzma
 import os
 import random
 import re
@@ -29,6 +30,7 @@ PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
     ("compat.py text.txt model --n-sentences 4 --batch-size 2 --rounds 1", ""),
+    ("documents.py perplexity data/documents --shuffled", ""),
     ("drift.py model text.txt --lines 3", ""),
     ("embed_end_to_end.py text.txt --model model --lines 10 --rounds 1", ""),
     ("first_vector.py --help", ""),
@@ -80,6 +82,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "pairs.jsonl": [json.dumps(minimal | {"field": "b"})],
         "ner/train.conll": [columns],
         "ner/dev.conll": [columns],
+        "data/documents/documents.tsv": ["split\tsentences", "test\t30", "test\t10"],
         "data/wiki/test.txt": lines,
         "data/sts-benchmark/dev.csv": scored,
         "data/nli-sick/train.jsonl": labeled,
@@ -88,6 +91,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, rows in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    Path("data/documents/test.txt.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
     save_model(random_model(), "model")
     save_model(random_model(), "weights.hdf5")
 
