@@ -85,8 +85,8 @@ INLINE int input_offset(int as_shorts) {
 INLINE int group_bytes(int as_shorts) { return as_shorts ? 8 : 4; }
 
 /* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
-   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. */
-INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : 256; }
+   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. Those of other numbers have no such bound. */
+INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : INT32_MAX; }
 INLINE int dot_shift(int as_shorts) { return as_shorts ? 8 : 0; }
 
 /* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
