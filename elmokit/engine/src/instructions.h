@@ -121,15 +121,17 @@ INLINE ivec lower_half(ivec lanes) {
 }
 
 /* sum += the products of a lane's pairs of bf16 numbers. AVX-512 BF16 adds the second product first, and takes denormal numbers
-   as zeros. */
-INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
+   as zeros. The plain version is compiled once: the sign of a NaN depends on the order in which the compiler adds. */
 #if defined(__AVX512BF16__) && !defined(EMULATE)
+INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)inputs, (__m512bh)weights);
+}
 #else
+static __attribute__((noinline, unused)) vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
     sum += (vec)(inputs & (int)0xffff0000) * (vec)(weights & (int)0xffff0000);
     return sum + (vec)lower_half(inputs) * (vec)lower_half(weights);
-#endif
 }
+#endif
 
 #if HAS_DOT
 /* The terms of a group's sum: products of 16-bit numbers take two inputs at a time. */
