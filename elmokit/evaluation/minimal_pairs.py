@@ -288,7 +288,7 @@ def evaluate_minimal_pairs(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: Two paradigms have the same name.
+        TextError: Two paradigms have the same name; or, with ``on_pair``, a column has the name of a result.
 
     Example:
         >>> paradigms = read_minimal_pairs(["blimp.jsonl.xz"])
@@ -315,7 +315,10 @@ def evaluate_minimal_pairs(
         if on_pair is not None:
             for number, row in enumerate(paradigm.rows or [{}] * len(paradigm.pairs)):
                 cells = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.items()}
-                on_pair(names | cells | _results_of(compared, number, model.config.direction_names, by_choice))
+                results = _results_of(compared, number, model.config.direction_names, by_choice)
+                if taken := names.keys() & results.keys():
+                    raise TextError(f"A column of the results has the name {min(taken)!r}, too; rename yours.")
+                on_pair(names | cells | results)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
