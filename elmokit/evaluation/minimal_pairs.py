@@ -362,8 +362,9 @@ def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
         if all(isinstance(cell, str) for cell in cells) and good.strip() and bad.strip():
             return cells
     raise TextError(
-        f'{path}, line {number}: expected two sentences, in the columns good and bad, or in JSON as '
-        f'{{"{GOOD}": "She ran.", "{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
+        f"{path}, line {number}: expected two sentences, in the columns good and bad, or in JSON as "
+        f'{{"{GOOD}": "She ran.", "{BAD}": "She runned.", "{PARADIGM}": "past_tense", '
+        f'"{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
     )
 
 
