@@ -220,10 +220,11 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
 
 def _table_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
     table = read_table(path)
+    columns = list(table.columns)
     for long, short in SHORT.items():
-        if long not in table.columns:
-            table.column(short)
-    yield from ((number, dict(zip(table.columns, cells, strict=True))) for number, cells in table.rows)
+        if long not in columns:
+            columns[table.column(short)] = short  # it may be in another case
+    yield from ((number, dict(zip(columns, cells, strict=True))) for number, cells in table.rows)
 
 
 def _json_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -364,8 +365,9 @@ def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
         if all(isinstance(cell, str) for cell in cells) and good.strip() and bad.strip():
             return cells
     raise TextError(
-        f'{path}, line {number}: expected a JSON object with two sentences, such as {{"{GOOD}": "She ran.", '
-        f'"{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
+        f"{path}, line {number}: expected two sentences, in the columns good and bad, or in JSON as "
+        f'{{"{GOOD}": "She ran.", "{BAD}": "She runned.", "{PARADIGM}": "past_tense", '
+        f'"{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
     )
 
 
