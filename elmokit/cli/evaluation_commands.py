@@ -367,7 +367,8 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
         names = names or table.columns
         if table.columns != names:
             raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
-        if taken := set(WordSurprisal._fields) & set(names) - {names[index]}:
+        fields = {*WordSurprisal._fields, *(name.replace("_nats", "_bits") for name in WordSurprisal._fields)}
+        if taken := fields & set(names) - {names[index]}:
             raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         for _, cells in table.rows:
             kept = dict(zip(names, cells, strict=True))
@@ -376,17 +377,18 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
 
 
 def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each line with text; or each document, which is the lines up to a blank one."""
-    from elmokit.storage.text_files import check_has_documents, text_lines
+    """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
+    from elmokit.storage.text_files import check_has_documents, split_lines
 
+    lines = split_lines(path, split=lambda _: [])  # each text is split later
     if documents:
         check_has_documents(path)
-        groups = groupby(text_lines(path), lambda line: bool(line[1].strip()))
-        blocks = (list(lines) for has_text, lines in groups if has_text)
+        groups = groupby(lines, lambda line: bool(line.text.strip()))
+        blocks = (list(block) for has_text, block in groups if has_text)
     else:
-        blocks = ([line] for line in text_lines(path) if line[1].strip())
+        blocks = ([line] for line in lines if line.text.strip())
     for block in blocks:
-        yield {"line": block[0][0]}, "\n".join(line for _, line in block)
+        yield {"line": block[0].number}, "\n".join(line.text for line in block)
 
 
 def _write_words(

@@ -220,10 +220,11 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
 
 def _table_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
     table = read_table(path)
+    columns = list(table.columns)
     for long, short in SHORT.items():
-        if long not in table.columns:
-            table.column(short)
-    yield from ((number, dict(zip(table.columns, cells, strict=True))) for number, cells in table.rows)
+        if long not in columns:
+            columns[table.column(short)] = short  # it may be in another case
+    yield from ((number, dict(zip(columns, cells, strict=True))) for number, cells in table.rows)
 
 
 def _json_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -288,7 +289,7 @@ def evaluate_minimal_pairs(
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
-        TextError: Two paradigms have the same name.
+        TextError: Two paradigms have the same name; or, with ``on_pair``, a column has the name of a result.
 
     Example:
         >>> paradigms = read_minimal_pairs(["blimp.jsonl.xz"])
@@ -315,7 +316,10 @@ def evaluate_minimal_pairs(
         if on_pair is not None:
             for number, row in enumerate(paradigm.rows or [{}] * len(paradigm.pairs)):
                 cells = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.items()}
-                on_pair(names | cells | _results_of(compared, number, model.config.direction_names, by_choice))
+                results = _results_of(compared, number, model.config.direction_names, by_choice)
+                if taken := names.keys() & results.keys():
+                    raise TextError(f"A column of the results has the name {min(taken)!r}, too; rename yours.")
+                on_pair(names | cells | results)
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
@@ -361,8 +365,9 @@ def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
         if all(isinstance(cell, str) for cell in cells) and good.strip() and bad.strip():
             return cells
     raise TextError(
-        f'{path}, line {number}: expected a JSON object with two sentences, such as {{"{GOOD}": "She ran.", '
-        f'"{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
+        f"{path}, line {number}: expected two sentences, in the columns good and bad, or in JSON as "
+        f'{{"{GOOD}": "She ran.", "{BAD}": "She runned.", "{PARADIGM}": "past_tense", '
+        f'"{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
     )
 
 

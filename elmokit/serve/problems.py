@@ -78,6 +78,8 @@ def _invalid(error: RequestValidationError) -> Problem:
         return Problem(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
     if not path and kind != "value_error":
         return Problem(422, "Expected a JSON object in the body, with the header Content-Type: application/json.")
+    if kind == "extra_forbidden":
+        message = "This request has no such field. /openapi.json lists those that it has."
     param = ".".join(path) or None
     return Problem(422, f"{param}: {message}" if param else message, param=param)
 

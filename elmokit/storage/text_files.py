@@ -309,7 +309,7 @@ def _decoded(data: bytes, path: str | Path, line: int | None = None) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"
-        raise TextError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}).") from None
+        raise TextError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:

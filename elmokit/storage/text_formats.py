@@ -224,7 +224,7 @@ def _report(name: str, what: str, flags: str, refuse: bool) -> None:
         raise TextError(f"{problem} Pass {flags} to split it, or --tokenized to read it as it is.")
     # One location for all readers, so that a text that is read twice is reported once.
     warnings.warn(
-        f"{problem} Separate its tokens by spaces, as elmokit embed {flags} and elmokit.tokenize(text) do.",
+        f"{problem} Pass {flags}, if the command has it, or separate its tokens by spaces, as elmokit.tokenize does.",
         stacklevel=1,
     )
 

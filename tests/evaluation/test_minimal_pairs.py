@@ -66,6 +66,8 @@ def test_pairs_of_a_table_keep_its_columns(name: str, separator: str, tmp_path: 
     x, y = read_minimal_pairs([tmp_path / name])
     assert (x.name, x.pairs) == ("x", [('He said "go", then.', "He say."), ("c", "d")])
     assert y.rows == [{"item": "2", "good": "a", "UID": "y", "bad": "b"}]
+    (tmp_path / "case.csv").write_text("Good,Bad\na,b\n")
+    assert read_minimal_pairs([tmp_path / "case.csv"])[0].pairs == [("a", "b")]
 
 
 def test_a_row_for_each_pair_says_what_decided(shell: Shell) -> None:

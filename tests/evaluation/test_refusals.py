@@ -37,14 +37,14 @@ SIX = (6, 7, 5)
 REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
     (minimal_pairs, "x.jsonl", "\n", TextError, "contains no pair"),
     *(
-        (minimal_pairs, "x.jsonl", PAIR + line, TextError, "line 2: expected a JSON object with two sentences")
+        (minimal_pairs, "x.jsonl", PAIR + line, TextError, "line 2: expected two sentences, in")
         for line in (
             *("not json", '["a", "b"]', '{"sentence_good": "a"}', '{"sentence_good": "a", "sentence_bad": 1}'),
             *('{"sentence_good": "", "sentence_bad": "b"}', '{"sentence_good": "a", "sentence_bad": " "}'),
         )
     ),
     (minimal_pairs, "x.jsonl", PAIR + PAIR.replace('"y"', '"z"'), TextError, "line 2: the linguistics_term of"),
-    (minimal_pairs, "x.tsv", "good\tbad\na\t \n", TextError, "line 2: expected"),
+    (minimal_pairs, "x.tsv", "good\tbad\na\t \n", TextError, "in the columns good and bad"),
     (minimal_pairs, "x.csv", "good,bda\na,b\n", ConfigError, "no column 'bad'; its columns are good, bda"),
     (read_published_accuracies, "x.tsv", "name\tlstm\na\t1\n", ConfigError, "no column 'UID'"),
     (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\t1.01\n", TextError, "line 2: '1.01'"),

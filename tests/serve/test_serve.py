@@ -270,7 +270,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("embeddings", {"input": [1, 2]}, 422, "words, not ids"),
     ("embeddings", {"input": [["a", 2]]}, 422, "text 0"),
     ("embeddings", {"input": {}}, 422, "input"),
-    ("tokens", {"input": "a", "layer": 1}, 422, "layer"),
+    ("tokens", {"input": "a", "layer": 1}, 422, "layer: This request has no such field"),
     ("embeddings", {"input": "a", "model": "gpt"}, 404, "'tiny'"),
     ("tokens", {"input": "a", "layers": 9}, 422, "Layer 9"),
     ("tokens", {"input": "a", "layers": []}, 422, "layers"),

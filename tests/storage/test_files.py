@@ -216,7 +216,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
 
 
 REFUSED_TEXTS = [  # the content, and what the error says about it
-    (b"fine\ncaf\xe9\n", "not UTF-8 .* at byte "),
+    (b"fine\ncaf\xe9\n", "not UTF-8 .* at byte .*Save it as UTF-8"),
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0", "not UTF-8"),
     ("The cat sat .\n".encode("utf-16"), "not UTF-8"),
     (gzip.compress(b"some text\n"), r"gzip.*\.gz"),

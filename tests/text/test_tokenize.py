@@ -93,6 +93,18 @@ def test_wrapped_lines_are_joined_to_paragraphs(shell: Shell) -> None:
         assert np.diff(archive["offsets"]).tolist() == list(map(len, sentences))
 
 
+@pytest.mark.parametrize("flags", [(), ("--documents",)])
+def test_words_of_wrapped_lines_are_in_the_sentences_of_their_paragraph(shell: Shell, flags: tuple[str, ...]) -> None:
+    Path("raw.txt").write_text(WRAPPED)
+    with pytest.warns(UserWarning, match=r"The lines of raw\.txt are wrapped"):
+        out = shell("surprisal", "raw.txt", "--words", *flags).out
+    rows = [line.split("\t") for line in out.splitlines()[1:]]
+    assert [row[4] for row in rows] == WRAPPED.split()
+    assert list(dict.fromkeys((line, text, sentence) for line, text, sentence, *_ in rows)) == [
+        ("1", "0", "0"), ("1", "0", "1"), ("6", "1", "0"), ("6", "1", "1")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", NOT_WRAPPED)
 def test_lines_of_other_texts_are_not_joined(text: str) -> None:
     assert elmokit.tokenize(text) == [sentence for line in text.split("\n") for sentence in elmokit.tokenize(line)]
