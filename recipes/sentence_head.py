@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--model", help="the model  [default: the one in the package]")
     parser.add_argument("--out", type=Path, required=True, help="directory for the model with its head")
     parser.add_argument("--held-out", type=Path, help="scored pairs to measure on, before and after")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the map")
     parser.add_argument("--word-learning-rate", type=float, default=1e-2, help="of the logarithms of the word weights")
     parser.add_argument("--decay", type=float, default=1.0, help="pull of map and weights to their initial values")
