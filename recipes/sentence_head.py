@@ -98,8 +98,8 @@ def train_head(
     optimizer = torch.optim.Adam([{"params": [part]} for part in (mean, projection, log_weights)])
     rng = Random(given.seed)
 
-    def both(chosen: Sequence[int]) -> list[Tensor]:
-        return [words.units([2 * n + side for n in chosen], log_weights, mean, projection) for side in (0, 1)]
+    def both(chosen: Sequence[int]) -> tuple[Tensor, ...]:
+        return words.units([2 * n + side for side in (0, 1) for n in chosen], log_weights, mean, projection).chunk(2)
 
     for step in range(given.steps):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
