@@ -4,7 +4,7 @@
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
 # make wasm   compile the engine to WebAssembly for packages/js, with zig: after changes of its C files
-# make release-check  build the source distribution and a wheel for any platform, check them and try each in an empty environment
+# make release-check  everything before a release but the upload: versions, changelog and tag; build the distributions and try them; build the site
 # make campaign  damage files, interrupt commands, fill disks, ask the server (an hour, as root on Linux); PARTS="mutants disk" runs some parts, SCALE=0.01 less of each
 # make fuzz  fuzz every reader of foreign files and the server's bodies, guided by coverage, for MINUTES=5 each; FUZZ="hdf5 archive" some
 # make sanitize  run the C functions under sanitizers, guard pages and valgrind (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
@@ -86,8 +86,13 @@ wasm: $(VENV)/installed
 	$(PIP) $$($(BIN)/python packages/js/build.py --zig-package)
 	$(BIN)/python packages/js/build.py
 
-release-check:
+release-check: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q tests/project/test_release.py tests/project/test_supply_chain.py
+	@version=$$($(BIN)/python -c "from elmokit.version import __version__; print(__version__)"); \
+	if git rev-parse --verify --quiet "refs/tags/v$$version"; then echo "The tag v$$version exists already."; exit 1; fi
 	PYTHON=$(PYTHON) .ci/release dist
+	PYTHON=$(PYTHON) .ci/without-pytorch dist/elmokit-*-py3-none-any.whl
+	$(MAKE) docs
 
 integrations: $(VENV)/installed-dev
 	$(BIN)/nox

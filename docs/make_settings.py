@@ -20,6 +20,7 @@ from elmokit.training.training_config import (
     FINETUNING_SETTINGS,
     NEW_MODEL_SETTINGS,
     RECIPES,
+    TRAINING,
     BaseConfig,
     DataConfig,
     TrainingConfig,
@@ -161,14 +162,19 @@ def _table(cls: type, but: type | None = None, names: Collection[str] | None = N
             continue
         if field.name in left_out or any(map(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))):
             continue
-        default = "required" if field.default is dataclasses.MISSING else f"`{_value(field.default)}`"
-        if field.default is None and (bool in typing.get_args(hint) or "efault" in field.metadata["help"]):
-            default = "see right"  # the text says what none means
+        value = (
+            TRAINING.get(field.name) if field.default is None and cls in (TrainingConfig, DataConfig) else field.default
+        )
+        text, _, stated = field.metadata["help"].removesuffix("]").partition("  [default: ")
+        if value is None:
+            default = stated or ("see right" if bool in typing.get_args(hint) or "efault" in text else "none")
+        else:
+            default = "required" if value is dataclasses.MISSING else f"`{_value(value)}`"
         cells = (
             f"`{field.name}`",
             describe_type(hint, literal="`{}`"),
             default,
-            " ".join(field.metadata["help"].replace("``", "`").split()),
+            " ".join(text.replace("``", "`").split()),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

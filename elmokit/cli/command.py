@@ -26,8 +26,9 @@ and ``--overwrite``. The last two are parameters of ``save_model``, whose signat
   uses itself end in an underscore, which the flag does not have.
 - The type hint is the type of the value. A bool is a flag without a value, a ``Literal`` a choice, a tuple of integers
   a list with commas; other tuples are options that can be repeated, or arguments that take the rest of the line.
-- ``Args:`` has the options that most people need, ``More options:`` the others, in which the help lists them. An entry
-  may name what its value is, as in ``columns (A,B,SCORE): The columns``. One without a text only chooses the heading.
+- ``Args:`` has the options that most people need. Those of ``More options:``, and of any heading after it, are shown by
+  ``--help-all`` only. An entry may name what its value is, as in ``columns (A,B,SCORE): The columns``. One without a
+  text only chooses the heading.
 - A parameter with :class:`Calls` stands for the parameters of a public function that have defaults, except those that
   the command has itself, whose help is there too. Of an entry in its docstring, the first sentence is the help.
 - ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
@@ -59,7 +60,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 CommandTable = Mapping[str, tuple[str, str]]
 """Commands by name: where each is (``module:function``, or the module of a group), and its line in the list."""
 COMMON, MORE = "Options", "More options"
-"""The headings of the help: what most people need, and the rest."""
+"""The headings of the help: what most people need, and the rest, which ``--help-all`` shows."""
 SECTION = re.compile(r"([A-Z][\w ]+):")
 ENTRY = re.compile(r"    (\w+(?:, \w+)*)(?: \((\S+)\))?:(?: (.*))?")
 Values = dict[str, Any]
@@ -178,7 +179,7 @@ def with_underscores(function: Function) -> Function:
 
 
 class HeadedOption(click.Option):
-    """An option that ``--help`` lists under a heading."""
+    """An option that the help lists under a heading."""
 
     def __init__(self, *args: Any, heading: str = COMMON, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -201,10 +202,20 @@ QUIET = click.Option(
     help="Print results, warnings and errors only.",
 )
 """An option of every command."""
+SHOWS_ALL = "elmokit.shows_all_options"
+"""Whether a context shows the help of all options."""
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
+    """Show the help of all options, as ``--help`` shows that of the usual ones."""
+    if given and not ctx.resilient_parsing:
+        ctx.meta[SHOWS_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class DocumentedCommand(click.Command):
-    """A command whose ``--help`` lists its options under headings and ends with examples.
+    """A command whose ``--help`` lists its usual options, and ``--help-all`` all of them, and ends with examples.
 
     The examples come last because that is what a terminal still shows after a long list of options.
     """
@@ -214,24 +225,31 @@ class DocumentedCommand(click.Command):
         self.examples = list(examples)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """List the parameters, with --quiet before --help."""
+        """List the parameters, with --quiet, --help and --help-all at the end."""
         *own, help_option = super().get_params(ctx)
-        return [*own, QUIET, help_option]
+        options = [parameter for parameter in own if isinstance(parameter, HeadedOption)]
+        if all(option.heading == COMMON for option in options):
+            return [*own, QUIET, help_option]
+        text = f"Show all {len(options)} options."
+        help_all = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text
+        )
+        return [*own, QUIET, help_option, help_all]
 
     def options_by_heading(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
         """List flags and help by heading."""
         headings: dict[str, list[tuple[str, str]]] = {COMMON: [], MORE: []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                heading = getattr(parameter, "heading", MORE if headings[MORE] else COMMON)
-                headings[heading].append(record)
+                headings.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
         return {heading: records for heading, records in headings.items() if records}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
         for heading, records in self.options_by_heading(ctx).items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
+            if heading == COMMON or ctx.meta.get(SHOWS_ALL):
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""

@@ -13,6 +13,8 @@ from elmokit.cli.parameters import ElmoOptions, Language, Model, Output, Pool, R
 from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
+MIN_TOKENS_FOR_RATE = 20_000
+"""Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
 FileOptions = Annotated[
     Values, Calls("elmokit.embedding.corpus:embed_file", hide=("tokenize", "raw_language", "report", "progress"))
 ]
@@ -23,13 +25,13 @@ def embed(
     out: Output,
     *,
     model: Model = None,
+    raw: Raw = False,
+    language: Language = None,
     all_: bool = False,
     top: bool = False,
     average: bool = False,
     layers: tuple[int, ...] | None = None,
     pool: Pool | None = None,
-    raw: Raw = False,
-    language: Language = None,
     tokenize: bool = False,
     threads: Threads = None,
     opening: ElmoOptions,
@@ -37,9 +39,8 @@ def embed(
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
-    TEXT has one sentence per line with space-separated tokens: "It rained , so we left ." For other text, pass --raw: a
-    line can then be a paragraph, and each sentence gets a row. TEXT may be compressed (.gz, .xz, .zst), or - for
-    standard input.
+    TEXT is raw with --raw: each of its sentences gets a row. Otherwise it has one sentence per line, with spaces
+    between tokens: "It rained , so we left ." It may be compressed (.gz, .xz, .zst), or - for standard input.
 
     The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the line
     number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it grows
@@ -52,18 +53,22 @@ def embed(
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
         pool: One vector per sentence, of layer 0 or the chosen layers: the mean over tokens (mean), or with less weight
             for frequent words (sif); or what the model stores for sentences: a whitening (whitened), a head (trained).
-        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
         dtype, overwrite:
 
     More options:
+        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
         threads: Number of CPU threads for computing.  [default: all cores]
 
+    Models and programs of 2018:
+        options, token_embeddings, vocabulary, start, batch_size:
+        use_sentence_keys, forget_sentences, include_sentence_indices, strict:
+
     Examples:
-        elmokit embed corpus.txt vectors.hdf5 --dtype float16
-        elmokit embed article.txt vectors.hdf5 --raw --top --model original
+        elmokit embed essay.txt vectors.npz --raw
+        elmokit embed corpus.txt vectors.hdf5 --dtype float16 --model original
         elmokit embed corpus.txt sentences.parquet --pool whitened
     """
-    from elmokit.embedding.corpus import MIN_TOKENS_FOR_TRIAL, embed_file
+    from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.outputs.output_format import output_format
     from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
@@ -83,7 +88,8 @@ def embed(
     stored = {f"--{name.replace('_', '-')}": storing[name] for name in named}
     check_apart("--forget-sentences", storing["forget_sentences"], stored)
     check_apart("--fasta", storing["fasta"], {"--raw": raw, "--tokenize": tokenize, **stored})
-    check_apart("--raw", raw, {"--tokenize": tokenize, "--strict": storing["strict"]})
+    check_apart("--raw", raw, {f"--{name}": storing[name] for name in ("strict", "tokenized")})
+    check_apart("--tokenize", tokenize, {"--raw": raw, "--tokenized": storing["tokenized"]})
     start = opening["start"]
     idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
     if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
@@ -112,8 +118,7 @@ def embed(
     if not summary.n_sentences:
         click.echo(f"{text} is empty, so {out} has no vectors.", err=True)
     blank = f" ({summary.n_blank} blank)" if summary.n_blank else ""
-    # Opening and closing files takes most of the time of a short text, so its rate says nothing about the model.
-    rate = f", {summary.tokens_per_second:,.0f} tokens/s" if summary.n_tokens >= MIN_TOKENS_FOR_TRIAL else ""
+    rate = f", {summary.tokens_per_second:,.0f} tokens/s" if summary.n_tokens >= MIN_TOKENS_FOR_RATE else ""
     print_note(
         f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}{rate}"
     )

@@ -10,12 +10,15 @@ Examples:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import chain, count, groupby, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -31,13 +34,14 @@ from elmokit.cli.parameters import (
     OutputPath,
     Overwrite,
     Raw,
+    StartName,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
 from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.progress import ProgressBar
+from elmokit.storage.progress import ProgressBar, StageCounter
 from elmokit.storage.text_files import STDIN, check_not_input
 from elmokit.text.tokenize import Tokenization
 
@@ -46,8 +50,9 @@ if TYPE_CHECKING:
     from elmokit.evaluation.result import Result, Row
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
+    from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
-    from elmokit.lm.surprisal import Surprisal
+    from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.storage.part_results import PartResults
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
@@ -128,13 +133,9 @@ class EvaluationOptions:
 LanguageModelOptions = Annotated[
     Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
 ]
-SentenceStart = Annotated[
-    Literal["warm", "zero", "stateful"] | None,
-    Flag(
-        "State from which each sentence is read: the model's start state, zero, or the state after the "
-        "sentence before (slow).  [default: warm]",
-        MORE,
-    ),
+Start = Annotated[
+    StartName | None,
+    Flag("State from which each sentence is read: the model's start state, or zero.  [default: warm]", MORE),
 ]
 
 
@@ -142,15 +143,19 @@ def surprisal(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
+    words: bool = False,
+    column: str | None = None,
     raw: Raw = False,
     language: Language = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     overwrite: Overwrite = False,
-    start: SentenceStart = None,
+    bits: bool = False,
+    documents: bool = False,
+    start: Start = None,
     precision: Precision = "float32",
     opening: LanguageModelOptions,
 ) -> None:
-    """Compute how surprising each token of TEXTS is to a model.
+    """Compute how surprising each token or word of TEXTS is to a model.
 
     The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
     surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; and the line
@@ -159,34 +164,53 @@ def surprisal(
     A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
     stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
 
+    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the other columns
+    of the table (or the line); the indices of the text, of the sentence in it and of the word in it; the word; its
+    first character in the text, and the one after it; and the sums over its n_tokens tokens.
+
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
-    per line, or - for standard input. For other text, pass --raw.
+    per line, or - for standard input. For other text, pass --raw. With --words, they are tables (TSV or CSV with a
+    header) or have one raw text per line.
 
     Args:
-        out (FILE): Write the table here; - for standard output.
+        words: Write a row for each word of raw text.
+        column (NAME): The column of the text in a table, for --words.
+        out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
+        bits: Write bits instead of nats.
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
 
     More options:
         precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
 
     Examples:
+        elmokit surprisal stimuli.tsv --column sentence --words --out words.tsv
         elmokit surprisal held-out.txt --out surprisal.tsv
         echo "The cat sat on the mat." | elmokit surprisal - --raw
     """
     from elmokit.lm.language_model import LanguageModel
     from elmokit.storage.text_files import find_text_files
 
-    language = raw_language(raw, language)
+    check_needed("--column", column, "--words", words)
+    language = raw_language(raw or words, language)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
-    language_model = LanguageModel.from_pretrained(model, precision=precision, **opening)
-    with ProgressBar("tokens") as progress, _table(out, overwrite) as write:
-        result = language_model.perplexity(
-            paths, start=start, on_sentence=write, progress=progress, raw_language=language
-        )
-    if result.n_unknown:
+    raw_texts = _read_raw_texts(paths, column, documents) if words else ()
+    language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **opening)
+    with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
+        assert write is not None
+        if words:
+            n, n_unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
+        else:
+            on_sentence = _sentence_rows(write, bits)
+            result = language_model.perplexity(
+                paths, documents=documents, on_sentence=on_sentence, progress=progress, raw_language=language
+            )
+            n, n_unknown = result.n_tokens, result.n_unknown
+    if n_unknown:
         click.echo(
-            f"Unknown words, which are not in the model's vocabulary: {result.n_unknown:,} of {result.n_tokens:,}. "
-            "Their surprisal is that of <UNK>; add spelling_nats to compare it with other words.",
+            f"Unknown words, which are not in the model's vocabulary: {n_unknown:,} of {n:,}. "
+            f"Their surprisal is that of <UNK>; add spelling_{'bits' if bits else 'nats'} to compare it with other "
+            "words.",
             err=True,
         )
 
@@ -201,7 +225,7 @@ def perplexity(
     json: Json = False,
     overwrite: Overwrite = False,
     as_bilm_tf: int | None = None,
-    start: SentenceStart = None,
+    start: Start = None,
     opening: LanguageModelOptions,
     reading: Annotated[
         Values,
@@ -216,6 +240,7 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
+        documents:
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
@@ -233,7 +258,8 @@ def perplexity(
     check_at_least("batch_tokens", reading["batch_tokens"], 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    check_apart("--as-bilm-tf", as_bilm_tf, {"--per-token": per_token, "--start": start, "--raw": raw})
+    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": reading["documents"]}
+    check_apart("--as-bilm-tf", as_bilm_tf, others)
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
     language = raw_language(raw, language)
     paths = find_text_files(texts)
@@ -245,10 +271,11 @@ def perplexity(
         if as_bilm_tf is not None:
             result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
         else:
-            facts["state"] = start or "warm"
+            facts |= {"state": start or "warm", "documents": reading["documents"]}
             with _table(per_token, overwrite) as write:
+                on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
-                    paths, start=start, on_sentence=write, progress=progress, raw_language=language, **reading
+                    paths, start=start, on_sentence=on_sentence, progress=progress, raw_language=language, **reading
                 )
     if json:
         echo_json(facts | result.to_dict())
@@ -264,31 +291,127 @@ def _check_table_path(path: Path | None, overwrite: bool, texts: Sequence[Path])
         check_not_input(path, texts)
 
 
+WriteRow = Callable[[Mapping[str, Any]], object]
+
+
 @contextlib.contextmanager
-def _table(path: Path | None, overwrite: bool) -> Iterator[Callable[[Surprisal], object] | None]:
-    """Yield a function that writes the surprisal of the next sentence, or None if there is nowhere to write it."""
+def _table(path: Path | None, overwrite: bool, is_quoted: bool = False) -> Iterator[WriteRow | None]:
+    """Yield a function that writes a row of a table, or None if there is nowhere to write it.
+
+    The first row names the columns. Cells with special characters are quoted, or all are written as they are.
+    """
     if path is None:
         yield None
     elif str(path) == STDIN:
-        yield _rows_to(partial(click.echo, nl=False))
+        yield _row_writer(SimpleNamespace(write=partial(click.echo, nl=False)), "\t", is_quoted)
     else:
+        delimiter = "," if is_quoted and path.suffix.lower() == ".csv" else "\t"
         with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-            yield _rows_to(file.write)
+            yield _row_writer(file, delimiter, is_quoted)
         print_note(f"wrote {path}")
 
 
-def _rows_to(write: Callable[[str], object]) -> Callable[[Surprisal], object]:
-    from elmokit.lm.surprisal import TSV_HEADER
+def _row_writer(file: Any, delimiter: str, is_quoted: bool) -> WriteRow:
+    quotes: dict[str, Any] = {} if is_quoted else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", **quotes)
+    numbers = count()
 
+    def write(row: Mapping[str, Any]) -> None:
+        if not next(numbers):  # not before it is known that there is a row
+            writer.writerow(row)
+        writer.writerow(map(_cell, row.values()))
+
+    return write
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):  # a carriage return inside of a token would end the row for many programs
+        return value.replace("\r", "\\r")
+    return f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _sentence_rows(write: WriteRow, bits: bool = False) -> Callable[[Surprisal], object]:
+    """Return a function that writes a row for each token of the next sentence."""
     numbers = count()  # from 0, as the rows of `elmokit embed`
 
     def write_rows(sentence: Surprisal) -> None:
-        number = next(numbers)
-        if not number:  # not before it is known that there is a sentence
-            write(TSV_HEADER)
-        write(sentence.to_tsv(number))
+        for row in sentence.rows(next(numbers)):
+            write(_named(row, bits))
 
     return write_rows
+
+
+def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
+    cells = row._asdict()
+    if bits:
+        in_bits = {name: value and value / math.log(2) for name, value in cells.items() if name.endswith("_nats")}
+        cells = {name.replace("_nats", "_bits"): in_bits.get(name, value) for name, value in cells.items()}
+    return cells
+
+
+def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) -> Iterable[tuple[dict[str, Any], str]]:
+    """Read raw texts, each with what is known of it: the other columns of a table, or the first line in a file."""
+    from elmokit.lm.surprisal import WordSurprisal
+    from elmokit.text.columns import is_table, read_table
+
+    if column is None and not any(map(is_table, paths)):
+        return chain.from_iterable(_read_lines(path, documents) for path in paths)
+    texts: list[tuple[dict[str, Any], str]] = []
+    names: list[str] = []
+    for table in map(read_table, paths):
+        if column is None:
+            raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
+        index = table.column(column)
+        names = names or table.columns
+        if table.columns != names:
+            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
+        if taken := set(WordSurprisal._fields) & set(names) - {names[index]}:
+            raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
+        for _, cells in table.rows:
+            kept = dict(zip(names, cells, strict=True))
+            texts.append((kept, kept.pop(names[index])))
+    return texts
+
+
+def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each line with text; or each document, which is the lines up to a blank one."""
+    from elmokit.storage.text_files import check_has_documents, text_lines
+
+    if documents:
+        check_has_documents(path)
+        groups = groupby(text_lines(path), lambda line: bool(line[1].strip()))
+        blocks = (list(lines) for has_text, lines in groups if has_text)
+    else:
+        blocks = ([line] for line in text_lines(path) if line[1].strip())
+    for block in blocks:
+        yield {"line": block[0][0]}, "\n".join(line for _, line in block)
+
+
+def _write_words(
+    language_model: LanguageModel,
+    texts: Iterable[tuple[dict[str, Any], str]],
+    language: str,
+    documents: bool,
+    write: WriteRow,
+    bits: bool,
+    progress: ProgressBar,
+) -> tuple[int, int]:
+    """Write a row for each word, and count the words and the unknown ones."""
+    counter, n_unknown = StageCounter(progress, "surprisal", None), 0
+    texts, again = tee(texts)
+    numbered = enumerate(again)
+    rows = language_model.word_surprisal((text for _, text in texts), documents=documents, language=language)
+    for number, words in groupby(rows, lambda row: row.text_index):
+        others = next(kept for index, (kept, _) in numbered if index == number)  # a text may have no word
+        for row in words:
+            write(others | _named(row, bits))
+            n_unknown += row.unknown
+            counter()
+    if not counter.done:
+        raise TextError("No word to score.")
+    return counter.done, n_unknown
 
 
 def minimal_pairs(
@@ -297,14 +420,15 @@ def minimal_pairs(
     common: EvaluationOptions,
     published: Path | None = None,
     by_paradigm: bool = False,
+    per_pair: OptionalOutput = None,
     tokenizer: Tokenizer = "treebank",
     keep: Keep = None,
 ) -> None:
     """Test whether a model prefers acceptable sentences, as BLiMP does.
 
-    FILES have a JSON object on each line, with the keys sentence_good and sentence_bad (raw text), UID (the paradigm)
-    and linguistics_term (the phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl
-    files.
+    FILES are tables (TSV or CSV) with the columns good and bad (raw text), or have BLiMP's JSON object on each line,
+    with the keys sentence_good and sentence_bad. In both there can be a UID (the paradigm) and a linguistics_term (the
+    phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl files.
 
     A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
     direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
@@ -313,8 +437,10 @@ def minimal_pairs(
         published: Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each
             model.
         by_paradigm: Show a row for each paradigm instead of each phenomenon.
+        per_pair (FILE): Write a row for each pair, with all columns of its file (TSV; CSV if the name ends in .csv).
 
     Examples:
+        elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
         elmokit evaluate minimal-pairs blimp/ --figure blimp.png
         elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
@@ -327,15 +453,21 @@ def minimal_pairs(
     from elmokit.text.tokenize import get_tokenizer
 
     common.check_figure()
+    check_apart("--per-pair", per_pair, {"--keep": keep})  # kept results are sums
     paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
+    _check_table_path(per_pair, common.overwrite, paths)
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = common.open_language_model()
     settings = {"tokenizer": tokenizer}
-    with common.resumable_parts(keep, opened, paths, settings) as parts, ProgressBar("sentences") as progress:
+    with (
+        _table(per_pair, common.overwrite, is_quoted=True) as write,
+        common.resumable_parts(keep, opened, paths, settings) as parts,
+        ProgressBar("sentences") as progress,
+    ):
         result = evaluate_minimal_pairs(
-            opened, paradigms, tokenize, published=other_models, parts=parts, progress=progress
+            opened, paradigms, tokenize, published=other_models, parts=parts, on_pair=write, progress=progress
         )
     common.show(result, result.table_rows(by_paradigm))
 

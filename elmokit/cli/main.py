@@ -72,8 +72,8 @@ COMMANDS = {
 def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGEST_LINE_LIMIT)] = None) -> None:
     """Compute ELMo embeddings, train ELMo models, and use them in tasks.
 
-    Text is read in UTF-8, one sentence per line, with spaces between tokens: "It rained , so we left ." For other text,
-    `elmokit embed --raw` splits sentences and tokens.
+    With --raw, a text is split into sentences and tokens. Otherwise it has one sentence per line, with spaces between
+    tokens: "It rained , so we left ." Texts are in UTF-8.
 
     To complete commands and options with the Tab key, see `elmokit completion bash`, `zsh` or `fish`.
 
@@ -81,7 +81,7 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGES
         max_line_bytes: Longest line that a text may have. Give it before the command.  [default: 16777216]
 
     Examples:
-        elmokit embed corpus.txt vectors.hdf5
+        elmokit embed essay.txt vectors.npz --raw
         elmokit info --model original
     """
     if max_line_bytes is not None:
@@ -110,14 +110,31 @@ def help_(command: tuple[str, ...] = ()) -> None:
     click.echo(context.get_help())
 
 
-def version() -> None:
+def version(*, all_: bool = False) -> None:
     """Show the version of elmokit.
+
+    Args:
+        all_: Show the versions of Python, the system and the libraries too, as a bug report needs them.
 
     Examples:
         elmokit version
-        elmokit --version
+        elmokit version --all
     """
     click.echo(VERSION_MESSAGE % {"prog": PROGRAM, "version": __version__})
+    if not all_:
+        return
+    import platform
+    from importlib import metadata
+
+    from elmokit.engine.instruction_sets import available_sets
+
+    click.echo(f"Python {platform.python_version()}")
+    click.echo(f"{platform.platform()}, {', '.join(available_sets())}")
+    for library in ("numpy", "torch"):
+        try:
+            click.echo(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            click.echo(f"{library} is not installed")
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:

@@ -24,49 +24,48 @@ if TYPE_CHECKING:
 def models(*, json: Json = False) -> None:
     """List the models that can be opened by name.
 
-    "download" means that a model is downloaded when it is first used; "cached", that it was. An "untried" address was
-    found on public pages but never tried; an "inferred" one is formed like others of its publisher.
-
-    Besides these names, --model takes paths, URLs, ids of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of
-    vectors.nlpl.eu.
+    A model is downloaded when it is first used, and "cached" then. Besides these names, --model takes paths, URLs, ids
+    of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of vectors.nlpl.eu.
 
     Examples:
         elmokit models
         elmokit embed corpus.txt vectors.hdf5 --model original
     """
-    from elmokit.evaluation.result import Table
     from elmokit.formats.sources import named_models
 
     named = named_models()
     if json:
         echo_json([asdict(model) for model in named])
         return
-    rows = [
-        [
-            model.name,
-            model.language,
-            "?" if model.megabytes is None else f"{model.megabytes} MB",
-            model.available,
-            model.address or "",
-            model.about,
-        ]
-        for model in named
-    ]
-    head = ["name", "language", "size", "available", "address", "trained on, published by"]
-    click.echo(Table(head, rows, len(head)).to_text())
+    shown: dict[str, str] = {}
+    for model in named:
+        family, _, language = model.name.partition(":")
+        inferred, cached = "*" * (model.address == "inferred"), " (cached)" * (model.available == "cached")
+        if not language:
+            size = "" if model.megabytes is None else f", {model.megabytes} MB"
+            included = ", included" * (model.available == "included")
+            shown[model.name] = f"{model.language}{size}{included}{cached}: {model.about}{inferred}"
+            continue
+        name = f"{family}:LANGUAGE"
+        start = f"{shown[name]}, " if name in shown else f"{model.about.partition(', ')[0]}: "
+        shown[name] = f"{start}{language}{inferred}{cached}"
+    click.echo(format_facts(shown))
+    click.echo(
+        "\nNo address could be tried when elmokit was made. They were found on public pages, except those\n"
+        "marked *, which are formed like others of their publisher."
+    )
 
 
 WIDTH, MIN_WIDTH = 100, 40
 MAX_VALUES = 8
-MAX_LENGTH = 200
-"""Longer texts of the model card, such as commands, are shown with --all only."""
+MAIN_FACTS = ("path", "format", "tokens", "layers", "parameters", "vocabulary")
 
 
 def info(*, model: Model = None, options: ModelOptions = None, all_: bool = False, json: Json = False) -> None:
-    """Show the format, architecture, size and vocabulary of a model, and what its model card says.
+    """Show the architecture, size and vocabulary of a model.
 
     Args:
-        all_: Show the whole model card, with what the model was made from: text, commands, settings, earlier models.
+        all_: Show the format, the start state and more, and the whole model card: text, commands, settings, results.
 
     Examples:
         elmokit info
@@ -79,13 +78,12 @@ def info(*, model: Model = None, options: ModelOptions = None, all_: bool = Fals
     facts = describe(open_model(model, options=options))
     if json:
         echo_json(facts)
-        return
-    card = facts.pop("card")
-    shown = card if all_ else {name: value for name, value in card.items() if _is_short(value)}
-    tables = [format_facts(facts), *_card_tables(shown)]
-    if hidden := [name for name in card if name not in shown]:
-        tables.append(f"--all also shows: {', '.join(hidden)}")
-    click.echo("\n\n".join(tables))
+    elif all_:
+        card = facts.pop("card")
+        click.echo("\n\n".join([format_facts(facts), *_card_tables(card)]))
+    else:
+        facts["layers"] += f"; {facts['sizes']}"
+        click.echo(format_facts({name: facts[name] for name in MAIN_FACTS} | {"more": "with --all"}))
 
 
 def format_facts(facts: Mapping[str, Any]) -> str:
@@ -107,10 +105,6 @@ def _card_tables(card: Mapping[str, Any], title: str = "Model card") -> Iterator
         yield f"{title}\n{format_facts(facts)}"
     for name, table in inner.items():
         yield from _card_tables(table, f"{title}, {name}")
-
-
-def _is_short(value: Any) -> bool:
-    return not isinstance(value, Mapping) and len(_format(value)) <= MAX_LENGTH
 
 
 def _format(value: Any) -> str:

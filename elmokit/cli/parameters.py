@@ -83,11 +83,13 @@ ModelPrecision = Annotated[
 ]
 StartName = Literal["warm", "zero"]
 Threads = Annotated[int | None, ThreadCount()]
-Raw = Annotated[bool, Flag("The text is raw: split each line into sentences and tokens.")]
+Raw = Annotated[bool, Flag("The text is raw: split it into sentences and tokens.")]
 Language = Annotated[
     str | None,
     Flag(
-        "Language of --raw text, such as de or ja; all but English need the extra spacy.  [default: en]", metavar="CODE"
+        "Language of raw text, such as de or ja, with the extra spacy; any splits letters, digits and marks.  "
+        "[default: en]",
+        metavar="CODE",
     ),
 ]
 Json = Annotated[bool, Flag("Print JSON.")]

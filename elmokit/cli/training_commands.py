@@ -31,15 +31,15 @@ def train_settings() -> list[HeadedOption]:
     from elmokit.engine.architecture import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
-    from elmokit.training.training_config import MAX_WORDS, NEW_MODEL_SETTINGS, BaseConfig, DataConfig, TrainingConfig
+    from elmokit.training.training_config import NEW_MODEL_SETTINGS, TRAINING, BaseConfig, DataConfig, TrainingConfig
 
     sizes = dict.fromkeys(MODEL_SETTINGS, "the preset's") | {"bidirectional": True}
     return [
-        *setting_options(DataConfig, {"max_words": MAX_WORDS}, DATA_SETTINGS),
+        *setting_options(DataConfig, TRAINING, DATA_SETTINGS),
         *setting_options(BaseConfig, {}, NEW_MODEL_SETTINGS),
         *setting_options(BiLMConfig, sizes, MODEL_SETTINGS),
         *setting_options(SoftmaxConfig, {}, SOFTMAX_SETTINGS),
-        *setting_options(TrainingConfig, {"epochs": 1.0}),
+        *setting_options(TrainingConfig, TRAINING),
     ]
 
 

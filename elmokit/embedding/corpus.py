@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_planned_batch
+from elmokit.embedding.documents import POOL_BATCHES
+from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, document_reader, embed_planned_batch
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import (
     DatasetNames,
@@ -31,6 +32,7 @@ from elmokit.embedding.outputs.output_format import (
 )
 from elmokit.embedding.outputs.writer import (
     ResumableWriter,
+    WriteProgress,
     check_disk_space,
     check_resumable_output,
     format_size,
@@ -41,7 +43,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration, seconds_per_unit
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
@@ -76,6 +78,7 @@ def embed_file(
     output: str | Path,
     *,
     layers: Layers = "all",
+    documents: bool = False,
     dtype: StoredDtype = "float32",
     use_sentence_keys: bool = False,
     forget_sentences: bool = False,
@@ -84,6 +87,7 @@ def embed_file(
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     raw_language: str | None = None,
+    tokenized: bool = False,
     batch_tokens: int = 2048,
     batch_size: int = 64,
     overwrite: bool = False,
@@ -107,6 +111,8 @@ def embed_file(
         output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the text, as
+            ``Elmo.embed_documents`` does. A blank line has an empty row, in raw text too.
         dtype: Type of the stored numbers. "float16" halves the file.
         use_sentence_keys: In HDF5, name the datasets by their sentences instead of line numbers.
         forget_sentences: Do not store the sentences (in HDF5, their map to line numbers). In HDF5 they are
@@ -121,12 +127,13 @@ def embed_file(
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
+        tokenized: Read the text as tokenized though it looks raw, which is otherwise an error.
         batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
-        report: Called once, before computing, with a line that says how much there is to do, how large the output will
-            be, and how long it will take.
+        report: Called before computing, with a line that says how much there is to do and how large the output will be;
+            and again after a few seconds of computing, with how long the rest will take.
         progress: Called with the number of tokens done and in total.
 
     Returns:
@@ -137,7 +144,8 @@ def embed_file(
             long for the name of a dataset; or the text is not the one that the interrupted run had embedded.
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output of other settings.
-        ConfigError: A layer does not exist, a batch size is below 1, or the format cannot have the requested names.
+        ConfigError: A layer does not exist, a batch size is below 1, the format cannot have the requested names, or
+            ``documents`` is combined with ``fasta`` or the start "stateful".
         MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed; or a tokenizer is not.
 
     Example:
@@ -152,7 +160,7 @@ def embed_file(
     dtype = stored_dtype(dtype)
     format_ = output_format(output)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
-    embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size)
+    embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size, documents)
     if (weights := embedder.elmo.model.source) is not None:
         check_not_input(output, [weights])
     layout = VectorFileLayout(
@@ -166,7 +174,7 @@ def embed_file(
         with_old_map=include_sentence_indices,
     )
     format_.check(layout)
-    corpus = Corpus(source, fasta, strict, tokenize, raw_language)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language, tokenized, documents)
     settings = _settings(embedder, layout, corpus)
     layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
     names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}
@@ -179,7 +187,7 @@ def embed_file(
         if writer.is_new:
             format_.allocate(writer, layout)
         if report is not None:
-            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), writer))
+            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), before))
         count = StageCounter(progress, "embedding", text.n_tokens, before.n_tokens)
         count(0)
         if writer.state is not None:
@@ -187,7 +195,7 @@ def embed_file(
         # The first call compiles and packs, which would spoil the reported speed of a short text.
         embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
-        n_skipped = _embed_pools(embedder, writer, layout, count)
+        n_skipped = _embed_pools(embedder, writer, layout, count, _Estimate(report))
         writer.commit()
         format_.write(writer, layout)
     return EmbedSummary(
@@ -204,8 +212,10 @@ def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus)
         "dtype": layout.dtype,
         "fasta": corpus.fasta,
         "tokenizer": corpus.tokenizer,
-        "batch": embedder.batch_tokens if embedder.state is None else embedder.batch_size,
+        "batch": embedder.batch_size if embedder.elmo.start == "stateful" else embedder.batch_tokens,
     }
+    if embedder.documents:
+        settings["documents"] = True
     if embedder.pooler is not None:
         settings["pooling"] = embedder.pooler.fingerprint()
     return settings
@@ -218,8 +228,32 @@ def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLa
     return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
 
 
+WARM_UP_SECONDS, MEASURED_SECONDS = 1.0, 3.0
+"""The first batches are slower than the rest, because frequent words are not cached yet."""
+
+
+class _Estimate:
+    """Reports once how long the rest will take, at the speed of what has been computed, pooled and written."""
+
+    def __init__(self, report: Callable[[str], None] | None) -> None:
+        self._report, self._seconds, self._started, self._n_tokens = report, WARM_UP_SECONDS, time.monotonic(), 0
+        self._is_warm = False
+
+    def __call__(self, n_tokens: int, n_left: int) -> None:
+        """Note that some tokens were computed, and how many are left."""
+        self._n_tokens += n_tokens
+        seconds = time.monotonic() - self._started
+        if self._report is None or not n_left or seconds < self._seconds:
+            return
+        if self._is_warm:
+            rate = self._n_tokens / seconds
+            self._report(f"About {format_duration(n_left / rate)} left ({rate:,.0f} tokens/s)")
+            self._report = None
+        self._is_warm, self._seconds, self._started, self._n_tokens = True, MEASURED_SECONDS, time.monotonic(), 0
+
+
 def _embed_pools(
-    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: Callable[[int], None]
+    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter, estimate: _Estimate
 ) -> int:
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     first, n_to_skip, n_skipped_tokens = writer.progress.n_sentences, writer.progress.n_batches, 0
@@ -240,19 +274,13 @@ def _embed_pools(
                     background.put(partial(write_chunks, writer, chunks, layout.dtype))
                     for chunk in chunks:
                         count(chunk.n_tokens)
+                    estimate(sum(chunk.n_tokens for chunk in chunks), writer.progress.text.n_tokens - count.done)
                 if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(writer.end_batch)
             background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
             first += len(pool)
     return n_skipped_tokens
 
-
-N_TRIALS = 5
-TRIAL_TOKENS = 1000
-"""Tokens of each trial at most."""
-MAX_TRIAL_SHARE = 0.05
-"""All trials together embed at most this share of the text."""
-MIN_TOKENS_FOR_TRIAL = 20_000  # shorter texts take seconds
 
 Pool = list[list[str]]
 """Consecutive sentences that are read together, and then batched by length."""
@@ -274,9 +302,20 @@ class VectorChunk(NamedTuple):
 
 
 class BatchEmbedder:
-    """Computes the batches of pools. With ``start="stateful"`` it holds the state after the last batch."""
+    """Computes the batches of pools.
 
-    def __init__(self, elmo: Elmo | SentenceEmbedder, layers: Layers, batch_tokens: int, batch_size: int) -> None:
+    With ``start="stateful"`` it holds the state after the last batch; of documents, that from which the next sentence
+    is read.
+    """
+
+    def __init__(
+        self,
+        elmo: Elmo | SentenceEmbedder,
+        layers: Layers,
+        batch_tokens: int,
+        batch_size: int,
+        documents: bool = False,
+    ) -> None:
         self.pooler: SentenceEmbedder | None = None
         layers = plain_layers(layers)
         if isinstance(elmo, SentenceEmbedder):
@@ -290,6 +329,9 @@ class BatchEmbedder:
         self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
         elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
         self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
+        self.documents = documents
+        if documents:
+            self.state = document_reader(elmo, layers, batch_tokens).state
 
     @property
     def dim(self) -> int:
@@ -318,14 +360,13 @@ class BatchEmbedder:
         # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
         # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
         # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
-        return read_ahead(
-            sentences,
-            max_tokens=READ_AHEAD_BATCHES * self.batch_tokens if self.state is None else None,
-            max_items=None if self.state is None else self.batch_size,
-        )
+        if self.elmo.start == "stateful":
+            return read_ahead(sentences, max_items=self.batch_size)
+        n_batches = POOL_BATCHES if self.documents else READ_AHEAD_BATCHES
+        return read_ahead(sentences, max_tokens=n_batches * self.batch_tokens)
 
     def plan(self, pool: Pool) -> list[list[int]]:
-        """Return the batches of a pool, as row numbers. In a stateful run the pool is one batch, in text order."""
+        """Return the batches of a pool, as row numbers. If a state is passed on, the pool is one, in text order."""
         if self.state is not None:
             return [list(range(len(pool)))]
         return plan_batches(list(map(len, pool)), self.batch_tokens)
@@ -338,24 +379,44 @@ class BatchEmbedder:
         sentences: list[Sequence[str]] = [pool[row] for row in batch]
         if self.pooler is not None:
             sentences = [self.pooler.fold(tokens) for tokens in sentences]
+        if self.documents:
+            assert self.state is not None
+            reader = document_reader(self.elmo, self.layers, self.batch_tokens)
+            reader.state = self.state
+            begins = [False, *(not tokens for tokens in pool)]  # after a blank line
+            for rows, some in reader.read(list(zip(begins, sentences, strict=False))):
+                yield from self._chunks(pool, offsets, rows, [sentences[row] for row in rows], [some])
+            self.state = reader.state if pool[-1] else reader.start
+            return
         if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)
             computed: Iterable[list[Vectors]] = [vectors]
         else:
             computed = embed_planned_batch(self.elmo, sentences, self.layers)
+        yield from self._chunks(pool, offsets, batch, sentences, computed)
+
+    def _chunks(
+        self,
+        pool: Pool,
+        offsets: list[int],
+        rows: list[int],
+        sentences: list[Sequence[str]],
+        computed: Iterable[list[Vectors]],
+    ) -> Iterator[list[VectorChunk]]:
+        """Say where the vectors of some rows of a pool belong, or pool them first."""
         if self.pooler is not None:
             pooled = self.pooler.pool_planned_batch(sentences, computed)
             yield [
                 VectorChunk(offsets[row], len(pool[row]), 1, 0, vector[None])
-                for row, vector in zip(batch, pooled, strict=True)
+                for row, vector in zip(rows, pooled, strict=True)
             ]
             return
         first_row = 0
         for vectors in computed:
             yield [
                 VectorChunk(offsets[row], array.shape[-2], len(pool[row]), first_row, array)
-                for row, array in zip(batch, vectors, strict=True)
+                for row, array in zip(rows, vectors, strict=True)
             ]
             first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
 
@@ -374,50 +435,12 @@ def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: Stor
             writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
 
 
-def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, writer: ResumableWriter) -> str:
-    """Say in one line how much there is to do, how large the output will be, how long it will take, in which precision.
-
-    To measure the speed, the first tokens of the text are embedded, unless there is little to do.
-    """
-    text, n_done = writer.progress.text, writer.progress.n_tokens
-    line = f"{count_of(text.n_sentences, 'sentence')}, {count_of(text.n_tokens, 'token')}"
-    if n_done:
-        line += f", {n_done:,} already done"
-    line += f"; {output} will take {size}"
-    if (n_left := text.n_tokens - n_done) >= MIN_TOKENS_FOR_TRIAL:
-        seconds = _seconds_per_token(embedder, n_left, writer.read_tokens())
-        line += f" and about {format_duration(n_left * seconds)} ({1 / seconds:,.0f} tokens/s)"
-    return f"{line}; computed in {embedder.elmo.model.network.computation()}"
-
-
-def _seconds_per_token(embedder: BatchEmbedder, n_left: int, sentences: Iterable[list[str]]) -> float:
-    elmo, layers = embedder.elmo, embedder.layers
-    trials = list(_trials(sentences, min(TRIAL_TOKENS, int(n_left * MAX_TRIAL_SHARE) // N_TRIALS)))
-
-    def run(trial: list[list[str]]) -> int:
-        elmo.embed(trial, layers=layers, batch_tokens=embedder.batch_tokens)
-        return sum(map(len, trial))
-
-    run(trials[0][:1])  # the first call compiles and packs; that happens only once
-    return seconds_per_unit(partial(run, trial) for trial in trials)
-
-
-def _trials(sentences: Iterable[list[str]], n_tokens: int) -> Iterator[list[list[str]]]:
-    """Cut trials of some tokens from the start of a text, which may be shorter."""
-    trial: list[list[str]] = []
-    n_trials, n_left = 0, n_tokens
-    for sentence in sentences:
-        tokens = sentence[:n_left]
-        if tokens:
-            trial.append(tokens)
-            n_left -= len(tokens)
-        if not n_left:
-            yield trial
-            trial, n_trials, n_left = [], n_trials + 1, n_tokens
-        if n_trials == N_TRIALS:
-            return
-    if trial:
-        yield trial
+def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progress: WriteProgress) -> str:
+    """Say in one line how much there is to do, how large the output will be, and in which precision it is computed."""
+    line = f"{count_of(progress.text.n_sentences, 'sentence')}, {count_of(progress.text.n_tokens, 'token')}"
+    if progress.n_tokens:
+        line += f", {progress.n_tokens:,} already done"
+    return f"{line}; {output} will take {size}; computed in {embedder.elmo.model.network.computation()}"
 
 
 Item = TypeVar("Item")

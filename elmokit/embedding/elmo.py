@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice
-from elmokit.embedding.start_state import note_start, start_state
+from elmokit.embedding.documents import DocumentReader, by_document, read_documents, read_on
+from elmokit.embedding.start_state import check_start_name, note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
 from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
@@ -23,6 +24,7 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.storage.bounded import MIB
 from elmokit.text.batching import (
+    READ_AHEAD_BATCHES,
     check_sentence,
     check_sentences,
     is_long,
@@ -70,9 +72,9 @@ class Elmo:
 
     Example:
         >>> elmo = Elmo.from_pretrained()  # the small English model in the package
-        >>> vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
-        >>> vectors[0].shape  # layers, tokens, dimensions
-        (3, 6, 384)
+        >>> (vectors,) = elmo.embed("It's raining. We left.", tokenize=True)
+        >>> vectors.shape  # layers, tokens, dimensions
+        (3, 7, 384)
     """
 
     def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
@@ -223,7 +225,7 @@ class Elmo:
         batch_size: int = 64,
         tokenize: bool | str = False,
     ) -> list[Vectors] | Iterator[Vectors]:
-        """Compute the vectors of tokenized sentences.
+        """Compute the vectors of raw texts (with ``tokenize``) or of tokenized sentences.
 
         Sentences of similar length share a batch. Results come in the order of the sentences, without the boundaries.
 
@@ -269,6 +271,67 @@ class Elmo:
         # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
         vectors = self._embed(checked, selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)
+
+    @overload
+    def embed_documents(
+        self,
+        documents: Sequence[Sequence[Sequence[str]]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        tokenize: bool | str = ...,
+    ) -> list[list[Vectors]]: ...
+
+    @overload
+    def embed_documents(
+        self,
+        documents: Iterator[Sequence[Sequence[str]]],
+        *,
+        layers: Layers = ...,
+        batch_tokens: int = ...,
+        tokenize: bool | str = ...,
+    ) -> Iterator[list[Vectors]]: ...
+
+    def embed_documents(
+        self,
+        documents: Iterable[Sequence[Sequence[str]]],
+        *,
+        layers: Layers = "all",
+        batch_tokens: int = 2048,
+        tokenize: bool | str = False,
+    ) -> list[list[Vectors]] | Iterator[list[Vectors]]:
+        """Compute the vectors of documents: each sentence is read from the state after the sentence before it.
+
+        That is how the model read in training. The vectors of a sentence depend on it and on the sentences before it
+        in its document, in both directions; the first sentence has the vectors of :meth:`embed`. Documents are computed
+        side by side, and their results come in order.
+
+        Args:
+            documents: For each its tokenized sentences. From an iterator, some documents are read ahead, and the
+                results are returned as an iterator too. With ``tokenize``: raw texts, or one raw text.
+            layers, tokenize: As in :meth:`embed`.
+            batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
+
+        Returns:
+            For each document a list of arrays, one per sentence, as from :meth:`embed`.
+
+        Raises:
+            ConfigError: As from :meth:`embed`; or ``start`` is "stateful"; or the layers are a mix with layer norm,
+                which depends on other vectors.
+            TextError, FormatError, MissingExtraError: As from :meth:`embed`.
+
+        Example:
+            >>> ((first, second),) = elmo.embed_documents([[["He", "rowed", "."], ["The", "bank", "was", "near", "."]]])
+            >>> second.shape
+            (3, 5, 384)
+            >>> (paragraph,) = elmo.embed_documents("He rowed. The bank was near.", tokenize=True)
+        """
+        reader = document_reader(self, layers, batch_tokens)
+        is_stream = isinstance(documents, Iterator)
+        texts = documents if tokenize is False else split_raw(documents, "en" if tokenize is True else tokenize)
+        n_tokens = READ_AHEAD_BATCHES * batch_tokens if is_stream else None
+        vectors = by_document(texts, partial(read_documents, reader=reader, n_tokens=n_tokens))
+        return vectors if is_stream else list(vectors)
 
     def embed_batch(
         self, sentences: Sequence[Sequence[str]], state: State, layers: Layers = "all"
@@ -372,6 +435,20 @@ class Elmo:
         )
         return self._selected(layers, selection), after
 
+    def _read_on(
+        self, rows: Sequence[Sequence[Sequence[str]]], state: State, selection: LayerSelection
+    ) -> tuple[list[Vectors], State]:
+        """Compute the vectors of the next sentences of some documents, and the states after them."""
+        if selection.is_context_free:  # then no state is read
+            return self._run([sentence for row in rows for sentence in row], state, selection)[0], state
+        _, directions, after = read_on(self.model, rows, state, selection.computed, self.token_cache)
+        without_boundary = [
+            [array[:, :-1] if backward else array[:, 1:] for array in arrays]
+            for arrays, backward in zip(directions, self.model.config.read_backward, strict=True)
+        ]
+        layers = [np.concatenate(parts, axis=-1) for parts in zip(*without_boundary, strict=True)]
+        return self._selected(layers, selection), after
+
     def _selected(self, layers: list[Floats], selection: LayerSelection) -> list[Vectors]:
         """Align and combine the computed layers of each sentence ``(layers, tokens, dim)``."""
         if (alignment := self.model.alignment) is not None:
@@ -396,6 +473,16 @@ def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: 
         yield from ([chunk] for chunk in elmo._embed_in_chunks(sentences[0], selection))
     else:
         yield elmo._run(sentences, elmo.start_state, selection)[0]
+
+
+def document_reader(elmo: Elmo, layers: Layers, batch_tokens: int) -> DocumentReader[Vectors]:
+    """Return what computes the vectors of documents, after a check of the arguments of ``Elmo.embed_documents``."""
+    check_start_name(elmo.start)
+    selection = elmo._select(layers)
+    if selection.needs_whole_batch:
+        raise ConfigError("A mix with layer norm depends on all vectors of a batch, so documents have none.")
+    check_at_least("batch_tokens", batch_tokens, 1)
+    return DocumentReader(elmo.start_state, partial(elmo._read_on, selection=selection), batch_tokens)
 
 
 def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:

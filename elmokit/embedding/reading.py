@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.storage.text_files import read_lines, split_lines, split_tokens
+from elmokit.storage.text_files import check_has_documents, read_lines, split_lines, split_tokens
 from elmokit.text.tokenize import TextSplitter, text_splitter
 
 
@@ -52,8 +52,16 @@ class Corpus:
     """Splits a line into tokens."""
     raw_language: str | None = None
     """The language of raw text, whose lines are split into sentences and tokens; None if the text is tokenized."""
+    tokenized: bool = False
+    """Read text that is certainly raw as if it were tokenized."""
+    documents: bool = False
+    """Blank lines end documents, so they have a row in raw text, too."""
 
     def __post_init__(self) -> None:
+        if self.documents:
+            if self.fasta:
+                raise ConfigError("Proteins are no documents, so fasta cannot be combined with documents.")
+            check_has_documents(self.source)
         if self.raw_language is not None and (self.fasta or self.strict):
             raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
         _ = self._split_raw  # an unknown language or a missing tokenizer is noticed now
@@ -78,14 +86,18 @@ class Corpus:
                 residues = "".join(protein.residues)
                 yield CorpusSentence(protein.identifier, protein.residues, f"{protein.identifier} {residues}")
             return
-        split = self._split_raw
-        if split is None and self.tokenize is not split_tokens:
-            split = lambda line: [self.tokenize(line)]  # noqa: E731
         # A caller's own function can select the column of a table.
         is_own = (getattr(self.tokenize, "__module__", None) or "elmokit").startswith("elmokit")
-        for number, line, sentences in split_lines(self.source, split=split, accepted=() if is_own else None):
+        lines = split_lines(
+            self.source,
+            split=self._split_raw,
+            accepted=() if is_own else None,
+            tokenize=self.tokenize,
+            refuse_raw=not self.tokenized,
+        )
+        for number, line, sentences in lines:
             if self._split_raw is not None:
-                for tokens in sentences:
+                for tokens in sentences or [[]] * self.documents:
                     name = " ".join(tokens)
                     yield CorpusSentence(name, tokens, name)
                 continue

@@ -68,12 +68,11 @@ class SentenceEmbedder:
 
     Example:
         >>> embedder = SentenceEmbedder.from_pretrained()
-        >>> lines = ["A man plays the guitar .", "Someone is playing a guitar .", "Oil prices fell sharply ."]
-        >>> vectors = embedder.embed([line.split() for line in lines])
+        >>> texts = ["A man plays the guitar.", "Someone is playing a guitar.", "Oil prices fell sharply."]
+        >>> vectors = embedder.embed(texts, tokenize=True)
         >>> vectors.shape
         (3, 192)
-        >>> unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        >>> (unit @ unit.T)[0].round(2)
+        >>> embedder.similarity(vectors)[0].round(2)
         array([ 1.  ,  0.63, -0.08], dtype=float32)
     """
 
@@ -205,6 +204,21 @@ class SentenceEmbedder:
             TextError: A sentence is not a list of strings.
         """
         return self._stacked(self._embed_texts(texts))
+
+    def similarity(
+        self, vectors: NDArray[np.float32], others: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Compute the cosine similarity of sentence vectors.
+
+        Args:
+            vectors: ``(n, dim)``, from :meth:`embed`.
+            others: ``(m, dim)``; None: ``vectors`` are compared with each other.
+
+        Returns:
+            ``(n, m)``. The similarity to an empty sentence is 0.
+        """
+        unit, others = map(_unit_rows, (vectors, vectors if others is None else others))
+        return unit @ others.T
 
     def _embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> Iterator[NDArray[np.float32]]:
         # The tokens are needed twice, to compute their vectors and to weight them.
@@ -381,6 +395,12 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
     """Say which tokens have a letter or digit. If none has, all count: a sentence needs a vector."""
     with_letters = [any(map(str.isalnum, token)) for token in tokens]
     return with_letters if any(with_letters) else [True] * len(tokens)
+
+
+def _unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(norms, np.finfo(np.float32).tiny)  # of an empty sentence: 0
+    return unit
 
 
 def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:

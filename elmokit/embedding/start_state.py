@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from elmokit.config import check_choice
+from elmokit.embedding.documents import read_on
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
@@ -104,20 +105,8 @@ def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> Sta
     # however much text it reads.
     state, states = stored_or_zero_state(model, n_rows), []
     for first in range(0, len(sentences) - n_rows + 1, n_rows):
-        state = _state_after(model, sentences[first : first + n_rows], state)
+        rows = [[sentence] for sentence in sentences[first : first + n_rows]]
+        state = read_on(model, rows, state, ()).after
         states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
     return State(*(np.concatenate(arrays, axis=2) for arrays in zip(*states, strict=True))).mean_row()
-
-
-def _state_after(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> State:
-    # The state from which training continues with the next sentences.
-    network, batch = model.network, number_tokens(sentences)
-    vectors = model.word_vectors(batch.words)
-    after = State.zero(model.config, len(sentences))
-    for direction, backward in enumerate(model.config.read_backward):
-        # The last boundary is predicted, but never read. A model may not know what to do with it as an input.
-        words, lengths = batch.inputs(backward)
-        _, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), ())
-        after = after.with_direction(direction, end)
-    return after

@@ -54,8 +54,12 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
     "neon": InstructionSet(_ARM, ("asimd",), ()),
     "portable": InstructionSet(None, (), ()),
 }
-# Special instructions replaced by plain C on the same memory layout (`instructions.h`), to test what surrounds them.
-EMULATED = InstructionSet(None, (), ("-DEMULATE", "-Wno-psabi"))
+# Special instructions replaced by plain C on the same memory layout (`instructions.h`), to test what surrounds them:
+# all of them, or all but AMX's tiles.
+EMULATED = {
+    "emulated": InstructionSet(None, (), ("-DEMULATE", "-Wno-psabi")),
+    "emulated-pairs": InstructionSet(None, (), ("-DEMULATE=0", "-Wno-psabi")),
+}
 
 
 def machine() -> str:

@@ -23,7 +23,7 @@ class PrecisionInfo(NamedTuple):
 # packs their weights, and `engine.c` says where which one is faster.
 PRECISIONS: dict[Precision, PrecisionInfo] = {
     "float32": PrecisionInfo(4, "nothing"),
-    "bfloat16": PrecisionInfo(2, "each weight to 8 binary digits; with AMX, also the inputs of each product"),
+    "bfloat16": PrecisionInfo(2, "each weight to 8 binary digits; with AMX or AVX-512 BF16, each input too"),
     "int8": PrecisionInfo(1, "each row of weights to 255 levels, and the inputs of each product likewise"),
     "int7": PrecisionInfo(1, "each row of weights to 127 levels or more, and the inputs of each product to 255"),
 }

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,11 @@ from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, score_minimal_pairs
+from elmokit.lm.surprisal import BATCH_TOKENS, MinimalPairScores, score_minimal_pairs
 from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
+from elmokit.text.columns import is_table, read_table
 
 BOTH = "both"
 """The name of the comparison by the sum over both directions."""
@@ -36,6 +37,8 @@ PAID = "unknown words paid"
 OVERALL = "overall"
 """The row for all paradigms; in a table of published results also that for all paradigms of a phenomenon."""
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
+SHORT = {GOOD: "good", BAD: "bad"}
+"""Other names of the columns of sentences."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Paradigm:
     """The group of paradigms to which it belongs; empty if none is given."""
     pairs: list[tuple[str, str]]
     """Raw sentences, the acceptable one first."""
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    """All columns of each pair, if they were read from a file."""
 
 
 @dataclass(frozen=True)
@@ -186,21 +191,20 @@ def _mean_accuracy(paradigms: Sequence[ParadigmScore], choice: str) -> float:
 
 
 def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
-    """Read files in BLiMP's layout: a JSON object per line.
+    """Read pairs of sentences: tables named ``.tsv`` or ``.csv``, or files in BLiMP's layout, a JSON object per line.
 
-    The keys are ``sentence_good`` and ``sentence_bad``, ``UID`` (the paradigm; without it, the file's name) and
-    ``linguistics_term`` (the phenomenon; can be missing). Other keys are ignored.
+    The columns or keys are ``good`` and ``bad``, or as in BLiMP ``sentence_good`` and ``sentence_bad``; ``UID`` (the
+    paradigm; without it, the file's name) and ``linguistics_term`` (the phenomenon; can be missing). Others are kept.
 
     Raises:
         TextError: A file cannot be read, a line is not such an object, or a paradigm belongs to two phenomena.
+        ConfigError: A table lacks a column.
     """
     paradigms: dict[str, Paradigm] = {}
     for path in paths:
         n_before = sum(len(paradigm.pairs) for paradigm in paradigms.values())
-        for number, line in enumerate(read_lines(path), start=1):
-            if not line.strip():
-                continue
-            name, phenomenon, good, bad = _pair(line, path, number)
+        for number, row in _table_rows(path) if is_table(path) else _json_rows(path):
+            name, phenomenon, good, bad = _pair(row, path, number)
             paradigm = paradigms.setdefault(name, Paradigm(name, phenomenon, []))
             if paradigm.phenomenon != phenomenon:
                 raise TextError(
@@ -208,9 +212,27 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
                     f"{paradigm.phenomenon!r} before."
                 )
             paradigm.pairs.append((good, bad))
+            paradigm.rows.append(row)
         if sum(len(paradigm.pairs) for paradigm in paradigms.values()) == n_before:
             raise TextError(f"{path} contains no pair of sentences.")
     return list(paradigms.values())
+
+
+def _table_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
+    table = read_table(path)
+    for long, short in SHORT.items():
+        if long not in table.columns:
+            table.column(short)
+    yield from ((number, dict(zip(table.columns, cells, strict=True))) for number, cells in table.rows)
+
+
+def _json_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                yield number, line
 
 
 def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
@@ -219,29 +241,20 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     The file is a table separated by tabs. Its first line names the columns: ``UID``, ``linguistics_term`` (optional),
     and a column for each model. Values are from 0 to 1; a cell can be empty. Rows for ``overall`` are skipped.
     """
-    rows = [line.split("\t") for line in read_lines(path)]
-    head = rows[0] if rows else []
-    if PARADIGM not in head or len(set(head)) < len(head):
-        raise TextError(
-            f"{path}: the first line must name the columns, {PARADIGM} and models, each once and separated by tabs."
-        )
-    by_model: dict[str, dict[str, float]] = {name: {} for name in head if name not in (PARADIGM, PHENOMENON)}
+    table = read_table(path)
+    table.column(PARADIGM)
+    by_model: dict[str, dict[str, float]] = {name: {} for name in table.columns if name not in (PARADIGM, PHENOMENON)}
     phenomena: dict[str, str] = {}
-    for number, row in enumerate(rows[1:], start=2):
-        if not any(row):
-            continue
-        cells = dict(zip(head, row, strict=False))
-        values = {model: cells.get(model) for model in by_model}
-        name, phenomenon = cells.get(PARADIGM), cells.get(PHENOMENON)
+    for number, row in table.rows:
+        cells = dict(zip(table.columns, row, strict=True))
+        name, phenomenon = cells[PARADIGM], cells.get(PHENOMENON)
         if name == OVERALL:
             continue
-        if name is None or not all(map(_is_fraction, values.values())):
-            raise TextError(
-                f"{path}, line {number}: expected {len(head)} columns with numbers from 0 to 1, but got {row}."
-            )
-        for model, accuracy in values.items():
-            if accuracy:
-                by_model[model][name] = float(accuracy)
+        for model, accuracies in by_model.items():
+            if not _is_fraction(cells[model]):
+                raise TextError(f"{path}, line {number}: {cells[model]!r} is no number from 0 to 1.")
+            if cells[model]:
+                accuracies[name] = float(cells[model])
         if phenomenon:
             phenomena[name] = phenomenon
     return PublishedAccuracies(by_model, phenomena)
@@ -256,6 +269,7 @@ def evaluate_minimal_pairs(
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     parts: PartResults | None = None,
+    on_pair: Callable[[Row], object] | None = None,
     progress: ProgressCallback | None = None,
 ) -> MinimalPairsResult:
     """Score a model on minimal pairs by paradigm, phenomenon and overall.
@@ -268,6 +282,8 @@ def evaluate_minimal_pairs(
             replace those of the files.
         start, batch_tokens: As in ``surprisals``.
         parts: Where finished paradigms are kept, so that an interrupted run can be resumed.
+        on_pair: Called with a row for each pair that is scored: the columns of its file; the nats of each direction and
+            the unknown tokens of both sentences; and whether it is correct (1) by each choice.
         progress: Called with the number of sentences.
 
     Raises:
@@ -285,6 +301,8 @@ def evaluate_minimal_pairs(
     parts = PartResults(None, {}) if parts is None else parts
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
 
+    names = dict.fromkeys((name for paradigm in paradigms for row in paradigm.rows for name in row), "")
+
     def score(paradigm: Paradigm) -> dict[str, Any]:
         pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
         compared = score_minimal_pairs(model, pairs, start, batch_tokens, lambda _: count())
@@ -294,6 +312,10 @@ def evaluate_minimal_pairs(
         if len(by_choice) > 1:
             by_choice[BOTH] = compared.nats.sum(axis=2)
         by_choice[PAID] = compared.paid_nats.sum(axis=2)
+        if on_pair is not None:
+            for number, row in enumerate(paradigm.rows or [{}] * len(paradigm.pairs)):
+                cells = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.items()}
+                on_pair(names | cells | _results_of(compared, number, model.config.direction_names, by_choice))
         result = ParadigmScore(
             paradigm.name,
             paradigm.phenomenon,
@@ -319,23 +341,34 @@ def evaluate_minimal_pairs(
     return MinimalPairsResult(scores, published.by_model)
 
 
-def _pair(line: str, path: str | Path, number: int) -> tuple[str, str, str, str]:
-    try:
-        row = json.loads(line)
-        cells = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), row[GOOD], row[BAD]
-        if all(isinstance(cell, str) for cell in cells) and cells[2].strip() and cells[3].strip():
+def _results_of(
+    compared: MinimalPairScores, number: int, directions: Sequence[str], by_choice: Mapping[str, NDArray[np.float64]]
+) -> dict[str, Any]:
+    """Name the results of one pair."""
+    results: dict[str, Any] = {}
+    for side, name in enumerate(SHORT.values()):
+        nats = compared.nats[number, side].tolist()
+        results |= {f"{name}_{direction}_nats": one for direction, one in zip(directions, nats, strict=True)}
+        results[f"{name}_unknown"] = int(compared.unknown[number, side])
+    correct = {f"correct {choice}": int(nats[number, 0] < nats[number, 1]) for choice, nats in by_choice.items()}
+    return results | {name.replace(" ", "_"): one for name, one in correct.items()}
+
+
+def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
+    if isinstance(row, Mapping):
+        good, bad = (row.get(long, row.get(short)) for long, short in SHORT.items())
+        cells = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), good, bad
+        if all(isinstance(cell, str) for cell in cells) and good.strip() and bad.strip():
             return cells
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        pass
     raise TextError(
         f'{path}, line {number}: expected a JSON object with two sentences, such as {{"{GOOD}": "She ran.", '
-        f'"{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {line[:80]}'
+        f'"{BAD}": "She runned.", "{PARADIGM}": "past_tense", "{PHENOMENON}": "morphology"}}, but got: {str(row)[:80]}'
     )
 
 
-def _is_fraction(text: str | None) -> bool:
-    """Whether a cell is empty or a number from 0 to 1; not if it is missing."""
+def _is_fraction(text: str) -> bool:
+    """Whether a cell is empty or a number from 0 to 1."""
     try:
-        return text == "" or 0 <= float(text or "") <= 1
+        return text == "" or 0 <= float(text) <= 1
     except ValueError:
         return False

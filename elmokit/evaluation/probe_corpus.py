@@ -47,13 +47,11 @@ def read_corpus_files(
     ``tokenize`` splits a line of a text file into the tokens of a sentence; ``split``, if there is one, splits a
     line of raw text into several sentences instead.
     """
-    if split is None and tokenize is not split_tokens:
-        split = lambda line: [tokenize(line)]  # noqa: E731
     for path in paths:
         if unpacked_name(path).endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
         else:
-            for line in split_lines(path, split=split):
+            for line in split_lines(path, split=split, tokenize=tokenize):
                 yield from filter(None, line.sentences)
 
 

@@ -133,6 +133,8 @@ class PretrainedBiLM:
         # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             changes = {"sentence_head": None, **changes}
+        if "weights" in changes and not getattr(changes["weights"], "has_token_table", False):
+            changes = {"token_table": None, **changes}  # its vectors are those of the weights of before
         if ("precision" in changes or "token_table" in changes) and "weights" not in changes:
             changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one of each
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon token_table"

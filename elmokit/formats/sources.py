@@ -322,7 +322,7 @@ def tf_hub_elmo(version: int) -> PublishedModel | None:
 
 def _many_langs(language: str) -> PublishedModel:
     spelled = language.replace("-", " ").title()
-    return _nlpl_model(f"many-langs:{language}", spelled, many_languages()[language], f"{language}, ELMoForManyLangs")
+    return _nlpl_model(f"many-langs:{language}", spelled, many_languages()[language], f"{spelled}, ELMoForManyLangs")
 
 
 def _of_family(family: Mapping[str, Any], language: str, code: str) -> PublishedModel:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
@@ -25,13 +26,17 @@ from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
     Surprisal,
+    WordSurprisal,
+    document_surprisals,
     score_minimal_pairs,
     softmax_and_vocabulary,
+    sum_by_word,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences
-from elmokit.text.tokenize import TextSplitter, text_splitter
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
+from elmokit.text.batching import check_texts
+from elmokit.text.tokenize import ENGLISH, TextSplitter, Word, group_words, text_splitter, tokenize
 
 if TYPE_CHECKING:
     import torch
@@ -127,11 +132,101 @@ class LanguageModel:
         """
         return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
 
+    def surprisal_documents(
+        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
+    ) -> list[list[Surprisal]]:
+        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
+
+        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
+
+        Args:
+            documents: The tokenized sentences of each document.
+            batch_tokens: Positions per batch. The results do not depend on it.
+
+        Returns:
+            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
+            start from the state after the sentence before it; a document starts from the model's start state.
+
+        Raises:
+            TextError: A sentence is a string instead of a list of tokens.
+        """
+        return list(self._by_text(documents, True, batch_tokens))
+
+    @overload
+    def word_surprisal(
+        self, texts: Sequence[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+    ) -> list[WordSurprisal]: ...
+
+    @overload
+    def word_surprisal(
+        self, texts: Iterator[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+    ) -> Iterator[WordSurprisal]: ...
+
+    def word_surprisal(
+        self,
+        texts: Iterable[str],
+        *,
+        documents: bool = False,
+        language: str = ENGLISH,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[WordSurprisal] | Iterator[WordSurprisal]:
+        """Compute the surprisal of each word of raw texts, as its author wrote it: with the punctuation attached to it.
+
+        Args:
+            texts: Raw texts of any number of sentences. From an iterator, the rows are returned as an iterator too, so
+                that a corpus of any size fits in memory.
+            documents: Read each sentence of a text in the context of those before it, not by itself.
+            language: As in :func:`elmokit.tokenize`.
+            batch_tokens: As in :meth:`surprisal`.
+
+        Returns:
+            A row for each word of each text, which ``pandas.DataFrame(rows)`` makes a table.
+
+        Raises:
+            TextError: ``texts`` is a string, or one of them is not.
+            ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
+
+        Example:
+            >>> for row in lm.word_surprisal(["The horse raced past the barn fell."]):
+            ...     print(row.word, row.forward_nats)
+        """
+        check_texts(texts)
+        text_splitter(language)  # an unknown language is noticed now
+        rows = self._word_rows(texts, documents, language, batch_tokens)
+        return rows if isinstance(texts, Iterator) else list(rows)
+
+    def _word_rows(
+        self, texts: Iterable[str], documents: bool, language: str, batch_tokens: int
+    ) -> Iterator[WordSurprisal]:
+        words: deque[list[Word]] = deque()  # of the texts that were read and are not scored yet
+
+        def read() -> Iterator[list[list[str]]]:
+            for text in texts:
+                sentences = tokenize(text, language, offsets=True)
+                words.append(group_words(text, sentences))
+                yield [[token.text for token in sentence] for sentence in sentences]
+
+        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
+            yield from sum_by_word(words.popleft(), scored, number)
+
+    def _by_text(
+        self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
+    ) -> Iterator[list[Surprisal]]:
+        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
+
+        def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+            if documents:
+                return document_surprisals(self.model, texts, self.start, batch_tokens)
+            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
+
+        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
+
     def perplexity(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         *,
-        start: StartName | Literal["stateful"] | State | None = None,
+        documents: bool = False,
+        start: StartName | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
@@ -140,9 +235,11 @@ class LanguageModel:
         """Compute the perplexity of a text.
 
         Args:
-            texts: Tokenized sentences; or paths to files, directories or glob patterns of text with one tokenized
-                sentence per line. Several files are scored as one text.
-            start: "stateful" reads each sentence from the state after the sentence before; None for the model's start.
+            texts: Tokenized sentences, or with ``documents`` the sentences of each document; or paths to files,
+                directories or glob patterns of text with one tokenized sentence per line. Several files are scored as
+                one text.
+            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+            start: The start state of each sentence or document; None for that of this object.
             batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
@@ -150,13 +247,15 @@ class LanguageModel:
                 tokens, as by :func:`elmokit.tokenize`.
 
         Raises:
-            TextError: There is no sentence, or a file cannot be read.
+            TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
             ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
         lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
-        sentences, total = self._sentences(texts, count=progress is not None, split=split, on_line=lines.append)
+        sentences, total = self._sentences(
+            texts, count=progress is not None, split=split, on_line=lines.append, documents=documents
+        )
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
@@ -169,6 +268,7 @@ class LanguageModel:
             self.model,
             sentences,
             self.start if start is None else start,
+            documents=documents,
             batch_tokens=batch_tokens,
             spelling=self._spelling,
             on_sentence=after,
@@ -272,13 +372,14 @@ class LanguageModel:
 
     def _sentences(
         self,
-        texts: Texts,
+        texts: Texts | Iterable[Sequence[Sentence]],
         count: bool,
         like_bilm_tf: bool = False,
         split: TextSplitter | None = None,
         on_line: Callable[[int], object] = lambda _: None,
-    ) -> tuple[Iterable[Sentence], int | None]:
-        """Return the sentences of a text, and how many predictions they are if they can be counted beforehand.
+        documents: bool = False,
+    ) -> tuple[Iterable[Any], int | None]:
+        """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
         For each sentence of a file, ``on_line`` is called with its line.
         """
@@ -301,10 +402,11 @@ class LanguageModel:
         if like_bilm_tf:
             return read_like_bilm_tf(paths), total
 
-        def read() -> Iterator[Sentence]:
-            for path in paths:
-                for line, tokens in numbered_sentences(path, split=split):
-                    on_line(line)
-                    yield tokens
+        def read(sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+            for line, tokens in sentences:
+                on_line(line)
+                yield tokens
 
-        return read(), total
+        if documents:
+            return (read(document) for path in paths for document in numbered_documents(path, split)), total
+        return chain.from_iterable(read(numbered_sentences(path, split=split)) for path in paths), total

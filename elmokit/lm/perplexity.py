@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from elmokit.config import check_choice
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
-from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     Surprisal,
-    score_batch,
+    document_surprisals,
     softmax_and_vocabulary,
     surprisals,
 )
@@ -144,10 +141,10 @@ class Perplexity(DirectionPerplexities):
 
 def perplexity(
     model: PretrainedBiLM,
-    sentences: Iterable[Sequence[str]],
-    start: StartName | Literal["stateful"] | State = "warm",
+    texts: Iterable[Any],
+    start: StartName | State = "warm",
     *,
-    n_rows: int = 1,
+    documents: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     spelling: Spelling | None = None,
     on_sentence: Callable[[Surprisal], object] | None = None,
@@ -155,19 +152,13 @@ def perplexity(
     """Compute the perplexity of a text, without dropout.
 
     Args:
-        start: As in ``surprisals``; or "stateful", the state after the sentence before, as in training.
-        n_rows: For "stateful", the number of consecutive pieces of the text that are read side by side, each from zero.
-            With more than one, the whole text is held in memory.
+        texts: Tokenized sentences; or, with ``documents``, the sentences of each document.
+        start: As in ``surprisals``: the start state of each sentence or document.
+        documents: Read each sentence from the state after the one before it, as ``document_surprisals`` does.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
-        on_sentence: Called with the surprisal of each sentence, in order unless ``n_rows`` is more than 1.
+        on_sentence: Called with the surprisal of each sentence, in order.
     """
-    softmax_and_vocabulary(model)
-    if isinstance(start, str):
-        check_choice("start", start, ("warm", "zero", "stateful"))
-    if start == "stateful":
-        scored = _stateful(model, sentences, State.zero(model.config, n_rows))
-    else:
-        scored = surprisals(model, sentences, start, batch_tokens)
+    scored = (document_surprisals if documents else surprisals)(model, texts, start, batch_tokens)
     total = np.zeros(model.config.n_directions)
     n_sentences = n_tokens = n_unknown = n_characters = 0
     spelling_bits = 0.0
@@ -225,27 +216,6 @@ def exp_or_inf(nats: float) -> float:
 def finite_or_none(numbers: dict[str, float]) -> dict[str, float | None]:
     """Replace infinity, which JSON does not have, by None."""
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-
-
-def _stateful(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], state: State) -> Iterator[Surprisal]:
-    cache = TokenCache()
-    for batch in _in_rows(sentences, state.n_rows):
-        scored, after = score_batch(model, batch, state.first_rows(len(batch)), cache)
-        state = state.with_first_rows(after)
-        yield from scored
-
-
-def _in_rows(sentences: Iterable[Sequence[str]], n_rows: int) -> Iterator[Sequence[Sequence[str]]]:
-    """Cut a text into consecutive pieces, one per row, and yield the rows' next sentences together."""
-    if n_rows == 1:
-        yield from ([sentence] for sentence in sentences)  # a stream: nothing needs to be kept
-        return
-    text = list(sentences)
-    # Longer pieces come first: the rows that end early are the last ones, and the state of the others can be sliced.
-    size, n_longer = divmod(len(text), n_rows)
-    starts = [row * size + min(row, n_longer) for row in range(n_rows + 1)]
-    for offset in range(size + bool(n_longer)):
-        yield [text[start + offset] for start, stop in pairwise(starts) if start + offset < stop]
 
 
 ORDER = 4  # bytes: the predicted one and three before it

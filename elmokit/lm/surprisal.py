@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
+from elmokit.embedding.documents import POOL_BATCHES, DocumentReader, read_documents, read_on
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.architecture import DIRECTIONS
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.batching import check_sentences, map_in_batches, number_tokens
+from elmokit.text.batching import check_sentences, map_in_batches
+from elmokit.text.tokenize import Word
 from elmokit.text.vocabulary import Vocabulary
 
 BATCH_TOKENS = 2048
-TSV_HEADER = "sentence_index\ttoken\tforward_nats\tbackward_nats\tunknown\tspelling_nats\tline\n"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,23 +51,76 @@ class Surprisal:
         """The surprisal of the whole sentence for each direction: minus its log probability."""
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
-    def to_tsv(self, index: int) -> str:
-        """Format one line per token, boundaries included, under ``TSV_HEADER``. Sentences are numbered from 0.
+    def rows(self, index: int = 0) -> list[TokenSurprisal]:
+        """Return a row for each token, boundaries included; ``index`` is the number of the sentence."""
+        nats = [[None if math.isnan(one) else one for one in own] for own in self.nats.tolist()]
+        nats += [[None] * len(self.tokens)] * (len(DIRECTIONS) - len(nats))
+        spelling = [None] * len(self.tokens) if self.spelling_nats is None else self.spelling_nats.tolist()
+        return [
+            TokenSurprisal._make((index, *cells, self.line))
+            for cells in zip(self.tokens, *nats, self.is_unknown.tolist(), spelling, strict=True)
+        ]
 
-        A cell is empty if its value is None.
-        """
-        # A field is empty where a direction predicts nothing, or does not exist.
-        columns = [["" if math.isnan(nats) else f"{nats:.6f}" for nats in row] for row in self.nats.tolist()]
-        if len(columns) < len(DIRECTIONS):
-            # Only the backward direction predicts the first token, <S>.
-            columns.insert(0 if columns[0][0] else 1, [""] * len(self.tokens))
-        columns.append([str(int(is_unknown)) for is_unknown in self.is_unknown])
-        spelling = self.spelling_nats
-        columns.append([""] * len(self.tokens) if spelling is None else [f"{nats:.6f}" for nats in spelling.tolist()])
-        line = "" if self.line is None else self.line
-        rows = ("\t".join((str(index), *cells, str(line))) for cells in zip(self.tokens, *columns, strict=True))
-        # A carriage return inside of a token would end the row for many programs.
-        return "".join(row.replace("\r", "\\r") + "\n" for row in rows)
+
+class TokenSurprisal(NamedTuple):
+    """A token in a table of surprisals; the fields are those of :class:`Surprisal`."""
+
+    sentence_index: int
+    """The number of the sentence, from 0."""
+    token: str
+    forward_nats: float | None
+    backward_nats: float | None
+    unknown: bool
+    spelling_nats: float | None
+    line: int | None
+
+
+class WordSurprisal(NamedTuple):
+    """The surprisal of a word as its author wrote it: the sum over its tokens, of which punctuation marks are some.
+
+    The sentence boundaries, which a model predicts too, belong to no word.
+    """
+
+    text_index: int
+    """The number of the text, from 0."""
+    sentence_index: int
+    """The number of its sentence in the text, from 0."""
+    word_index: int
+    """Its number in the text, from 0."""
+    word: str
+    start: int
+    """Its first character in the text, from 0."""
+    stop: int
+    """The character after its last one."""
+    forward_nats: float
+    """-ln p(word | all words before it)."""
+    backward_nats: float | None
+    """-ln p(word | all words after it); None if the model does not read backward."""
+    n_tokens: int
+    unknown: bool
+    """Whether a token of it is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    spelling_nats: float
+    """The nats that the letters of its unknown tokens cost besides."""
+
+
+def sum_by_word(words: Iterable[Word], scored: Sequence[Surprisal], text_index: int = 0) -> list[WordSurprisal]:
+    """Add up the surprisal of the tokens of each word of a text.
+
+    Args:
+        words: The words of the text, from :func:`~elmokit.text.tokenize.group_words`.
+        scored: The surprisal of its sentences.
+        text_index: The number of the text.
+    """
+    rows = []
+    for number, word in enumerate(words):
+        # At position 0 of a scored sentence is <S>.
+        tokens = [(scored[sentence], position + 1) for sentence, position in word.tokens]
+        forward, *backward = np.sum([one.nats[:, position] for one, position in tokens], axis=0, dtype=float).tolist()
+        unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
+        spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
+        place = (text_index, word.tokens[0][0], number, word.text, word.start, word.stop)
+        rows.append(WordSurprisal._make((*place, forward, *(backward or [None]), len(tokens), unknown, spelling)))
+    return rows
 
 
 def surprisals(
@@ -96,9 +151,25 @@ def surprisals(
     cache = TokenCache()
 
     def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score_batch(model, batch, state, cache)[0]
+        return score_rows(model, [[sentence] for sentence in batch], state, cache)[0]
 
     yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
+
+
+def document_surprisals(
+    model: PretrainedBiLM,
+    documents: Iterable[Iterable[Sequence[str]]],
+    start: StartName | State = "warm",
+    batch_tokens: int = BATCH_TOKENS,
+) -> Iterator[Surprisal]:
+    """Yield the surprisal of each sentence of documents, read from the state after the sentence before it.
+
+    Arguments and errors are those of ``surprisals``, but ``start`` is the state that each document starts from.
+    """
+    softmax_and_vocabulary(model)
+    check_at_least("batch_tokens", batch_tokens, 1)
+    reader = DocumentReader(start_state(model, start), partial(score_rows, model, cache=TokenCache()), batch_tokens)
+    yield from read_documents(documents, reader, POOL_BATCHES * batch_tokens)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
@@ -112,26 +183,20 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-def score_batch(
-    model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State, cache: TokenCache | None = None
+def score_rows(
+    model: PretrainedBiLM, rows: Sequence[Sequence[Sequence[str]]], state: State, cache: TokenCache | None = None
 ) -> tuple[list[Surprisal], State]:
-    """Compute the surprisal of one batch, and the state after it. ``state`` has a row per sentence, or one for all."""
+    """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
     softmax, vocabulary = softmax_and_vocabulary(model)
-    config, network = model.config, model.network
-    batch = number_tokens(sentences)
-    vectors = model.word_vectors(batch.words, cache)
+    batch, layers, after = read_on(model, rows, state, [model.config.n_layers], cache)
     word_ids = vocabulary.word_ids(map(model.read, batch.words))
-    nats = np.full((config.n_directions, len(batch.index)), np.nan, np.float32)
-    after = State.zero(config, len(sentences))
-    for direction, backward in enumerate(config.read_backward):
+    nats = np.full((model.config.n_directions, len(batch.index)), np.nan, np.float32)
+    for direction, backward in enumerate(model.config.read_backward):
         # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
-        words, lengths = batch.inputs(backward)
-        layers, end = network.direction(direction, NetworkInput(vectors, words, lengths, state), [config.n_layers])
-        hidden = np.concatenate([top for (top,) in layers])
+        hidden = np.concatenate([top for (top,) in layers[direction]])
         predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
         model.check_finite(predicted)
         nats[direction, batch.is_target(backward)] = predicted
-        after = after.with_direction(direction, end)
     edges = np.cumsum(batch.lengths)[:-1]
     scored = [
         Surprisal([batch.words[word] for word in index], own, word_ids[index] == vocabulary.unknown_id)

@@ -165,6 +165,11 @@ class BiLM(nn.Module):
             if isinstance(module, LSTMStack | NativeTokenLayer):
                 module.precision = precision
 
+    @property
+    def has_token_table(self) -> bool:
+        """Whether it looks some tokens up in a table of precomputed vectors."""
+        return isinstance(self.token_layer, CachedCharCNN)
+
     def kernels(self) -> list[LayerKernel]:
         """Describe what computes each LSTM layer without gradients: the forward layers, then the backward ones.
 

@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -22,9 +22,10 @@ from elmokit.storage.text_formats import (
     CONLLU_SUFFIXES,
     HEAD_CHARACTERS,
     HEAD_LINES,
+    are_wrapped,
+    check_tokens,
     conllu_lines,
     refuse_other_formats,
-    warn_of_raw_text,
 )
 
 TextPaths = str | Path | Iterable[str | Path]
@@ -390,25 +391,47 @@ class TextLine(NamedTuple):
     """Its tokens: of tokenized text one sentence, which is empty if the line is blank; of raw text any number."""
 
 
+def join_wrapped(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join the lines of each paragraph of raw text if they are wrapped; a paragraph has the number of its first."""
+    lines = iter(lines)
+    head = list(islice(lines, HEAD_LINES))
+    if not are_wrapped(name, [line for _, line in head]):
+        yield from chain(head, lines)
+        return
+    for is_text, paragraph in groupby(chain(head, lines), key=lambda line: bool(line[1].strip())):
+        if is_text:
+            numbers, texts = zip(*paragraph, strict=True)
+            yield numbers[0], " ".join(texts)
+
+
 def split_lines(
     path: str | Path,
     on_bytes: Callable[[int], object] | None = None,
     split: Callable[[str], list[list[str]]] | None = None,
     accepted: Sequence[str] | None = (),
     like_bilm_tf: bool = False,
+    tokenize: Callable[[str], list[str]] | None = None,
+    refuse_raw: bool = False,
 ) -> Iterator[TextLine]:
-    """Yield the lines of a text with their sentences; arguments and errors as in ``read_sentences``, ``text_lines``."""
-    is_raw = split is not None
+    """Yield the lines of a text with their sentences.
+
+    Args:
+        path, on_bytes, split, like_bilm_tf: As in ``read_sentences``. Wrapped lines of raw text are joined.
+        accepted: As in ``text_lines``.
+        tokenize: Splits a line, which is a sentence, into tokens. None: ``split_tokens``.
+        refuse_raw: Raise a TextError if nothing splits the text and it is certainly raw.
+    """
+    is_split = split is not None or tokenize not in (None, split_tokens)
     if is_conllu(path):
-        split = None  # it has words already
-    if split is None:
-        split = (lambda line: [line.split()]) if like_bilm_tf else (lambda line: [split_tokens(line)])
-    split_line = split
+        split = tokenize = None  # it has words already
+    tokens_of = str.split if like_bilm_tf else tokenize or split_tokens
+    split_line = split or (lambda line: [tokens_of(line)])
 
     def look_at(head: list[str]) -> None:
-        warn_of_raw_text(_name(path), (tokens for line in head for tokens in split_line(line)), is_split=is_raw)
+        check_tokens(_name(path), (tokens for line in head for tokens in split_line(line)), is_split, refuse_raw)
 
-    for number, line in text_lines(path, on_bytes, accepted, like_bilm_tf, look_at):
+    lines = text_lines(path, on_bytes, accepted, like_bilm_tf, look_at)
+    for number, line in lines if split is None else join_wrapped(_name(path), lines):
         yield TextLine(number, line, split_line(line))
 
 
@@ -447,6 +470,34 @@ def numbered_sentences(
                 yield line.number, tokens
     if is_empty:
         raise TextError(f"{_name(path)} contains no sentence.")
+
+
+def numbered_documents(
+    path: str | Path, split: Callable[[str], list[list[str]]] | None = None
+) -> Iterator[Iterator[tuple[int, list[str]]]]:
+    """Yield for each document of a text what ``numbered_sentences`` does; each must be read before the next one.
+
+    A blank line ends a document. So does the end of the text.
+
+    Raises:
+        TextError: As in ``read_sentences``; or the text is CoNLL-U, where blank lines end sentences.
+    """
+    check_has_documents(path)
+    n_documents = last = 0
+
+    def document_of(sentence: tuple[int, list[str]]) -> int:
+        nonlocal n_documents, last
+        n_documents += sentence[0] > last + 1  # a blank line was skipped
+        last = sentence[0]
+        return n_documents
+
+    return (document for _, document in groupby(numbered_sentences(path, split=split), document_of))
+
+
+def check_has_documents(path: str | Path) -> None:
+    """Refuse a text in which blank lines do not end documents."""
+    if is_conllu(path):
+        raise TextError(f"{path} is CoNLL-U, where a blank line ends a sentence; expected text with documents.")
 
 
 def _name(path: str | Path) -> str:

@@ -44,7 +44,7 @@ def read_conllu_rows(
         if number == 1:
             if line.startswith(PLUS):
                 names = line.removeprefix(PLUS).split()
-            columns = [_column(path, names, name) for name in wanted]
+            columns = [find_column(path, names, name) for name in wanted]
         if line.startswith("#") and (not rows or names[0] == "ID"):  # otherwise it can be the word "#"
             continue
         if not line.strip():
@@ -64,7 +64,10 @@ def read_conllu_rows(
         yield first, rows
 
 
-def _column(path: str | Path, names: Sequence[str], wanted: str) -> int:
+def find_column(path: str | Path, names: Sequence[str], wanted: str) -> int:
+    """Return the index of a column by its name, in any case unless there is one in the same case."""
+    if wanted in names:
+        return names.index(wanted)
     for index, name in enumerate(names):
         if name.lower() == wanted.lower():
             return index
@@ -174,13 +177,15 @@ _UNSPLIT = re.compile(
 _MARKS = frozenset(
     [*".,;:?!\"'()", "''", "``", "--", "...", "-LRB-", "-RRB-", *"\u2026\u201c\u201d\u00ab\u00bb\u060c\u061f\u3002"]
 )
+_SENTENCE_END = re.compile(r"[.!?\u2026]")
+_ENDS_SENTENCE = re.compile(r"[.!?\u2026][\W_]*$")
 _ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
 MIN_ATTACHED = 3
 """Tokens such as "mat." that make a text look raw; a text of few sentences needs one."""
 
 
-def warn_of_raw_text(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False) -> None:
-    """Warn if the first sentences of a text look as if they were not split into tokens.
+def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False, refuse: bool = False) -> None:
+    """Warn if the first sentences of a text look as if they were not split into tokens, or raise a TextError.
 
     Split at spaces, a line of Japanese is one token, and in English "mat." is read as one word. Nothing fails, but the
     vectors mean little. Tokenized text has punctuation marks as tokens of their own, so the first sentence with
@@ -190,30 +195,61 @@ def warn_of_raw_text(name: str, sentences: Iterable[Sequence[str]], is_split: bo
         name: The name of the text.
         sentences: The first sentences of the text. There are at most ``HEAD_LINES`` of them, unless it is split.
         is_split: Whether a tokenizer has split it: then punctuation is not looked at.
+        refuse: Raise the error, if it is certain: a token such as "mat." ends a sentence, or there are several.
     """
     attached: list[str] = []
     n_sentences = 0
+    is_certain = False
     for tokens in sentences:
         n_sentences += 1
         for token in tokens:
             if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
-                _warn(
-                    name, f"{token[:10]!r}..., {len(token)} characters, is read as one token", "--raw --language CODE"
-                )
+                what = f"{token[:10]!r}..., {len(token)} characters, is read as one token"
+                _report(name, what, "--raw --language CODE", refuse and not is_split)
                 return
         is_split = is_split or not _MARKS.isdisjoint(tokens)
         if not is_split:
             attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
+            is_certain = is_certain or any(map(_ENDS_SENTENCE.search, tokens[-1:]))
         if len(attached) >= MIN_ATTACHED:
             break
     if len(attached) >= MIN_ATTACHED or (attached and not is_split and n_sentences < HEAD_LINES):
-        _warn(name, f"{attached[0]!r} is read as one token", "--raw")
+        is_certain = is_certain or len(attached) >= MIN_ATTACHED
+        _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse and is_certain)
 
 
-def _warn(name: str, what: str, flags: str) -> None:
+def _report(name: str, what: str, flags: str, refuse: bool) -> None:
+    problem = f"{name} looks like raw text: {what}."
+    if refuse:
+        raise TextError(f"{problem} Pass {flags} to split it, or --tokenized to read it as it is.")
     # One location for all readers, so that a text that is read twice is reported once.
     warnings.warn(
-        f"{name} looks like raw text: {what}. Separate its tokens by spaces, as elmokit embed {flags} and "
-        "elmokit.tokenize(text) do.",
+        f"{problem} Separate its tokens by spaces, as elmokit embed {flags} and elmokit.tokenize(text) do.",
         stacklevel=1,
     )
+
+
+MIN_WIDTH, MIN_CONTINUED = 40, 2
+"""The shortest lines of wrapped text, and how many of its lines go on with a small letter."""
+
+
+def are_wrapped(name: str, lines: Sequence[str]) -> bool:
+    """Say whether the first lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several.
+
+    Most lines then end inside a sentence, and there is no room for the next word: the line would be longer than nearly
+    all others.
+    """
+    lines = [line.strip() for line in lines]
+    lengths = sorted(map(len, filter(None, lines)))
+    width = lengths[(len(lengths) - 1) * 9 // 10] if lengths else 0
+    pairs = [(line, after) for line, after in pairwise(lines) if line and after]
+    continued = [
+        after
+        for line, after in pairs
+        if not _ENDS_SENTENCE.search(line) and len(line) + 1 + len(after.split()[0]) > width
+    ]
+    is_prose = any(map(_SENTENCE_END.search, lines)) and sum(after[0].islower() for after in continued) >= MIN_CONTINUED
+    if width < MIN_WIDTH or 2 * len(continued) <= len(pairs) or not is_prose:
+        return False
+    warnings.warn(f"The lines of {name} are wrapped, so they are joined: a blank line ends a paragraph.", stacklevel=1)
+    return True

@@ -1,11 +1,12 @@
-"""Read files that hold one token per line, with the token's annotations in columns.
+"""Read columns: tables that name theirs in a header, and files that hold one token per line with its annotations.
 
-This is the layout of the CoNLL shared tasks and of most tagged corpora: a blank line ends a sentence. What the columns
-mean is up to the caller.
+The second is the layout of the CoNLL shared tasks and of most tagged corpora: a blank line ends a sentence. What the
+columns mean is up to the caller.
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +15,75 @@ from pathlib import Path
 
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import split_tokens
+from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
+from elmokit.storage.text_formats import find_column
 
+TABLE_SUFFIXES = (".tsv", ".csv")
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """A table with a header."""
+
+    path: str
+    columns: list[str]
+    rows: list[tuple[int, list[str]]]
+    """For each row the number of its first line, from 1, and a cell for each column. There is at least one."""
+
+    def column(self, name: str) -> int:
+        """Return the index of a column, or raise a ConfigError that lists all columns."""
+        return find_column(self.path, self.columns, name)
+
+
+def is_table(path: str | Path) -> bool:
+    """Check by its name whether a file is a table."""
+    return unpacked_name(path).endswith(TABLE_SUFFIXES)
+
+
+def read_table(path: str | Path) -> InputTable:
+    """Read a table (TSV or CSV) whose first row names the columns. Blank rows are skipped.
+
+    Tabs, commas or semicolons separate the cells: the first of them in the header, but in a file named ``.csv`` a comma
+    comes first. Where quotes do not enclose whole cells of a table with tabs, they belong to its text.
+
+    Raises:
+        TextError: The file cannot be read or has no row, a row has another number of cells than the header, or two
+            columns have the same name.
+    """
+    lines = [f"{line}\n" for line in read_lines(path)]  # a quoted cell may contain line ends
+    order = ",;\t" if unpacked_name(path).endswith(".csv") else "\t,;"
+    delimiter = next((one for one in order if lines and one in lines[0]), order[0])
+    try:
+        return _parse_table(path, lines, delimiter, has_quotes=True)
+    except TextError:
+        if delimiter != "\t":
+            raise
+        return _parse_table(path, lines, delimiter, has_quotes=False)
+
+
+def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> InputTable:
+    reader = csv.reader(
+        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
+    )
+    rows: list[tuple[int, list[str]]] = []
+    end = 0
+    try:
+        for cells in reader:
+            if any(map(str.strip, cells)):
+                rows.append((end + 1, cells))
+            end = reader.line_num
+    except csv.Error as error:
+        raise TextError(f"{path}, line {reader.line_num}: {error}.") from None
+    if len(rows) < 2:
+        raise TextError(f"{path} has no rows, expected a header and at least one.")
+    (_, columns), *rows = rows
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise TextError(f"{path} has two columns with the name {repeated!r}.")
+    for number, cells in rows:
+        if len(cells) != len(columns):
+            raise TextError(f"{path}, line {number}: {count_of(len(cells), 'column')}, expected {len(columns)}.")
+    return InputTable(str(path), columns, rows)
 
 
 @dataclass(frozen=True)

@@ -88,15 +88,15 @@ _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*$")
 
 def token_spans(sentence: str) -> list[Span]:
     """Return the character offsets of the tokens of a sentence."""
-    return _without_invisible(_token_spans, sentence)
+    return without_invisible(_token_spans, sentence)
 
 
 def sentence_spans(text: str) -> list[Span]:
     """Return the character offsets of the sentences of a text."""
-    return _without_invisible(_sentence_spans, text)
+    return without_invisible(_sentence_spans, text)
 
 
-def _without_invisible(spans: Callable[[str], list[Span]], text: str) -> list[Span]:
+def without_invisible(spans: Callable[[str], list[Span]], text: str) -> list[Span]:
     """Find spans as if there were no soft hyphens and zero-width characters, which hide the end of a word."""
     if not _INVISIBLE.search(text):
         return spans(text)

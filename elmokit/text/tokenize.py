@@ -1,23 +1,32 @@
-"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy.
+"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy or without.
 
 The English models were trained on text in the style of the Penn Treebank (``elmokit.text.english``). For other
-languages spaCy has rules, or calls a library for words that are not separated by spaces. Nothing is downloaded.
+languages spaCy has rules, or calls a library for words that are not separated by spaces. "any" needs no library
+(``elmokit.text.any_language``). Nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any, Literal, get_args
+from itertools import chain
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import warn_of_raw_text
+from elmokit.storage.text_formats import HEAD_LINES, are_wrapped, check_tokens
+from elmokit.text.any_language import split_any
+from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
 
 ENGLISH = "en"
+ANY = "any"
+"""The name of the rules that need no language."""
+_NO_TOKEN = re.compile(rf"[\s{INVISIBLE}]*")
+"""What can stand between two tokens."""
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
 Tokenization = Literal["treebank", "spaces"]
@@ -27,14 +36,46 @@ TextSplitter = Callable[[str], list[list[str]]]
 """Maps a line of raw text to its tokenized sentences."""
 
 
-def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
+class Token(NamedTuple):
+    """A token of a text, and where it is."""
+
+    text: str
+    start: int
+    """Its first character in the text, counted from 0."""
+    stop: int
+    """The character after its last one: ``text[start:stop]`` is the token."""
+
+
+class Word(NamedTuple):
+    """A word as its author wrote it, between white space and with the punctuation that is attached to it."""
+
+    text: str
+    start: int
+    stop: int
+    """As in :class:`Token`."""
+    tokens: list[tuple[int, int]]
+    """The tokens that it was split into, each as its sentence and its position in that sentence, counted from 0."""
+
+
+@overload
+def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[False] = False) -> list[list[str]]: ...
+
+
+@overload
+def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[True]) -> list[list[Token]]: ...
+
+
+def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> list[list[str]] | list[list[Token]]:
     """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
 
-    The end of a line also ends a sentence. If lines break inside sentences, join them first.
+    The end of a line also ends a sentence, unless the lines are wrapped (most end inside a sentence, at about the same
+    length): then a blank line ends a paragraph, with a warning.
 
     Args:
         text: The text.
-        language: A language code of spaCy, such as "de" or "ja". English is split as in the Penn Treebank.
+        language: A language code of spaCy, such as "de" or "ja"; English is split as in the Penn Treebank. "any" splits
+            letters, digits and marks by Unicode's classes, without spaCy.
+        offsets: Return each token as a :class:`Token`, with its place in the text.
 
     Returns:
         A list of tokens for each sentence.
@@ -42,7 +83,7 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     Raises:
         MissingExtraError: The language needs spaCy (extra ``spacy``), which is not installed.
         ConfigError: spaCy does not know the language, or needs another library for it.
-        TextError: ``text`` is not a string.
+        TextError: ``text`` is not a string; or, with ``offsets``, spaCy changed the text.
 
     Example:
         >>> elmokit.tokenize("It's raining. We left at 5 p.m. on foot.")
@@ -51,14 +92,63 @@ def tokenize(text: str, language: str = ENGLISH) -> list[list[str]]:
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
     sentences = split_lines(text, text_splitter(language))
-    warn_of_raw_text("the text", sentences, is_split=True)
-    return sentences
+    check_tokens("the text", sentences, is_split=True)
+    return locate_tokens(text, sentences) if offsets else sentences
+
+
+def locate_tokens(text: str, sentences: Iterable[Sequence[str]]) -> list[list[Token]]:
+    """Find the tokens of each sentence in the text that they come from, one after the other."""
+    located: list[list[Token]] = []
+    stop = 0
+    for sentence in sentences:
+        located.append([])
+        for token in sentence:
+            start = text.find(token, stop)
+            if start < 0 or not _NO_TOKEN.fullmatch(text, stop, start):
+                raise TextError(f"The token {token!r} does not follow in the text {text[stop : stop + 40]!r}.")
+            stop = start + len(token)
+            located[-1].append(Token(token, start, stop))
+    return located
+
+
+def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
+    """Group the tokens of a text into words between white space.
+
+    A token with white space inside, as some languages have them, joins the words that it is part of. A word belongs to
+    two sentences where no white space separates them.
+    """
+    places = deque(
+        (token, (number, position))
+        for number, sentence in enumerate(sentences)
+        for position, token in enumerate(sentence)
+    )
+    words: list[Word] = []
+    own: list[tuple[int, int]] = []
+    start = stop = 0
+    for match in re.finditer(r"\S+", text):
+        start = match.start() if not own else start
+        while places and places[0][0].start < match.end():
+            token, place = places.popleft()
+            own.append(place)
+            stop = token.stop
+        if own and stop <= match.end():
+            words.append(Word(text[start : match.end()], start, match.end(), own))
+            own = []
+    return words
 
 
 def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
     """Return the sentences of all lines of a text."""
+    return [sentence for line in _unwrapped(text).split("\n") for sentence in split(line)]
+
+
+def _unwrapped(text: str) -> str:
+    """Return a text of the same length whose lines end with ``\\n``: a paragraph is one line, if lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
-    return [sentence for line in text.replace("\r", "\n").split("\n") for sentence in split(line)]
+    text = text.replace("\r\n", " \n").replace("\r", "\n")
+    if are_wrapped("the text", text.split("\n", HEAD_LINES)[:HEAD_LINES]):
+        text = re.sub(r"(\S[^\S\n]*)\n(?=[^\S\n]*\S)", r"\1 ", text)
+    return text
 
 
 @cache  # the tables of a language take up to a second to build
@@ -66,6 +156,8 @@ def text_splitter(language: str = ENGLISH) -> TextSplitter:
     """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
     if language == ENGLISH:
         return _split_english
+    if language == ANY:
+        return split_any
     return partial(_split_with_spacy, _spacy_pipeline(language))
 
 
@@ -86,7 +178,8 @@ def _spacy_pipeline(language: str) -> Any:
     try:
         pipeline = spacy.blank(language)
     except ImportError as error:  # an unknown language, or one that needs a further library, which spaCy names
-        raise ConfigError(f"spaCy cannot split the language {language!r}: {' '.join(str(error).split())}") from None
+        what = " ".join(str(error).split())
+        raise ConfigError(f"spaCy cannot split {language!r}, but {ANY!r} splits any language: {what}") from None
     pipeline.add_pipe("sentencizer")
     # The limit protects parsers, which these rules are not.
     pipeline.max_length = 1 << 30
@@ -100,24 +193,11 @@ def treebank_tokens(sentence: str) -> list[str]:
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
     """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
-    spans = get_span_tokenizer(tokenization)
-    return split_tokens if tokenization == "spaces" else lambda text: [text[start:stop] for start, stop in spans(text)]
+    check_choice("tokenization", tokenization, get_args(Tokenization))
+    return split_tokens if tokenization == "spaces" else lambda text: [*chain(*split_lines(text, _split_english))]
 
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
-    check_choice("tokenization", tokenization, get_args(Tokenization))
-    return _text_spans if tokenization == "treebank" else _space_spans
-
-
-def _text_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of the tokens that ``tokenize`` returns: a period at the end of any sentence is one."""
-    for line in re.finditer(r"[^\r\n]+", text):
-        for start, stop in sentence_spans(line[0]):
-            first = line.start() + start
-            yield from ((first + begin, first + end) for begin, end in token_spans(line[0][start:stop]))
-
-
-def _space_spans(sentence: str) -> list[tuple[int, int]]:
-    """Return the offsets of the tokens that ``split_tokens`` returns."""
-    return [match.span() for match in re.finditer(r"[^ \t]+", sentence)]
+    split = get_tokenizer(tokenization)
+    return lambda text: [(start, stop) for _, start, stop in locate_tokens(text, [split(text)])[0]]

@@ -145,6 +145,8 @@ def _calibration_sentences(shards: Sequence[Path], bilm_tf_lines: bool = False) 
     return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]
 
 
+MIN_EVALUATIONS = 5
+"""A training evaluates at least so many times, so that one that is stopped halfway has a model."""
 N_WARM_STEPS = 20
 """Steps of this process after which its speed is reported."""
 
@@ -221,6 +223,8 @@ class _TrainingLoop:
             self.before = read_card(run.folder / RUN_MODEL).get("held_out_perplexity_before")
         self.n_total = setup.corpus.length(self.config)
         """The length of the training in predictions per direction."""
+        n_steps = -(-self.n_total // self.predictions_per_step)
+        self.eval_every = max(1, min(self.config.eval_every, n_steps // MIN_EVALUATIONS))
 
     @property
     def predictions_per_step(self) -> int:
@@ -249,9 +253,9 @@ class _TrainingLoop:
         self.report(TrainingNotice(message))
 
     def _n_evaluations_left(self) -> int:
-        config, counters = self.config, self.state.counters
+        counters = self.state.counters
         n_left = -(-max(0, self.n_total - counters.n_predictions) // self.predictions_per_step)
-        return count_evaluations(counters.n_steps, counters.n_steps + n_left, config.eval_every) if n_left else 0
+        return count_evaluations(counters.n_steps, counters.n_steps + n_left, self.eval_every) if n_left else 0
 
     def run_to_end(self, stop: StopRequest) -> Perplexity:
         """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
@@ -264,7 +268,7 @@ class _TrainingLoop:
             learning_rate = config.learning_rate_at(counters.n_predictions / self.n_total)
             gradient_norm = self._step(learning_rate)
             is_last = counters.n_predictions >= self.n_total
-            evaluates = is_last or counters.n_steps % config.eval_every == 0
+            evaluates = is_last or counters.n_steps % self.eval_every == 0
             if evaluates:
                 with meter.evaluating():
                     result = self._evaluate_and_keep_best()
@@ -370,7 +374,8 @@ class _TrainingLoop:
         result = self._evaluate()
         if self.evaluates_first and not counters.n_steps:
             self.before = result.per_direction
-        counters.n_worse += 1
+        # More evaluations than were asked for must not end a training earlier.
+        counters.n_worse += self.eval_every == self.config.eval_every
         distillation = self.config.distillation
         # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
         best = math.inf if counters.best_perplexity is None else counters.best_perplexity

@@ -88,7 +88,9 @@ class TrainingConfig:
         "Number of predictions per direction (alternative to epochs). A sentence of n tokens has n + 1 predictions.",
     )
     patience: int = setting(
-        0, "Stop after N evaluations without improvement (early stopping). 0 disables early stopping."
+        0,
+        "Stop after N evaluations without improvement (early stopping), in a training of at least five times "
+        "eval_every steps. 0 disables early stopping.",
     )
     batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.")
     window_length: int = setting(
@@ -133,7 +135,9 @@ class TrainingConfig:
     )
     freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.")
     log_every: int = setting(50, "Optimizer steps between lines of the log.")
-    eval_every: int = setting(1000, "Optimizer steps between evaluations on the held-out text.")
+    eval_every: int = setting(
+        1000, "Optimizer steps between evaluations on the held-out text; at most a fifth of the training."
+    )
     save_every: int = setting(500, "Optimizer steps between checkpoints.")
     tensorboard: bool = setting(False, "Write the log for TensorBoard, too.")
     shuffle: bool = True
@@ -234,6 +238,8 @@ RECIPES: dict[str, TrainingConfig] = {
     ),
 }
 """Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
+TRAINING: dict[str, float] = {"epochs": 1.0, "max_words": MAX_WORDS}
+"""What a training takes where a config has none."""
 FINETUNING_RATES = {"learning_rate": 1e-3, "matrix_learning_rate": 4e-3}
 """The learning rates of fine-tuning with the recipe ``modern``: a fifth of those of training. A new softmax is
 trained at the ``learning_rate`` of a training."""
@@ -246,7 +252,7 @@ class BaseConfig:
     """What the other settings start from: keys at the top level of a config file."""
 
     preset: str | None = setting(
-        None, f"Size of the model: {', '.join(PRESETS)}. By default mini, and original with the recipe bilm-tf."
+        None, f"Size of the model: {', '.join(PRESETS)}.  [default: mini; original with the recipe bilm-tf]"
     )
     input: Literal["characters", "words", "both"] = setting(
         "characters",

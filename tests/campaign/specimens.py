@@ -236,6 +236,11 @@ def trained_task(folder: Path, name: str) -> None:
     assert ended.code == 0, ended.err
 
 
+def stimuli(folder: Path) -> None:
+    own_format(folder)
+    (folder / "stimuli.csv").write_text('item,sentence\n1,"The cat, he said, ""sat""."\n2,The dog ran. It sat.\n')
+
+
 def similarity(folder: Path) -> None:
     own_format(folder)
     (folder / "pairs.csv").write_text('the cat sat,the cat ran,4\n"the dog, the cat",a mat .,1\na cat,a dog,2.5\n')
@@ -324,6 +329,12 @@ SPECIMENS = {
             write_pairs,
             ("*.jsonl",),
             ("evaluate", "minimal-pairs", "one.jsonl", "two.jsonl", "--model", "model"),
+        ),
+        Specimen(
+            "stimuli",
+            stimuli,
+            ("stimuli.csv",),
+            ("surprisal", "stimuli.csv", "--column", "sentence", "--words", "--model", "model"),
         ),
         Specimen(
             "similarity",

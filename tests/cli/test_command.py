@@ -86,7 +86,7 @@ def run(function: Any, *arguments: str) -> Result:
 
 
 def shown(function: Any) -> list[str]:
-    return [" ".join(line.split()) for line in run(function, "--help").output.splitlines() if line.strip()]
+    return [" ".join(line.split()) for line in run(function, "--help-all").output.splitlines() if line.strip()]
 
 
 def test_signature_and_docstring_make_flags_and_help() -> None:
@@ -102,16 +102,24 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
         "-n, --number INTEGER How many.",
         "--ratio FLOAT Of what. [required]",
         "--json Print JSON.",
+        "-q, --quiet Print results, warnings and errors only.",
+        "--help Show this message and exit.",
+        "--help-all Show all 10 options.",
         "More options:",
         "--kind [fast|exact] How fast it is, or how exact. [default: fast]",
         "--model TEXT The model.",
         "--seed INTEGER First random number. [default: 0]",
-        "-q, --quiet Print results, warnings and errors only.",
-        "--help Show this message and exit.",
         "Examples:",
         "elmokit measure a b",
         "elmokit measure a b --all",
     ]
+
+
+def test_the_help_shows_the_usual_options_and_names_the_flag_that_shows_all() -> None:
+    usual = run(measure, "--help").output
+    assert "More options:" not in usual
+    assert "--help-all" in usual
+    assert usual.splitlines()[-1].strip() == "elmokit measure a b --all"
 
 
 def test_values_have_the_types_of_the_signature() -> None:
@@ -139,13 +147,14 @@ def test_each_setting_is_an_option_with_its_default() -> None:
         "--out TEXT Where to.",
         "--rate FLOAT How fast. [default: 0.25]",
         "--kind [a|b] Which one. [default: a]",
+        "-q, --quiet Print results, warnings and errors only.",
+        "--help Show this message and exit.",
+        "--help-all Show all 7 options.",
         "More options:",
         "--layers N[,N...] Which layers.",
         "--is-quiet / --no-is-quiet Say less. [default: no]",
         "--is-loud / --calm Say more. [default: yes]",
         "--texts PATH What to read.",
-        "-q, --quiet Print results, warnings and errors only.",
-        "--help Show this message and exit.",
     ]
 
 
@@ -204,10 +213,13 @@ def show(
 
 
 def test_a_command_has_the_options_and_the_texts_of_the_function_that_it_calls() -> None:
-    assert shown(show)[2:-2] == [
+    assert shown(show)[2:] == [
         "Options:",
         "--layers N[,N...] The layers. [default: all]",
         "--device TEXT Where to compute, such as cuda. [default: the CPU]",
+        "-q, --quiet Print results, warnings and errors only.",
+        "--help Show this message and exit.",
+        "--help-all Show all 4 options.",
         "More options:",
         "--kind [a|b] One of a and b. [default: a]",
         "--n-steps INTEGER How many steps. [default: 3]",

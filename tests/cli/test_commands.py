@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -14,9 +15,10 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit import Elmo
+from elmokit import Elmo, LanguageModel
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import spelling_of
+from elmokit.lm.surprisal import WordSurprisal
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -55,11 +57,13 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
 def test_info_says_what_a_model_is(shell: Shell) -> None:
     shell("convert", "model", "weights.hdf5")
     ours, theirs = shell("info", "--model", "model").out, shell("info", "--model", "weights.hdf5").out
-    assert "format            elmokit" in ours
-    assert "format            bilm-tf" in theirs
+    assert "format      elmokit" in ours
+    assert "format      bilm-tf" in theirs
+    assert len(ours.splitlines()) <= 8
     for line in ("hidden 64, projection 32, vectors 64", "filters 8x1 16x2 32x3, relu, 1 highway"):
         assert line in ours
         assert line in theirs
+    assert "start state" in shell("info", "--model", "model", "--all").out
     facts = json.loads(shell("info", "--model", "model", "--json").out)
     assert facts["parameters"] == f"{random_model().n_parameters:,}"
     assert facts["card"] == {"note": "random"}
@@ -197,6 +201,48 @@ def test_surprisal_names_the_line_of_each_sentence(shell: Shell) -> None:
         line.split("\t") for line in shell("surprisal", "text.txt", "other.txt", "--model", "model").out.splitlines()
     ]
     assert dict.fromkeys((row[0], row[6]) for row in rows[1:]) == dict.fromkeys([("0", "1"), ("1", "3"), ("2", "2")])
+
+
+def test_words_of_a_table_keep_its_other_columns(shell: Shell) -> None:
+    text = 'The cat, he said, "sat". It ran.'
+    rows = ["item,sentence,condition", '7,"the, zyx","a, b"', f'8,"{text.replace(chr(34), 2 * chr(34))}",c', "9,,d"]
+    Path("stimuli.csv").write_text("".join(f"{row}\n" for row in rows))
+    ran = shell("surprisal", "stimuli.csv", "--column", "sentence", "--words", "--model", "model", "--out", "words.csv")
+    assert (ran.code, ran.out) == (0, ""), ran.err
+    assert "Unknown words, which are not in the model's vocabulary: 8 of 9." in ran.err
+    with Path("words.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == ["item", "condition", *WordSurprisal._fields]
+    assert [row["word"] for row in table] == ["the,", "zyx", *text.split()]
+    assert [(row["item"], row["condition"]) for row in table] == [("7", "a, b")] * 2 + [("8", "c")] * 7
+    expected = LanguageModel.from_pretrained("model", precision="float32").word_surprisal(["the, zyx", text])
+    for row, word in zip(table, expected, strict=True):
+        assert float(row["forward_nats"]) == pytest.approx(word.forward_nats, abs=1e-6)
+        assert [row[name] for name in ("start", "stop", "unknown", "n_tokens")] == [
+            str(int(value)) for value in (word.start, word.stop, word.unknown, word.n_tokens)
+        ]
+
+
+def test_words_of_lines_have_their_line_and_can_be_in_bits(shell: Shell) -> None:
+    Path("text.txt").write_text("The cat sat. It ran.\n\nthe cat\n")
+    tables = []
+    for flags in ((), ("--bits",)):
+        out = shell("surprisal", "text.txt", "--words", "--model", "model", *flags).out
+        head, *rows = [line.split("\t") for line in out.splitlines()]
+        tables.append([dict(zip(head, row, strict=True)) for row in rows])
+    assert [(row["line"], row["text_index"], row["sentence_index"]) for row in tables[0]] == (
+        [("1", "0", "0")] * 3 + [("1", "0", "1")] * 2 + [("3", "1", "0")] * 2
+    )
+    for nats, bits in zip(*tables, strict=True):
+        for name in ("forward", "backward", "spelling"):
+            assert float(bits[f"{name}_bits"]) * math.log(2) == pytest.approx(float(nats[f"{name}_nats"]), abs=1e-5)
+    Path("text.txt").write_text("The cat sat.\nIt ran.\n\n\nthe cat\n")
+    out = shell("surprisal", "text.txt", "--words", "--documents", "--model", "model").out
+    assert [line.split("\t")[:3] for line in out.splitlines()[1:]] == (
+        [["1", "0", "0"]] * 3 + [["1", "0", "1"]] * 2 + [["5", "1", "0"]] * 2
+    )
+    head = shell("surprisal", "text.txt", "--raw", "--bits", "--model", "model").out.splitlines()[0]
+    assert head == "sentence_index\ttoken\tforward_bits\tbackward_bits\tunknown\tspelling_bits\tline"
 
 
 def test_surprisal_is_computed_in_float32(shell: Shell) -> None:

@@ -43,9 +43,9 @@ def test_a_start_state_is_stored_with_a_converted_model(shell: Shell) -> None:
     assert model.start_state is not None
     assert not model.start_state.hidden.any()
     assert model.card["warm_state"] == "zero"
-    assert "start state" in shell("info", "--model", "zero").out
+    assert "start state" in shell("info", "--model", "zero", "--all").out
     assert "AllenNLP and bilm-tf used stateful, TF-Hub zero" in " ".join(
-        shell("info", "--model", "old.hdf5").out.split()
+        shell("info", "--model", "old.hdf5", "--all").out.split()
     )
 
 
@@ -129,6 +129,6 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert ran.code == 0, ran.err
     assert SentenceEmbedder.from_pretrained("whitened").linear_map is not None
     assert open_model("whitened").start_state is not None
-    assert "stored with the model" in shell("info", "--model", "whitened").out
+    assert "stored with the model" in shell("info", "--model", "whitened", "--all").out
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err

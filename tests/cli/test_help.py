@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
 import pytest
 
-from elmokit.cli.command import DocumentedCommand
+from elmokit.cli.command import SHOWS_ALL, DocumentedCommand
 from elmokit.cli.main import elmokit
 from elmokit.version import __version__
 from tests.helpers.paths import ROOT
@@ -39,9 +41,10 @@ UPDATE = bool(os.environ.get("ELMOKIT_UPDATE_HELP"))
 """Store the present help texts, instead of comparing them with the stored ones."""
 
 
-def _help(name: str) -> str:
-    """Return the help text of a command as the shell shows it, in lines of 100 columns."""
+def _help(name: str, shows_all: bool = True) -> str:
+    """Return the help text of a command as --help-all or --help shows it, in lines of 100 columns."""
     context = click.Context(elmokit, info_name="elmokit", terminal_width=100, **elmokit.context_settings)
+    context.meta[SHOWS_ALL] = shows_all
     command: click.Command = elmokit
     for part in name.split():
         assert isinstance(command, click.Group)
@@ -67,7 +70,7 @@ def _parse(line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: str, folder: Path) -> None:
+def test_the_help_of_every_command_is_short_and_ends_with_two_examples_that_it_accepts(name: str, folder: Path) -> None:
     command = ALL[name]
     assert isinstance(command, DocumentedCommand)
     examples = command.examples
@@ -77,6 +80,7 @@ def test_the_help_of_every_command_ends_with_two_examples_that_it_accepts(name: 
     assert any(f"elmokit {name}".rstrip() in line for line in examples)
     for line in examples:
         _parse(line)
+    assert len(_help(name, shows_all=False).splitlines()) <= 55
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -150,6 +154,22 @@ def test_help_of_a_command_is_what_its_flag_shows(shell: Shell) -> None:
 def test_the_version_is_shown_in_three_ways(shell: Shell) -> None:
     for arguments in (("version",), ("-V",), ("--version",)):
         assert shell(*arguments) == (0, f"elmokit {__version__}\n", "")
+
+
+def test_a_bug_report_gets_its_versions_without_pytorch(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def without_torch(name: str) -> str:
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_torch)
+    lines = shell("version", "--all").out.splitlines()
+    assert lines[:2] == [f"elmokit {__version__}", f"Python {platform.python_version()}"]
+    assert lines[-2:] == [f"numpy {version('numpy')}", "torch is not installed"]
+    template = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8")
+    assert "`elmokit version --all`" in template
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

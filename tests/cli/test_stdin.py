@@ -37,7 +37,7 @@ def folder(folder: Path) -> Path:
         ("vocab", "-", "vocabulary.txt"),
         ("surprisal", "-", *MODEL),
         ("evaluate", "perplexity", "-", *MODEL),
-        ("evaluate", "perplexity", "-", *MODEL, "--start", "stateful"),
+        ("evaluate", "perplexity", "-", *MODEL, "--documents"),
         ("evaluate", "perplexity", "-", *MODEL, "--per-token", "-"),
         ("evaluate", "perplexity", "-", *MODEL, "--as-bilm-tf", "2"),
         ("convert", "model", "converted", "--calibrate", "-"),

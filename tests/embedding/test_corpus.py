@@ -9,6 +9,7 @@ import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -16,11 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import BackgroundWriter, BatchEmbedder, describe_work, embed_file
+from elmokit.embedding.corpus import BackgroundWriter, BatchEmbedder, embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
-from elmokit.embedding.outputs.writer import open_resumable, partial_folder
-from elmokit.embedding.reading import CorpusSentence
+from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
@@ -231,32 +231,27 @@ def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path
             np.testing.assert_array_equal(ours[key], expected[key])
 
 
-@pytest.mark.parametrize("n", [10, 20_000])
-def test_time_is_estimated_for_long_texts_on_several_of_their_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+@pytest.mark.parametrize("pools", [False, True])
+def test_the_time_that_is_left_is_estimated_from_the_work_itself(
+    pools: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elmo = Elmo(random_model())
-    measured: list[int] = []
-    embed = elmo.embed
+    (tmp_path / "text.txt").write_text("the cat sat\n" * 100)
+    now, compute = [0.0], BatchEmbedder.compute
+    monkeypatch.setattr("elmokit.embedding.corpus.time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def count(sentences: list[list[str]], **settings: object) -> object:
-        measured.append(sum(map(len, sentences)))
-        return embed(sentences, **settings)  # type: ignore[arg-type]
+    def slow_compute(*arguments: Any) -> Any:
+        """Computing and pooling take 0.5 s the first time, and then 1 s; 10 sentences are 30 tokens."""
+        now[0] += 1.0 if now[0] else 0.5
+        return compute(*arguments)
 
-    embedder = BatchEmbedder(elmo, "all", 2048, 64)
-    monkeypatch.setattr(elmo, "embed", count)
-    with open_resumable(tmp_path / "out.hdf5", {}) as writer:
-        writer.read_text([CorpusSentence("", ["the", "cat", "sat"], "")] * n)
-        line = describe_work(embedder, "out.hdf5", "5.0 kB", writer)
-    time = r" and about .+ \(.+ tokens/s\)" if n == 20_000 else ""
-    expected = rf"{n:,} sentences, {3 * n:,} tokens; out.hdf5 will take 5.0 kB{time}; computed in float32 \(.+, cpu\)"
-    assert re.fullmatch(expected, line)
-    if n == 10:
-        assert measured == []
-    else:
-        assert measured[0] == 3  # not timed
-        assert set(measured[1:]) == {600}  # together 5 % of the text
-        assert 2 <= len(measured[1:]) <= 5
+    monkeypatch.setattr(BatchEmbedder, "compute", slow_compute)
+    elmo, reports = Elmo(random_model()), list[str]()
+    embedder = SentenceEmbedder(elmo) if pools else elmo
+    embed_file(embedder, tmp_path / "text.txt", tmp_path / "out.npz", batch_tokens=50, report=reports.append)
+    size = r"100 sentences, 300 tokens; .+out.npz will take .+ kB \(.+\); computed in float32 \(.+, cpu\)"
+    assert re.fullmatch(size, reports[0])
+    # Batches 1 and 2 warm up, 3 to 5 are measured, and 5 are left.
+    assert reports[1:] == ["About 5 s left (30 tokens/s)"]
 
 
 def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> None:

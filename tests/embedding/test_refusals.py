@@ -92,6 +92,22 @@ ELMO: list[Row] = [
         (f"sentences {given}", lambda given=given: elmo().embed(given), TextError, name)
         for given, name in NOT_SENTENCES
     ),
+    *(
+        (f"documents {given}", lambda given=given: elmo().embed_documents(given), TextError, name)
+        for given, name in (
+            (["The cat sat."], "tokenize=True"),
+            ([["The", "cat"]], "[['The', ...]]"),
+            ([[["The", 3]]], "3 of type int"),
+            ([[3]], "3 of type int"),
+        )
+    ),
+    (
+        "stateful documents",
+        lambda: Elmo(random_model(), start="stateful").embed_documents([]),
+        ConfigError,
+        "start is 'stateful'",
+    ),
+    ("documents, batch_tokens 0", lambda: elmo().embed_documents([], batch_tokens=0), ConfigError, "batch_tokens is 0"),
     ("a stateful string", lambda: Elmo(random_model(), start="stateful").embed("The cat"), TextError, "'The cat'"),
     ("no text to calibrate", lambda: mean_state(random_model(), []), TextError, "no sentence"),
     ("tokens as raw text", lambda: elmo().embed(SENTENCES, tokenize=True), TextError, "got list"),  # type: ignore[call-overload]
@@ -169,6 +185,7 @@ OPTIONS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("out.npz", {"raw_language": "en", "fasta": True}, ConfigError, "fasta"),
     ("out.npz", {"raw_language": "en", "strict": True}, ConfigError, "strict"),
     ("out.npz", {"fasta": True}, TextError, "text.txt, line 1"),
+    ("out.npz", {"documents": True, "fasta": True}, ConfigError, "fasta"),
     ("out.npz", {"batch_size": 0}, ConfigError, "batch_size"),
     *(("out.npz", {"dtype": dtype}, ConfigError, "dtype is") for dtype in ("float64", "FLOAT16", "foo", None, bool)),
     ("out.hdf5", {"dtype": "int8"}, ConfigError, "dtype is"),

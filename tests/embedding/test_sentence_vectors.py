@@ -238,3 +238,8 @@ def test_a_raw_text_has_the_weighted_mean_over_the_tokens_of_all_its_sentences(
     assert not vectors[2].any()
     assert np.array_equal(embedder.embed_texts([[["the"]], split, []]), vectors)
     assert np.array_equal(list(embedder.embed(iter(["the", text, ""]), tokenize=True)), vectors)
+    similarity = embedder.similarity(vectors)
+    norms = np.linalg.norm(vectors, axis=1)
+    np.testing.assert_allclose(similarity[0, 1], vectors[0] @ vectors[1] / (norms[0] * norms[1]), rtol=1e-5)
+    np.testing.assert_array_equal(similarity[2], 0)
+    np.testing.assert_allclose(embedder.similarity(vectors[:1], vectors), similarity[:1], rtol=1e-5)

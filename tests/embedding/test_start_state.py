@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elmokit.embedding.documents import read_on
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import (
@@ -21,7 +22,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.lm.surprisal import score_batch
 from elmokit.storage.progress import set_quiet
 
 
@@ -41,7 +41,8 @@ def test_the_mean_state_is_the_mean_of_the_states_in_which_sentences_start_in_tr
     if is_stored:
         model.start_state = State(*(np.full_like(part[:, :, :1], 0.3) for part in state))
         state = model.start_state.repeat_row(4)
-    _, state = score_batch(model, sentences, state)  # which reads as training does: without the last boundary
+    # It reads as training does: without the last boundary.
+    state = read_on(model, [[sentence] for sentence in sentences], state, ()).after
     calibrated = mean_state(model, sentences)
     np.testing.assert_allclose(calibrated.hidden[:, :, 0], state.hidden.mean(axis=2), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(calibrated.cell[:, :, 0], state.cell.mean(axis=2), rtol=1e-5, atol=1e-6)
@@ -49,7 +50,7 @@ def test_the_mean_state_is_the_mean_of_the_states_in_which_sentences_start_in_tr
 
 def test_a_calibrated_model_reads_a_sentence_as_training_does_after_another_one(model: PretrainedBiLM) -> None:
     calibrate_start_state(model, [["the", "cat", "sat"]], "a sentence")
-    carried = perplexity(model, [["the", "cat", "sat"], ["the", "dog"]], "stateful")
+    carried = perplexity(model, [[["the", "cat", "sat"], ["the", "dog"]]], "zero", documents=True)
     first = perplexity(model, [["the", "cat", "sat"]], "zero")
     second = perplexity(model, [["the", "dog"]])
     for both, one, other in zip(carried.mean_nats, first.mean_nats, second.mean_nats, strict=True):

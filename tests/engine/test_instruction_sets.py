@@ -29,7 +29,7 @@ from tests.helpers.engine_lstm import (
     random_lstm,
     run_rows,
 )
-from tests.helpers.instruction_sets import WITH_TILES, build, most_precise, rounds_inputs
+from tests.helpers.instruction_sets import build, most_precise, rounds_inputs
 from tests.helpers.rounding import FUNCTION_UNITS, Rounded, assert_rounded
 
 
@@ -100,8 +100,23 @@ def test_tiles_of_bfloat16_equal_their_emulation() -> None:
         pytest.skip("this processor lacks amx")
     torch.manual_seed(0)
     inputs, weight = torch.randn(45, 200), torch.randn(70, 200) / 200**0.5
-    first, second = (product(build(name), inputs, weight, "bfloat16") for name in WITH_TILES)
+    first, second = (product(build(name), inputs, weight, "bfloat16") for name in ("amx", "emulated"))
     torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["avx512-bf16", pytest.param("emulated-pairs", marks=pytest.mark.slow)])
+def test_pairs_of_bfloat16_are_summed_in_the_order_of_the_instruction(name: str) -> None:
+    torch.manual_seed(0)
+    inputs, weight = torch.randn(29, 1101), torch.randn(70, 1101)
+    factors = [torch.nn.functional.pad(part, (0, 1)).bfloat16().float().numpy() for part in (inputs, weight)]
+    total = np.zeros((29, 70), np.float32)
+    for first in range(0, 1102, 512):  # the chunks whose weights stay in the cache
+        chunk = np.zeros_like(total)
+        for k in range(first, min(first + 512, 1102), 2):
+            for number in (k + 1, k):  # a product of such numbers has no rounding
+                chunk += np.multiply.outer(factors[0][:, number], factors[1][:, number])
+        total += chunk
+    assert np.array_equal(product(build(name), inputs, weight, "bfloat16").numpy(), total)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

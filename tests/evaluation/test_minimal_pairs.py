@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -17,6 +18,7 @@ from elmokit.evaluation.minimal_pairs import (
     read_minimal_pairs,
     read_published_accuracies,
 )
+from elmokit.formats.open import open_model
 from elmokit.lm.surprisal import score_minimal_pairs, surprisals
 from elmokit.storage.part_results import PartResults
 from elmokit.text.vocabulary import SPECIALS
@@ -45,9 +47,45 @@ def write_pairs(path: Path, paradigms: list[Paradigm] = PARADIGMS) -> None:
 
 def test_files_in_the_layout_of_blimp_are_read_by_paradigm(tmp_path: Path) -> None:
     write_pairs(tmp_path / "pairs.jsonl")
-    assert read_minimal_pairs([tmp_path / "pairs.jsonl"]) == PARADIGMS
-    (tmp_path / "bare.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b"}\n\n')
-    assert read_minimal_pairs([tmp_path / "bare.jsonl"]) == [Paradigm("bare", "", [("a", "b")])]
+    read = read_minimal_pairs([tmp_path / "pairs.jsonl"])
+    assert [dataclasses.replace(one, rows=[]) for one in read] == PARADIGMS
+    row = {"sentence_good": "a", "sentence_bad": "b"}
+    (tmp_path / "bare.jsonl").write_text(f"{json.dumps(row)}\n\n")
+    assert read_minimal_pairs([tmp_path / "bare.jsonl"]) == [Paradigm("bare", "", [("a", "b")], [row])]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("pairs.tsv", "\t"), ("pairs.csv", ","), ("pairs.csv", ";")])
+def test_pairs_of_a_table_keep_its_columns(name: str, separator: str, tmp_path: Path) -> None:
+    rows = [
+        ["item", "good", "UID", "bad"],
+        ["1", '"He said ""go"", then."', "x", "He say."],
+        ["2", "a", "y", "b"],
+        ["3", "c", "x", "d"],
+    ]
+    (tmp_path / name).write_text("".join(f"{separator.join(row)}\n" for row in rows))
+    x, y = read_minimal_pairs([tmp_path / name])
+    assert (x.name, x.pairs) == ("x", [('He said "go", then.', "He say."), ("c", "d")])
+    assert y.rows == [{"item": "2", "good": "a", "UID": "y", "bad": "b"}]
+
+
+def test_a_row_for_each_pair_says_what_decided(shell: Shell) -> None:
+    rows = "item\tgood\tbad\n" + "".join(f"{n}\t{good}\t{bad}\n" for n, (good, bad) in enumerate(PARADIGMS[0].pairs))
+    Path("pairs.tsv").write_text(rows)
+    call = ("evaluate", "minimal-pairs", "pairs.tsv", "--model", "model", "--tokenizer", "spaces")
+    ran = shell(*call, "--per-pair", "results.csv", "--json")
+    assert ran.code == 0, ran.err
+    accuracy = json.loads(ran.out)["accuracy"]["overall"]
+    with Path("results.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0])[:3] == ["item", "good", "bad"]
+    for choice in ("forward", "backward", "both"):
+        correct = [float(row[f"correct_{choice}"]) for row in table]
+        assert sum(correct) / len(correct) == accuracy[choice]
+        if choice != "both":
+            pairs = [(float(row[f"good_{choice}_nats"]), float(row[f"bad_{choice}_nats"])) for row in table]
+            assert correct == [good < bad for good, bad in pairs]
+    nats = [sentence.total_nats[0] for sentence in surprisals(open_model("model"), [["the", "cat", "sat", "."]])]
+    assert float(table[0]["good_forward_nats"]) == pytest.approx(nats[0], abs=1e-5)
 
 
 def test_two_paradigms_of_one_name_are_refused() -> None:

@@ -44,13 +44,11 @@ REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
         )
     ),
     (minimal_pairs, "x.jsonl", PAIR + PAIR.replace('"y"', '"z"'), TextError, "line 2: the linguistics_term of"),
-    (read_published_accuracies, "x.tsv", "", TextError, "UID"),
-    (read_published_accuracies, "x.tsv", "name\tlstm\n", TextError, "UID"),
-    (read_published_accuracies, "x.tsv", "UID\tlstm\tlstm\n", TextError, "each once"),
-    (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\t1.01\n", TextError, "line 2: expected 2 columns"),
-    (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\tx\n", TextError, "line 2: expected 2 columns"),
-    (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\n", TextError, "line 2: expected 2 columns"),
-    (read_published_accuracies, "x.tsv", "lstm\tUID\n0.5\n", TextError, "line 2: expected 2 columns"),
+    (minimal_pairs, "x.tsv", "good\tbad\na\t \n", TextError, "line 2: expected"),
+    (minimal_pairs, "x.csv", "good,bda\na,b\n", ConfigError, "no column 'bad'; its columns are good, bda"),
+    (read_published_accuracies, "x.tsv", "name\tlstm\na\t1\n", ConfigError, "no column 'UID'"),
+    (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\t1.01\n", TextError, "line 2: '1.01'"),
+    (read_published_accuracies, "x.tsv", f"{ACCURACIES}order\tx\n", TextError, "line 2: 'x'"),
     (senses, "x.data.xml", "<c>\n<sentence></sentense></c>", TextError, "mismatched tag: line 2"),
     (senses, "x.data.xml", "<c>\n<sentence>", TextError, "no element found: line 3"),
     (

@@ -268,6 +268,9 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
     assert isinstance(cached.bilm.token_layer, CachedCharCNN)
     np.testing.assert_array_equal(cached.word_vectors(words), vectors)
     np.testing.assert_array_equal(cached.replace(card={}).word_vectors(words), vectors)
+    # A table belongs to the weights that computed it.
+    other = cached.replace(weights=plain.bilm)
+    np.testing.assert_array_equal(other.word_vectors(words), plain.word_vectors(words))
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "no rows", "narrow", "flat", "part", "NaN"])

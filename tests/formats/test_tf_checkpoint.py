@@ -199,5 +199,5 @@ def test_the_checkpoint_of_bilm_tf_has_the_perplexity_that_bilm_tf_measured(bilm
     assert model.softmax is not None
     assert model.vocabulary is not None
     sentences = [split_tokens(line) for line in (run / "train.txt").read_text(encoding="utf-8").splitlines()]
-    found = perplexity(model, sentences, start="stateful")
+    found = perplexity(model, [sentences], start="zero", documents=True)
     assert found.mean == pytest.approx(100.72575, abs=2e-4)  # run_test with one row, which loses no tail

@@ -9,23 +9,25 @@ from elmokit.engine.library import Library
 from elmokit.engine.precision import Kernels, Precision
 from elmokit.network import backends
 
-# ``emulated`` has plain C in place of the special instructions and runs everywhere.
-ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, "emulated": instruction_sets.EMULATED}
-WITH_DOT = ("amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "neon-i8mm", "neon-dotprod", "emulated")
+# Those of ``EMULATED`` have plain C in place of the special instructions and run everywhere.
+ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, **instruction_sets.EMULATED}
+WITHOUT_DOT = ("neon", "portable")
 WITH_PAIRS = ("avx512", "avx2")
-WITH_TILES = ("amx", "emulated")
+WITH_BFLOAT16 = ("amx", "avx512-bf16", *instruction_sets.EMULATED)
 
 
 def one_per_set() -> list[object]:
     """Return parameters for a test of every set."""
-    # The library of the best set exists in most caches; each other one takes seconds to compile.
-    best = instruction_sets.available_sets()[0]
-    return [pytest.param(name, marks=[] if name == best else pytest.mark.slow) for name in ALL_SETS]
+    # The library of the best set exists in most caches; each other one takes seconds to compile. Pairs of bfloat16 are
+    # emulated where no instruction multiplies them.
+    available = instruction_sets.available_sets()
+    names = [name for name in ALL_SETS if name != "emulated-pairs" or "avx512-bf16" not in available]
+    return [pytest.param(name, marks=[] if name == available[0] else pytest.mark.slow) for name in names]
 
 
 def build(name: str) -> Library:
     """Return the library for a set; skip the test where this machine cannot build or run it."""
-    if name not in (*instruction_sets.available_sets(), "emulated"):
+    if name not in (*instruction_sets.available_sets(), *instruction_sets.EMULATED):
         pytest.skip(f"this processor lacks {name}")
     if compiler.load_library() is None:
         pytest.skip(compiler.why_unavailable())
@@ -45,9 +47,9 @@ def machine_library() -> Library:
 
 def rounds_inputs(library: Library, precision: Precision) -> bool:
     """Return whether the products of a precision round their inputs too."""
-    return (
-        library.instructions in {"float32": (), "bfloat16": WITH_TILES, "int8": WITH_DOT, "int7": WITH_DOT}[precision]
-    )
+    if precision == "bfloat16":
+        return library.instructions in WITH_BFLOAT16
+    return precision != "float32" and library.instructions not in WITHOUT_DOT
 
 
 def most_precise(library: Library, precision: Precision) -> Precision:

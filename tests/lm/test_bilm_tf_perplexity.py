@@ -79,8 +79,8 @@ def test_rows_are_filled_as_in_bilm_tf(text: list[list[str]], n_rows: int) -> No
         assert [[pair[direction] for pair in step] for step in steps] == plain_rows(text, n_rows, direction == 1)
 
 
-def test_one_row_equals_stateful_perplexity(model: PretrainedBiLM) -> None:
-    ours = perplexity(model, TEXT, "stateful")
+def test_one_row_equals_the_perplexity_of_a_document_from_zero(model: PretrainedBiLM) -> None:
+    ours = perplexity(model, [TEXT], "zero", documents=True)
     assert bilm_tf_perplexity(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
 
 

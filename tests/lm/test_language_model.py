@@ -2,20 +2,23 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from elmokit import Elmo, LanguageModel
+from elmokit import Elmo, LanguageModel, tokenize
+from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
-from elmokit.lm.surprisal import score_minimal_pairs, surprisals
+from elmokit.lm.surprisal import document_surprisals, score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
+from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
 TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
@@ -29,7 +32,11 @@ def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None
     lm = LanguageModel(model)
     assert as_lists(lm.surprisal(TEXT)) == as_lists(surprisals(model, TEXT))
     assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
-    assert lm.perplexity(TEXT, start="stateful").mean_nats == perplexity(model, TEXT, "stateful").mean_nats
+    documents = [TEXT[:2], [], TEXT[2:]]
+    assert [as_lists(document) for document in lm.surprisal_documents(documents)] == [
+        as_lists(document_surprisals(model, [document])) for document in documents
+    ]
+    assert lm.perplexity(documents, documents=True).mean_nats == perplexity(model, documents, documents=True).mean_nats
     assert lm.bilm_tf_perplexity(TEXT, 2) == bilm_tf_perplexity(model, TEXT, 2)
     zero = LanguageModel(model, start="zero")
     assert as_lists(zero.surprisal(TEXT)) == as_lists(surprisals(model, TEXT, "zero"))
@@ -60,6 +67,25 @@ def test_a_text_can_be_files_or_sentences(model: PretrainedBiLM, tmp_path: Path)
     expected = lm.perplexity(TEXT).mean_nats
     for texts in (tmp_path, str(tmp_path / "*.txt"), sorted(tmp_path.iterdir()), iter(TEXT)):
         assert lm.perplexity(texts).mean_nats == pytest.approx(expected)
+
+
+def test_a_blank_line_and_the_end_of_a_file_end_a_document(model: PretrainedBiLM, shell: Shell) -> None:
+    save_model(model, "lm")
+    Path("a.txt").write_text("the cat sat .\ndog\n\n \nthe cat .\n")
+    Path("b.txt").write_text("The cat sat. The dog.\n\nIt ran.\n")
+    Path("c.txt").write_bytes(Path("a.txt").read_bytes())
+    lm = LanguageModel.from_pretrained("lm")
+    for name, documents, flags in (
+        ("a.txt", [[["the", "cat", "sat", "."], ["dog"]], [["the", "cat", "."]]], ()),
+        ("b.txt", [[["The", "cat", "sat", "."], ["The", "dog", "."]], [["It", "ran", "."]]], ("--raw",)),
+    ):
+        rows = shell("surprisal", name, "--model", "lm", "--documents", *flags).out.splitlines()[1:]
+        scored = [sentence for document in lm.surprisal_documents(documents) for sentence in document]
+        assert [row.split("\t")[2] or "nan" for row in rows] == [f"{n:.6f}" for one in scored for n in one.nats[0]]
+    facts = json.loads(shell("evaluate", "perplexity", "a.txt", "a.txt", "--model", "lm", "--documents", "--json").out)
+    once, twice = (lm.perplexity(texts, documents=True).mean_nats for texts in ("a.txt", ["a.txt", "c.txt"]))
+    assert (facts["documents"], tuple(facts["mean_nats"].values())) == (True, once)
+    assert twice == pytest.approx(once)  # the end of a file ends a document
 
 
 def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -165,3 +191,40 @@ def test_a_notebook_shows_the_facts_of_a_model(model: PretrainedBiLM) -> None:
     for shown in (model, Elmo(model), LanguageModel(model)):
         assert f">{model.n_parameters:,}</td>" in shown._repr_html_()
         assert "<caption" in shown._repr_html_()
+
+
+RAW = ["The cat sat. It wasn't a zebra.", "", "the dog ran.--the cat", " \n"]
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_words_and_the_ends_of_sentences_add_up_to_the_text(documents: bool, model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    rows = lm.word_surprisal(RAW, documents=documents)
+    assert [(row.text_index, row.sentence_index, row.word_index, row.word) for row in rows] == [
+        *((0, int(number > 2), number, word) for number, word in enumerate(RAW[0].split())),
+        *((2, 0, number, word) for number, word in enumerate(RAW[2].split())),
+    ]
+    assert all(RAW[row.text_index][row.start : row.stop] == row.word for row in rows)
+    split = [tokenize(text) for text in RAW]
+    for index, sentences in enumerate(lm.surprisal_documents(split) if documents else map(lm.surprisal, split)):
+        own = [row for row in rows if row.text_index == index]
+        assert sum(row.n_tokens for row in own) == sum(len(sentence.tokens) - 2 for sentence in sentences)
+        for direction, end in enumerate((-1, 0)):
+            words = sum((row.forward_nats, row.backward_nats or 0.0)[direction] for row in own)
+            ends = sum(float(sentence.nats[direction, end]) for sentence in sentences)
+            assert words + ends == pytest.approx(sum(sentence.total_nats[direction] for sentence in sentences))
+    assert list(lm.word_surprisal(iter(RAW), documents=documents, batch_tokens=4)) == rows
+
+
+def test_a_word_with_an_unknown_token_is_marked_and_its_letters_have_a_price(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    zebra, cat = lm.word_surprisal(["zebra, the cat"])[::2]
+    assert (zebra.unknown, cat.unknown, zebra.n_tokens) == (True, False, 2)
+    assert zebra.spelling_nats == pytest.approx(spelling_of(model).nats("zebra") + spelling_of(model).nats(","))
+    assert cat.spelling_nats == 0
+
+
+def test_words_of_a_model_of_one_direction_lack_the_other() -> None:
+    config = replace(PRESETS["tiny"], bidirectional=False)
+    (row, *_) = LanguageModel(random_model(config)).word_surprisal(["the cat"])
+    assert row.backward_nats is None

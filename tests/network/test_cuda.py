@@ -111,8 +111,8 @@ def test_surprisal_and_substitutes_equal_those_of_the_cpu() -> None:
         np.testing.assert_allclose(one.nats, other.nats, atol=1e-3)
     expected = [word for word, *_ in on_cpu.substitutes(sentence, 1, n=3)]
     assert [word for word, *_ in on_gpu.substitutes(sentence, 1, n=3)] == expected
-    assert on_gpu.perplexity(SENTENCES, start="stateful").mean == pytest.approx(
-        on_cpu.perplexity(SENTENCES, start="stateful").mean, rel=1e-4
+    assert on_gpu.perplexity([SENTENCES], documents=True).mean == pytest.approx(
+        on_cpu.perplexity([SENTENCES], documents=True).mean, rel=1e-4
     )
 
 

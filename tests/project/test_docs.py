@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pydoc_data.topics
 import re
@@ -23,7 +24,7 @@ from tests.helpers.paths import ROOT
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS
 
 DOCS = ROOT / "docs"
-PAGES_WITH_OUTPUT = {"tutorials/explore-layers.md", "tutorials/first-vectors.md", "tutorials/tag-text.md"}
+PAGES_WITH_OUTPUT = {f"tutorials/{name}.md" for name in ("explore-layers", "first-vectors", "stimuli", "tag-text")}
 """What they print depends on the included model, so it goes stale when that is trained further."""
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
@@ -35,8 +36,8 @@ OTHERS = [
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.toml)\n")
-EXTRA = re.compile(r"# pip install (?:'\.\[([\w-]+)\]'|pandas)\n")
-"""The first line of code that needs an extra or a library that no extra has."""
+EXTRA = re.compile(r"# pip install (?:'\.\[([\w-]+)\]'|(pandas[ \w]*))\n")
+"""The first line of code that needs an extra or libraries that no extra has."""
 PRINTS = re.compile(r"^ *print\(.*\)  # ([^:\n]+)", re.MULTILINE)
 SHAPE = re.compile(r"\((?:\d+, )+\d+\)|^\d+$", re.MULTILINE)
 """A shape, or a line with nothing but a number."""
@@ -53,6 +54,11 @@ def name_of(page: Path) -> str:
 def title_of(code: str) -> str:
     extra = EXTRA.match(code)
     return extra[1] if extra else "elmokit"
+
+
+def is_run(code: str) -> bool:
+    extra = EXTRA.match(code)
+    return extra is None or (extra[2] is not None and all(map(importlib.util.find_spec, extra[2].split())))
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
@@ -107,15 +113,18 @@ def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
         if name := NAMED.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")
     names: dict[str, object] = {}
+    is_new = False
     for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if language == "python" and not EXTRA.match(code):
+        if language == "python":
+            is_new = is_run(code)
+        if language == "python" and is_new:
             capsys.readouterr()
             exec(compile(code, page.name, "exec"), names)
             output = capsys.readouterr().out
             printed = iter(SHAPE.findall(_as_tuples(output)))
             for shape in SHAPE.findall(_as_tuples("\n".join(PRINTS.findall(code)))):
                 assert shape in printed, f"{shape} is not printed, or not in this order"  # `in` advances the iterator
-        if language == "text" and name_of(page) in PAGES_WITH_OUTPUT:
+        if language == "text" and is_new and name_of(page) in PAGES_WITH_OUTPUT:
             _assert_printed(output, code)
         for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
             if line.startswith("elmokit "):

@@ -36,21 +36,21 @@ ROWS = [
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
 LINES = {
     "elmokit": 600,
-    "elmokit/cli": 2950,
+    "elmokit/cli": 3100,
     "elmokit/compat": 3900,
-    "elmokit/embedding": 3300,
+    "elmokit/embedding": 3560,
     "elmokit/engine": 2600,
     "elmokit/evaluation": 2850,
-    "elmokit/formats": 4450,
+    "elmokit/formats": 4470,
     "elmokit/integrations": 2450,
-    "elmokit/lm": 1200,
+    "elmokit/lm": 1330,
     "elmokit/network": 3550,
     "elmokit/serve": 1700,
-    "elmokit/storage": 1950,
+    "elmokit/storage": 2000,
     "elmokit/tasks": 9900,
-    "elmokit/text": 1950,
+    "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 41700,
+    "tests": 42400,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
@@ -159,4 +159,4 @@ print(*[module.__file__ for name, module in sys.modules.items() if name.startswi
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     sizes = [len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ran.stdout.splitlines()]
     assert sum(size > 0 for size in sizes) <= 35  # without the empty files of subpackages
-    assert sum(sizes) <= 6000
+    assert sum(sizes) <= 6200

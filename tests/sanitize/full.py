@@ -32,8 +32,8 @@ from elmokit.engine.instruction_sets import EMULATED, INSTRUCTION_SETS, availabl
 from tests.helpers.paths import ROOT
 
 HERE = Path(__file__).parent
-ALL_SETS = {**INSTRUCTION_SETS, "emulated": EMULATED}
-CAN_RUN = [*available_sets(), "emulated"]
+ALL_SETS = {**INSTRUCTION_SETS, **EMULATED}
+CAN_RUN = [*available_sets(), *EMULATED]
 
 # An error ends the process: whatever comes after it would be doubtful.
 _DEBUG = ("-O1", "-g", "-fno-omit-frame-pointer")
@@ -216,7 +216,7 @@ def _threads(kind: str, faults: tuple[str, ...], work: Path, seconds: float) -> 
     environment = {"ASAN_OPTIONS": "detect_leaks=1"}
     planted(program(work, "faults.c", SANITIZERS[kind], with_library=False), *faults, environment=environment)
     # The emulation shares even the smallest work among threads.
-    built = program(work, "threads_main.c", (*SANITIZERS[kind], *EMULATED.flags, *more))
+    built = program(work, "threads_main.c", (*SANITIZERS[kind], *EMULATED["emulated"].flags, *more))
     n_calls = max(2, round(seconds / 5))
     ran = run_here([str(built), str(n_calls)], environment)
     failures = [f"exit code {ran.returncode}: {ran.stderr[-3000:]}"] if ran.returncode else []

@@ -18,7 +18,7 @@ from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import read_like_bilm_tf
 from elmokit.storage.text_files import numbered_sentences, read_sentences, text_lines
-from elmokit.storage.text_formats import HEAD_LINES, JSON, refuse_other_formats, warn_of_raw_text
+from elmokit.storage.text_formats import HEAD_LINES, JSON, check_tokens, refuse_other_formats
 from elmokit.text.shards import SentenceBlocks
 from elmokit.text.vocabulary_files import WordCounts
 from tests.conftest import SHARED
@@ -180,7 +180,7 @@ def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp
 def raw_text_warnings(lines: Iterable[str], is_split: bool = False) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_raw_text("text.txt", map(str.split, lines), is_split)
+        check_tokens("text.txt", map(str.split, lines), is_split)
     return [str(warning.message) for warning in caught]
 
 
@@ -199,6 +199,8 @@ def test_raw_text_is_recognized_by_punctuation_that_is_attached_to_words(lines: 
     assert message.startswith("text.txt looks like raw text: '")
     assert "--raw" in message
     assert not raw_text_warnings(lines, is_split=True)
+    with pytest.raises(TextError, match="--tokenized"):
+        check_tokens("text.txt", map(str.split, lines), refuse=True)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,11 @@ def test_raw_text_is_recognized_by_punctuation_that_is_attached_to_words(lines: 
 )
 def test_tokenized_text_is_not_taken_for_raw_text(lines: list[str]) -> None:
     assert not raw_text_warnings(lines)
+
+
+def test_a_single_abbreviation_inside_of_a_sentence_is_not_certain() -> None:
+    with pytest.warns(UserWarning, match="looks like raw text"):
+        check_tokens("text.txt", [["Mr.", "Smith", "left"]], refuse=True)
 
 
 def test_no_tokenized_corpus_is_taken_for_raw_text() -> None:

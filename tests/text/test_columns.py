@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from elmokit.storage.text_files import read_lines, split_tokens
-from elmokit.text.columns import ColumnSentence, read_column_sentences
+from elmokit.text.columns import ColumnSentence, read_column_sentences, read_table
 
 
 def read(text: str, **options: object) -> list[ColumnSentence]:
@@ -37,3 +37,22 @@ def test_the_shared_data_is_read_completely(shared: Path) -> None:
     path = shared / "data" / "ner-wikigold" / "dev.conll"
     sentences = list(read_column_sentences(path, enumerate(read_lines(path), start=1)))
     assert (len(sentences), sum(len(sentence.rows) for sentence in sentences)) == (296, 6982)
+
+
+def test_a_table_is_read_by_its_name_and_its_header(tmp_path: Path) -> None:
+    rows = [(2, ["1", 'He said, "go".']), (4, ["2", "two\nlines"])]
+    for name, text in (
+        ("a.csv", 'item,text\n1,"He said, ""go""."\n\n2,"two\nlines"\n,\n'),
+        ("b.csv", '\ufeffitem;text\r\n1;"He said, ""go""."\r\n\r\n2;"two\r\nlines"\r\n'),
+        ("c.tsv", 'item\ttext\n1\t"He said, ""go""."\n\n2\t"two\nlines"\n'),
+        ("d", 'item\ttext\n1\t"He said, ""go""."\n\n2\t"two\nlines"\n'),
+    ):
+        (tmp_path / name).write_bytes(text.encode())
+        table = read_table(tmp_path / name)
+        assert (table.columns, table.rows) == (["item", "text"], rows)
+        assert table.column("TEXT") == 1
+
+
+def test_quotes_that_enclose_no_cell_of_a_table_with_tabs_belong_to_its_text(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('item\ttext\n1\t"Go," he said.\n2\t"One\n3\tTwo"\n')
+    assert read_table(tmp_path / "a.tsv").rows == [(2, ["1", '"Go," he said.']), (3, ["2", '"One']), (4, ["3", 'Two"'])]

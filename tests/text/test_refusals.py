@@ -24,9 +24,9 @@ from elmokit.errors import (
     TextError,
 )
 from elmokit.text.batching import sentences_of_all
-from elmokit.text.columns import read_column_sentences
+from elmokit.text.columns import read_column_sentences, read_table
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.tokenize import get_tokenizer, text_splitter, tokenize
+from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
@@ -62,6 +62,19 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (read_columns, "a b\nc\n", TextError, "line 2: 1 column, expected 2"),
     (read_columns, "a\tb\nc\t\n", TextError, "line 2: column 2 is empty"),
     (read_columns, "a b c\n\nd e\n", TextError, "line 3: 2 columns, expected 3"),
+    *(
+        (read_table, text, TextError, name)
+        for text, name in (
+            ("", "has no rows"),
+            ("item\tsentence\n\n", "has no rows"),
+            ("a\tb\na\n", "line 2: 1 column, expected 2"),
+            ("a\tb\ta\n1\t2\t3\n", "two columns with the name 'a'"),
+            ('a,b\n1,"x\n\n', "line 3: unexpected end of data"),
+            ('a,b\n1,"x"y\n', "line 2: ',' expected"),
+            ("a,b\n1," + 200_000 * "x", "field larger than field limit"),
+        )
+    ),
+    (lambda path: read_table(path).column("c"), "A,b\n1,2\n", ConfigError, "has no column 'c'; its columns are A, b"),
     (read_proteins, ">a\nMK\n>b\nM\n>a x\nM\n", TextError, "line 5: the identifier a is already used in line 1"),
     (read_proteins, ">a\n>b\nM\n", TextError, "line 1: a has no residues"),
     (read_proteins, ">a\nM\n>b\n*\n", TextError, "line 3: b has no residues"),
@@ -82,6 +95,8 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
 ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ("one text", lambda: sentences_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
     ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
+    ("a token of another text", lambda: locate_tokens("a cat", [["a", "dog"]]), TextError, "'dog'"),
+    ("a text with more", lambda: locate_tokens("a fat cat", [["a", "cat"]]), TextError, "'cat'"),
     ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
     ("an empty word", lambda: Vocabulary([*SPECIALS, "", "a"]), FormatError, "Word 4"),
     ("an unknown word", lambda: Vocabulary(["<S>", "</S>"], strict=False).word_ids(["zebra"]), TextError, "'zebra'"),
@@ -151,7 +166,10 @@ def test_a_language_that_spacy_cannot_split_is_refused_with_what_it_says(monkeyp
         raise ImportError("Japanese support requires SudachiPy.\nInstall it with pip")
 
     monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(blank=blank))
-    with pytest.raises(ConfigError, match=r"'ja': Japanese support requires SudachiPy\. Install it with pip"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'ja', but 'any' splits any language: Japanese support requires SudachiPy\. Install it with pip",
+    ):
         text_splitter.__wrapped__("ja")
 
 

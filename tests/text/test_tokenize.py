@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import warnings
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 
 import elmokit
 from elmokit import Elmo, tokenize
-from elmokit.storage.text_files import read_sentences
-from elmokit.text.tokenize import get_span_tokenizer, get_tokenizer
+from elmokit.storage.text_files import numbered_sentences, read_sentences
+from elmokit.text.characters import INVISIBLE
+from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
 from tests.helpers.shell import Shell
+from tests.text.test_english import PARTS, TOKENS
 
 PARAGRAPH = "It's raining. We left at 5 p.m. on foot.\n\nMr. Smith didn't.\n"
 SENTENCES = [
@@ -49,6 +52,60 @@ def test_embed_raw_stores_a_row_for_each_sentence(shell: Shell) -> None:
     assert names == {" ".join(sentence): str(index) for index, sentence in enumerate(SENTENCES)}
 
 
+WRAPPED = """\
+The house stood at the end of a long road that nobody had mended
+since the war. In the evening its windows were dark, and only the
+dog of a neighbor came to sit on the steps, as Mrs. Hale had once
+let it do.
+
+Nobody knew when the family would return. A letter had come in
+the spring, from a port in the south.
+"""
+NOT_WRAPPED = [
+    "the old man and the sea are one thing in this world\n" * 5,  # without any mark
+    "Why I left home\nHow to mend a road. Part one\nThe house at the end of the road\nWho was there\n",  # titles
+    "The house stood at the end of a long road now.\nA letter had come in the spring from the port.\n" * 3,
+    "it was late, and we left\nthe house. nobody saw\nus go, and the rain had\nstopped.",  # verse
+]
+
+
+def test_wrapped_lines_are_joined_to_paragraphs(shell: Shell) -> None:
+    joined = [paragraph.replace("\n", " ") for paragraph in WRAPPED.strip().split("\n\n")]
+    with pytest.warns(UserWarning, match="The lines of the text are wrapped, so they are joined"):
+        sentences = elmokit.tokenize(WRAPPED.replace("\n", "\r\n"))
+    assert len(sentences) == 4
+    assert sentences == elmokit.tokenize("\n".join(joined))
+    with pytest.warns(UserWarning, match="wrapped"):
+        spans = list(get_span_tokenizer("treebank")(WRAPPED))
+    assert [WRAPPED[start:stop] for start, stop in spans] == [token for tokens in sentences for token in tokens]
+    Path("raw.txt").write_text(WRAPPED)
+    with pytest.warns(UserWarning, match=r"The lines of raw\.txt are wrapped"):
+        assert list(numbered_sentences("raw.txt", split=elmokit.tokenize)) == list(
+            zip([1, 1, 6, 6], sentences, strict=True)
+        )
+    with pytest.warns(UserWarning, match="a blank line ends a paragraph"):
+        assert shell("embed", "raw.txt", "out.npz", "--raw").code == 0
+    with np.load("out.npz") as archive:
+        assert np.diff(archive["offsets"]).tolist() == list(map(len, sentences))
+
+
+@pytest.mark.parametrize("text", NOT_WRAPPED)
+def test_lines_of_other_texts_are_not_joined(text: str) -> None:
+    assert elmokit.tokenize(text) == [sentence for line in text.split("\n") for sentence in elmokit.tokenize(line)]
+
+
+def test_embed_refuses_raw_text_unless_it_is_named(shell: Shell) -> None:
+    Path("raw.txt").write_text(PARAGRAPH)
+    ran = shell("embed", "raw.txt", "out.npz")
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        "raw.txt looks like raw text: 'raining.' is read as one token. Pass --raw to split it, or --tokeni" in ran.err
+    )
+    assert not list(Path().glob("out*"))
+    with pytest.warns(UserWarning, match="looks like raw text"):
+        assert shell("embed", "raw.txt", "out.npz", "--tokenized").code == 0
+
+
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
     path = tmp_path / "ja.txt"
     path.write_text(f"{JAPANESE}\n{JAPANESE}\n", encoding="utf-8")
@@ -77,3 +134,37 @@ def test_a_period_at_the_end_of_any_sentence_of_a_text_is_a_token() -> None:
     tokens = [token for sentence in tokenize(text) for token in sentence]
     assert get_tokenizer("treebank")(text) == tokens
     assert [text[start:stop] for start, stop in get_span_tokenizer("treebank")(text)] == tokens
+
+
+def test_offsets_say_where_each_token_is_in_the_text() -> None:
+    rng = random.Random(0)
+    parts = [*PARTS, *4 * ["\u00ad", "\u200b", "\r", "\n", "\ufeff"]]
+    texts = ["".join(rng.choices(parts, k=rng.randrange(30))) for _ in range(200)]
+    for text in (*TOKENS, *texts):
+        located = tokenize(text, offsets=True)
+        assert [[token.text for token in sentence] for sentence in located] == tokenize(text)
+        assert all(text[token.start : token.stop] == token.text for sentence in located for token in sentence)
+        # A word is what is between white space, and every token is in one.
+        words = group_words(text, located)
+        assert [word.text for word in words] == [word for word in text.split() if word.strip(INVISIBLE)]
+        assert all(text[word.start : word.stop] == word.text for word in words)
+        places = [(number, position) for number, one in enumerate(located) for position in range(len(one))]
+        assert [place for word in words for place in word.tokens] == places
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "zh", "hi"])
+def test_offsets_of_tokens_of_spacy_are_places_in_the_text(language: str) -> None:
+    pytest.importorskip("spacy")
+    text = "  L\u2019homme n'a pas\u00a0dit « oui ».\r\nDas  kostet ca. 5\u00ad0 €!  猫在睡觉。 कुत्ता सोता है। \u200b"
+    located = tokenize(text, language, offsets=True)
+    assert [[token.text for token in sentence] for sentence in located] == tokenize(text, language)
+    assert all(text[token.start : token.stop] == token.text for sentence in located for token in sentence)
+
+
+def test_a_token_with_a_space_joins_the_words_that_it_is_part_of() -> None:
+    text = "(Học sinh) đi"
+    located = locate_tokens(text, [["(", "Học sinh", ")", "đi"]])
+    assert group_words(text, located) == [
+        Word("(Học sinh)", 0, 10, [(0, 0), (0, 1), (0, 2)]),
+        Word("đi", 11, 13, [(0, 3)]),
+    ]

@@ -175,6 +175,7 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
     assert "Counting 1 file" in shown.err
 
 
+@pytest.mark.usefixtures("rare_evaluations")
 def test_the_callback_gets_counts_sizes_speed_and_every_line_of_the_log(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_vocabulary_can_be_given_as_an_object_and_without_matplotlib_there_are
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "words", "finetune", "distill"])
+@pytest.mark.usefixtures("rare_evaluations")
 def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> None:
     more: dict[str, Any] = {"input": "words", "softmax": "tied"} if kind == "words" else {}
     kind = kind.replace("words", "train")

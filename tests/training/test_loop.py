@@ -117,6 +117,7 @@ def test_every_kind_of_model_trains(kind: str, tmp_path: Path) -> None:
     ("n_lines", "config"),
     [(4, CONFIG), (1, RECIPE), (3, RECIPE), (3, AS_BILM_TF)],
 )
+@pytest.mark.usefixtures("rare_evaluations")
 def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     n_lines: int, config: TrainingConfig, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     assert_same_weights(trained(tmp_path / "stopped"), trained(tmp_path / "straight"))
 
 
+@pytest.mark.usefixtures("rare_evaluations")
 def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     reports = Reports()
     run_training(tmp_path, dataclasses.replace(CONFIG, log_every=2), reports)
@@ -143,6 +145,18 @@ def test_every_line_of_the_log_is_json_with_both_losses(tmp_path: Path) -> None:
     assert logged[-1]["fraction"] == 1.0
 
 
+@pytest.mark.parametrize(("n_steps", "eval_every", "expected"), [(23, 1000, [4, 8, 12, 16, 20, 23]), (3, 2, [1, 2, 3])])
+def test_a_short_training_is_evaluated_five_times_and_not_stopped_early(
+    n_steps: int, eval_every: int, expected: list[int], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, tokens=n_steps * 20, eval_every=eval_every, log_every=1000, patience=1)
+    reports = Reports()
+    run_training(tmp_path, dataclasses.replace(config, learning_rate=1e-9), reports)
+    assert [line.n_steps for line in reports.lines] == expected
+    assert all(line.held_out for line in reports.lines)
+
+
+@pytest.mark.usefixtures("rare_evaluations")
 def test_a_nan_loss_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(AS_BILM_TF, learning_rate=1e30, max_grad_norm=1e30)
     for save_every, advice in ((1000, "no checkpoint yet"), (1, "step-00000001.model")):
@@ -277,6 +291,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         run_training(tmp_path)
 
 
+@pytest.mark.usefixtures("rare_evaluations")
 def test_the_best_model_has_the_averaged_weights(tmp_path: Path) -> None:
     run_training(tmp_path, dataclasses.replace(RECIPE, save_every=3))
     best = load_folder(tmp_path / "run/model")

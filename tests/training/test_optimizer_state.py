@@ -62,6 +62,7 @@ def finetune(model: Path, text: Path, out: Path, **settings: Any) -> Reports:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.usefixtures("rare_evaluations")
 def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: bool) -> None:
     # With the Adagrad sums of the checkpoint, as restart.py does, and for comparison with sums that start at 1.
     trace = json.loads((bilm_tf_run / "restart_trace.json").read_text())["restart" if kept else "fresh_adagrad"]

@@ -219,29 +219,26 @@ static __attribute__((noinline)) void add_block(int adds, const char *left, int6
     for (int first = 0; first < BLOCK; first += LEFT_ROWS) {
         const char *rows = left + first / TILE_ROWS * left_step + first % TILE_ROWS * TILE_BYTES;
         float *to = sums + first * sum_stride;
-        __m512 sum[LEFT_ROWS][2];
+        vec sum[LEFT_ROWS][2];
         _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++)
-            for (int v = 0; v < 2; v++)
-                sum[r][v] = adds ? _mm512_loadu_ps(to + r * sum_stride + v * LANES) : _mm512_setzero_ps();
+            for (int v = 0; v < 2; v++) sum[r][v] = adds ? load(to + r * sum_stride + v * LANES) : (vec){0};
         for (int64_t tile = 0; tile < n_inner; tile++) {
             const char *inputs = rows + tile * TILE_SIZE, *columns = right + tile * TILE_SIZE;
             if (ahead)
                 for (int line = 0; line < 8 * LEFT_ROWS / BLOCK; line++, ahead += 64) __builtin_prefetch(ahead, 0, 2);
             for (int pair = 0; pair < 16; pair++) {
-                __m512bh column[2];
+                ivec column[2];
                 memcpy(column, columns + pair * TILE_BYTES, sizeof column[0]);
                 memcpy(column + 1, columns + right_step + pair * TILE_BYTES, sizeof column[1]);
                 _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++) {
                     int32_t both;
                     memcpy(&both, inputs + r * TILE_BYTES + 4 * pair, sizeof both);
-                    const __m512bh input = (__m512bh)_mm512_set1_epi32(both);
-                    sum[r][0] = _mm512_dpbf16_ps(sum[r][0], input, column[0]);
-                    sum[r][1] = _mm512_dpbf16_ps(sum[r][1], input, column[1]);
+                    for (int v = 0; v < 2; v++) sum[r][v] = dot_bfloat16(sum[r][v], both - (ivec){0}, column[v]);
                 }
             }
         }
         _Pragma("GCC unroll 8") for (int r = 0; r < LEFT_ROWS; r++)
-            for (int v = 0; v < 2; v++) _mm512_storeu_ps(to + r * sum_stride + v * LANES, sum[r][v]);
+            for (int v = 0; v < 2; v++) store(to + r * sum_stride + v * LANES, sum[r][v]);
     }
 }
 #endif

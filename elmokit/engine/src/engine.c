@@ -10,8 +10,8 @@
 /* Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
    give the same bits, the number of rows. results/precisions.md has the measurements.
 
-   - Weights whose products round the inputs too (bytes with dot products of bytes or of 16-bit numbers; with AMX,
-     bfloat16 too) are faster than float32 in every size and for any number of rows.
+   - Weights whose products round the inputs too (bytes with dot products of bytes or of 16-bit numbers; with AMX
+     or AVX-512 BF16, bfloat16 too) are faster than float32 in every size and for any number of rows.
    - Weights that are widened to floats as they are loaded save only memory traffic. Plain C is limited by arithmetic, not
      memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has 0.5 million, the small one
      1.05 million): both are computed in float32. Others are widened from bfloat16 only, also for bytes, because a byte

@@ -7,9 +7,10 @@
      alone, sums of products of two 16-bit numbers, from which they are put together);
    - HAS_ROW_PAIRS: products of eight bytes of two rows by those of two columns (Arm's matrix product, i8mm);
    - HAS_TILES: products of whole tiles (AMX);
-   - HAS_BFLOAT16: products of bf16 numbers, for training and scoring (tiles, or AVX-512's own instruction).
+   - HAS_BFLOAT16: products of bf16 numbers (tiles, or pairs with AVX-512's own instruction).
 
-   With -DEMULATE all exist in plain C, so that everything around them is tested on machines without them. */
+   With -DEMULATE all exist in plain C, so that everything around them is tested on machines without them; with -DEMULATE=0,
+   all but tiles. */
 
 #ifndef ELMOKIT_INSTRUCTIONS_H
 #define ELMOKIT_INSTRUCTIONS_H
@@ -20,7 +21,7 @@
 
 #if defined(EMULATE)
 #define HAS_DOT 1
-#define HAS_TILES 1
+#define HAS_TILES EMULATE
 #elif defined(AMX)
 #define HAS_DOT 1
 #define HAS_TILES 1
@@ -61,7 +62,7 @@
 #define HAS_ROW_PAIRS 0
 #endif
 
-#if HAS_TILES || defined(__AVX512BF16__)
+#if HAS_TILES || defined(__AVX512BF16__) || defined(EMULATE)
 #define HAS_BFLOAT16 1
 #else
 #define HAS_BFLOAT16 0
@@ -116,6 +117,17 @@ INLINE ivec lower_half(ivec lanes) {
     return (ivec)_mm256_shuffle_epi8((__m256i)lanes, (__m256i)select);
 #else
     return lanes << 16;
+#endif
+}
+
+/* sum += the products of a lane's pairs of bf16 numbers. AVX-512 BF16 adds the second product first, and takes denormal numbers
+   as zeros. */
+INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
+#if defined(__AVX512BF16__) && !defined(EMULATE)
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)inputs, (__m512bh)weights);
+#else
+    sum += (vec)(inputs & (int)0xffff0000) * (vec)(weights & (int)0xffff0000);
+    return sum + (vec)lower_half(inputs) * (vec)lower_half(weights);
 #endif
 }
 

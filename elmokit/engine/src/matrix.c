@@ -192,6 +192,9 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
         multiply_tiles(BFLOAT16, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
     else
         multiply_pairs(n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride);
+#elif HAS_BFLOAT16
+    const char *numbers = (const char *)from.rows + ROW_HEADER;
+    multiply_rounded(BFLOAT16, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
 #else
     multiply_floats(BFLOAT16, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
 #endif
@@ -216,7 +219,7 @@ INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs f
         multiply_tiles(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
     else
 #endif
-        multiply_bytes(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, (int32_t *)raw, stride, after);
+        multiply_rounded(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
 #else
     multiply_floats(precision, n, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, raw, stride, after);
 #endif

@@ -72,7 +72,7 @@ INLINE int64_t panel_lanes(int precision, int64_t n_inputs) {
 
 /* Whether the inputs of a product must be rounded to the weights' precision. Otherwise they are read as floats. */
 INLINE int rounds_inputs(int precision) {
-    return (is_bytes(precision) && HAS_DOT) || (precision == BFLOAT16 && HAS_TILES);
+    return (is_bytes(precision) && HAS_DOT) || (precision == BFLOAT16 && HAS_BFLOAT16);
 }
 
 INLINE int64_t rounded_row_bytes(int precision, int64_t n_inputs) {
@@ -258,7 +258,7 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 
 #if HAS_DOT
 #if HAS_ROW_PAIRS
-/* As `microkernel_bytes`, for two rows or more, with an instruction that does twice as many products: of eight bytes of two
+/* As `microkernel_rounded`, for two rows or more, with an instruction that does twice as many products: of eight bytes of two
    rows by those of two columns. A vector of weights has four bytes of four columns, so two vectors are interleaved. */
 INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) {
     const char *inputs = of->inputs;
@@ -296,9 +296,10 @@ INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) 
 }
 #endif
 
-/* As `microkernel`, for rounded rows and weights of bytes: exact sums of integers. `ahead`: lanes from a weight to the one
-   prefetched for it, for a single row; 0 for none. */
-INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, const product_part *of) {
+/* As `microkernel`, for rounded rows: exact sums of integers, or those of bf16 numbers in float32. `ahead`: lanes from a weight
+   to the one prefetched for it, for a single row; 0 for none. */
+INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, const product_part *of) {
+    const int as_shorts = multiplies_shorts(precision);
 #if HAS_ROW_PAIRS
     if (rows > 1) {
         microkernel_row_pairs(rows, panels, of);
@@ -307,9 +308,11 @@ INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, co
 #endif
     const char *inputs = of->inputs;
     const float *next = of->next;
-    int32_t *sums = of->sums;
+    float *sums = of->sums;
+    /* Two arrays, of which one is used: a cast in the innermost loop makes the compiler copy every sum. */
     ivec sum[ROWS * 2];
-    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0};
+    vec float_sum[ROWS * 2];
+    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0}, float_sum[i] = (vec){0};
     for (int64_t k = 0; k < of->n; k++) {
         ivec weight[2 * GATES];
         if (rows > 1) __builtin_prefetch(next), next += of->next_step;
@@ -323,58 +326,65 @@ INLINE void microkernel_bytes(int as_shorts, int ahead, int rows, int panels, co
             _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++) {
                 int32_t lane;
                 memcpy(&lane, inputs + r * of->input_stride + group_bytes(as_shorts) * k + 4 * term, 4);
-                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++)
-                    sum[r * 2 * panels + v] = dot(as_shorts, sum[r * 2 * panels + v], lane - (ivec){0}, weight[v]);
+                _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+                    const int at = r * 2 * panels + v;
+                    if (precision == BFLOAT16)
+                        float_sum[at] = dot_bfloat16(float_sum[at], lane - (ivec){0}, weight[v]);
+                    else
+                        sum[at] = dot(as_shorts, sum[at], lane - (ivec){0}, weight[v]);
+                }
             }
         }
     }
     _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
-            ivec *to = (ivec *)(sums + r * of->sum_stride + v * LANES);
-            *to += sum[r * 2 * panels + v] >> dot_shift(as_shorts);
+            float *to = sums + r * of->sum_stride + v * LANES;
+            const int at = r * 2 * panels + v;
+            const ivec integers = (ivec)load(to) + (sum[at] >> dot_shift(as_shorts));
+            store(to, precision == BFLOAT16 ? load(to) + float_sum[at] : (vec)integers);
         }
 }
 
 /* Run the microkernel of a number of rows. `is_cached`: the weights of a single row are in the cache already. */
-INLINE void run_microkernel_bytes(int as_shorts, int is_cached, int64_t rows, int panels, const product_part *of) {
+INLINE void run_microkernel_rounded(int precision, int is_cached, int64_t rows, int panels, const product_part *of) {
     switch (rows) {
         case 1:
             if (panels == GATES && is_cached)
-                microkernel_bytes(as_shorts, 0, 1, GATES, of);
+                microkernel_rounded(precision, 0, 1, GATES, of);
             else if (panels == GATES)
-                microkernel_bytes(as_shorts, AHEAD, 1, GATES, of);
+                microkernel_rounded(precision, AHEAD, 1, GATES, of);
             else if (panels == 2)
-                microkernel_bytes(as_shorts, AHEAD, 1, 2, of);
+                microkernel_rounded(precision, AHEAD, 1, 2, of);
             else
-                microkernel_bytes(as_shorts, AHEAD, 1, 1, of);
+                microkernel_rounded(precision, AHEAD, 1, 1, of);
             break;
         case 2:
             if (panels == 2)
-                microkernel_bytes(as_shorts, 0, 2, 2, of);
+                microkernel_rounded(precision, 0, 2, 2, of);
             else
-                microkernel_bytes(as_shorts, 0, 2, 1, of);
+                microkernel_rounded(precision, 0, 2, 1, of);
             break;
-        case 3: microkernel_bytes(as_shorts, 0, 3, 1, of); break;
-        case 4: microkernel_bytes(as_shorts, 0, 4, 1, of); break;
+        case 3: microkernel_rounded(precision, 0, 3, 1, of); break;
+        case 4: microkernel_rounded(precision, 0, 4, 1, of); break;
 #if ROWS >= 6
-        case 5: microkernel_bytes(as_shorts, 0, 5, 1, of); break;
-        case 6: microkernel_bytes(as_shorts, 0, 6, 1, of); break;
+        case 5: microkernel_rounded(precision, 0, 5, 1, of); break;
+        case 6: microkernel_rounded(precision, 0, 6, 1, of); break;
 #endif
 #if ROWS >= 8
-        case 7: microkernel_bytes(as_shorts, 0, 7, 1, of); break;
-        case 8: microkernel_bytes(as_shorts, 0, 8, 1, of); break;
+        case 7: microkernel_rounded(precision, 0, 7, 1, of); break;
+        case 8: microkernel_rounded(precision, 0, 8, 1, of); break;
 #endif
 #if ROWS >= 12
-        case 9: microkernel_bytes(as_shorts, 0, 9, 1, of); break;
-        case 10: microkernel_bytes(as_shorts, 0, 10, 1, of); break;
-        case 11: microkernel_bytes(as_shorts, 0, 11, 1, of); break;
-        case 12: microkernel_bytes(as_shorts, 0, 12, 1, of); break;
+        case 9: microkernel_rounded(precision, 0, 9, 1, of); break;
+        case 10: microkernel_rounded(precision, 0, 10, 1, of); break;
+        case 11: microkernel_rounded(precision, 0, 11, 1, of); break;
+        case 12: microkernel_rounded(precision, 0, 12, 1, of); break;
 #endif
     }
 }
 
-INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
-                           const float *weights, int64_t n_inputs, int32_t *sums, int64_t sum_stride, const float *after) {
+INLINE void multiply_rounded(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
+                             const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int as_shorts = multiplies_shorts(precision);
     const int64_t panel_stride = panel_lanes(precision, n_inputs), n_passes = (n_rows + ROWS - 1) / ROWS;
     const int64_t n_all = n_groups(precision, n_inputs), step = (PANEL + n_passes - 1) / n_passes;
@@ -398,7 +408,7 @@ INLINE void multiply_bytes(int precision, int64_t n_rows, int n_panels, const ch
                     .next = next + pass * n * step,
                     .next_step = step,
                 };
-                run_microkernel_bytes(as_shorts, !after, rows, at_once, &part);
+                run_microkernel_rounded(precision, !after, rows, at_once, &part);
             }
         }
     }

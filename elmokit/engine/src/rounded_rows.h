@@ -1,7 +1,7 @@
 /* Inputs of products in a lower precision: rows rounded to bf16 or to bytes.
 
    Some products read their inputs as floats (weights are widened as they are loaded), others need them in the weights'
-   own precision: VNNI and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale, and then
+   own precision: VNNI, AVX-512 BF16 and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale, and then
    its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of a product in different sets
    of the L1 cache: without it, rows of 4,096 bytes would evict each other. */
 

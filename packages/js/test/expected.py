@@ -112,7 +112,7 @@ def bits() -> dict[str, list[list[int]]] | None:
     """
     if machine() != "x86_64" or compiler.load_library() is None:
         return None
-    library, model = compiler.build("emulated", EMULATED), open_model()
+    library, model = compiler.build("emulated", EMULATED["emulated"]), open_model()
     batch = number_tokens(SENTENCES)
     found = {}
     precisions: Sequence[Precision] = ("float32", "int8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,7 @@ from elmokit.embedding.outputs.output_format import VectorFileLayout, output_for
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, MissingExtraError, OutputError
 from elmokit.storage import workspace
+from elmokit.version import __version__
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import Shell
@@ -108,7 +108,7 @@ def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, su
     about = read_about(output)
     assert about.items() >= elmo.model.network.computation().settings().items()
     assert about["fingerprint"].startswith(fingerprint(elmo.model, "warm"))
-    assert (about["elmokit"], about["start"]) == (version("elmokit"), "warm")
+    assert (about["elmokit"], about["start"]) == (__version__, "warm")
     assert (about["layers"] == [0, 2], "pooling" in about) == (not pool, pool)
     assert about["model"] is None  # a model of random weights has no source
     with pytest.raises(FormatError, match="does not say what computed its vectors"):

@@ -1,0 +1,176 @@
+"""Documents: each sentence is read from the state after the one before it, the first from the start state.
+
+Both directions go through a document in the order of its sentences, as in training: ``</S>`` is never read forward, and
+``<S>`` never backward. So a sentence depends on itself and on the sentences before it in its document, and a document
+of one sentence is read as that sentence.
+
+Documents are read side by side, some sentences of each in one call of the network, and their states are passed on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from elmokit.engine.network import NetworkInput
+from elmokit.engine.state import Floats, State
+from elmokit.engine.token_cache import TokenCache
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.batching import NumberedBatch, check_sentences, number_tokens, read_ahead
+
+PIECE_TOKENS = 128
+"""Positions of a document in one call, unless a sentence has more: so few that many documents fit into a batch, and so
+many that pieces of whole sentences are of similar length."""
+POOL_BATCHES = 32
+"""How many batches' worth of a stream are read before results are returned: so many that a pool has documents enough
+for all rows."""
+
+Sentence = Sequence[str]
+Result = TypeVar("Result")
+Compute = Callable[[Sequence[Sequence[Sentence]], State], tuple[list[Result], State]]
+"""Reads the next sentences of some documents, from a state with a row for each. Returns one result per sentence, those
+of the first document first, and the state after them."""
+
+
+class Reading(NamedTuple):
+    """What a model computes while it reads the next sentences of some documents."""
+
+    batch: NumberedBatch
+    """All sentences, those of the first document first."""
+    layers: list[list[Floats]]
+    """For each direction and sentence ``(wanted layers, tokens + 1, projection_dim)``: its positions without ``</S>``
+    forward, and without ``<S>`` backward."""
+    after: State
+    """The state after the sentences of each document."""
+
+
+def read_on(
+    model: PretrainedBiLM,
+    rows: Sequence[Sequence[Sentence]],  # the next sentences of each document, at least one
+    state: State,  # with a row for each document, or one for all
+    wanted: Sequence[int],  # the layers to return
+    cache: TokenCache | None = None,
+) -> Reading:
+    """Read the next sentences of some documents, in each direction as one sequence of positions."""
+    batch = number_tokens([sentence for row in rows for sentence in row])
+    vectors = model.word_vectors(batch.words, cache)
+    after, layers = State.zero(model.config, len(rows)), []
+    for direction, backward in enumerate(model.config.read_backward):
+        words, lengths = batch.inputs(backward)
+        words_of = np.split(words, np.cumsum(lengths)[:-1])
+        first, orders = 0, []
+        for row in rows:
+            order = range(first, first + len(row))
+            # A backward LSTM reads from the end of an array, so there the first sentence comes last.
+            orders.append(order[::-1] if backward else order)
+            first = order.stop
+        in_order = np.concatenate([words_of[number] for order in orders for number in order])
+        row_lengths = np.array([lengths[list(order)].sum() for order in orders])
+        inputs = NetworkInput(vectors, in_order, row_lengths, state)
+        computed, end = model.network.direction(direction, inputs, wanted)
+        by_number: dict[int, Floats] = {}
+        for array, order in zip(computed, orders, strict=True):
+            by_number |= zip(order, np.split(array, np.cumsum(lengths[list(order)])[:-1], axis=1), strict=True)
+        layers.append([by_number[number] for number in range(first)])
+        after = after.with_direction(direction, end)
+    return Reading(batch, layers, after)
+
+
+@dataclass
+class _Row:
+    """A document, or a part of one, that is being read."""
+
+    sentences: deque[tuple[int, Sentence]]
+    """Those that are left, with their numbers."""
+    state: State
+
+    def take(self) -> list[tuple[int, Sentence]]:
+        """Take the sentences that are read next: it depends on the document alone which ones."""
+        taken = [self.sentences.popleft()]
+        n_positions = len(taken[0][1]) + 1
+        while self.sentences and (n_positions := n_positions + len(self.sentences[0][1]) + 1) <= PIECE_TOKENS:
+            taken.append(self.sentences.popleft())
+        return taken
+
+
+class DocumentReader(Generic[Result]):
+    """Reads a text of documents in pools of any size. The results do not depend on their limits."""
+
+    def __init__(self, start: State, compute: Compute[Result], batch_tokens: int) -> None:
+        self.start, self.compute = start, compute
+        self.state = start
+        """The state from which a sentence is read that begins no document, of one row."""
+        self.n_rows = max(1, batch_tokens // PIECE_TOKENS)
+
+    def read(self, pool: Sequence[tuple[bool, Sentence]]) -> Iterator[tuple[list[int], list[Result]]]:
+        """Yield the results of sentences, with the positions of these in the pool, as they come.
+
+        Args:
+            pool: For each sentence whether it begins a document, and its tokens.
+        """
+        documents: list[_Row] = []
+        for number, (begins, sentence) in enumerate(pool):
+            if begins or not documents:
+                documents.append(_Row(deque(), self.start if begins else self.state))
+            documents[-1].sentences.append((number, sentence))
+        # The longest come first, so that all rows end at about the same time.
+        waiting = sorted(documents, key=lambda row: sum(len(tokens) + 1 for _, tokens in row.sentences))
+        rows: list[_Row] = []
+        while waiting or rows:
+            while waiting and len(rows) < self.n_rows:
+                rows.append(waiting.pop())
+            taken = [row.take() for row in rows]
+            state = State(*(np.concatenate(parts, axis=2) for parts in zip(*(row.state for row in rows), strict=True)))
+            results, after = self.compute([[tokens for _, tokens in some] for some in taken], state)
+            yield [number for some in taken for number, _ in some], results
+            for at, row in enumerate(rows):
+                row.state = State(*(part[:, :, at : at + 1] for part in after))
+            rows = [row for row in rows if row.sentences]
+        self.state = documents[-1].state
+
+
+def read_documents(
+    documents: Iterable[Iterable[Sentence]], reader: DocumentReader[Result], n_tokens: int | None
+) -> Iterator[Result]:
+    """Yield the result of each sentence, in order. A document can be of any length.
+
+    Args:
+        documents: The sentences of each document. Each is read to its end before the next one.
+        reader: What computes the results.
+        n_tokens: How many tokens are read before their results are returned; None for all.
+    """
+    sentences = (
+        (number == 0, sentence)
+        for document in documents
+        for number, sentence in enumerate(check_sentences(document))  # type: ignore[arg-type]
+    )
+    for pool in read_ahead(sentences, max_tokens=n_tokens, length=lambda item: len(item[1])):
+        by_number: dict[int, Result] = {}
+        for numbers, results in reader.read(pool):
+            by_number |= zip(numbers, results, strict=True)
+        yield from (by_number[number] for number in range(len(pool)))
+
+
+def by_document(
+    documents: Iterable[Sequence[Sentence]], read: Callable[[Iterator[Sequence[Sentence]]], Iterator[Result]]
+) -> Iterator[list[Result]]:
+    """Yield the results of ``read`` in a list for each document."""
+    sizes: deque[int] = deque()  # of the documents that were read, and whose results are still to come
+
+    def counted() -> Iterator[Sequence[Sentence]]:
+        for document in documents:
+            sizes.append(len(document))
+            yield document
+
+    results = read(counted())
+    for result in results:
+        while not sizes[0]:
+            sizes.popleft()
+            yield []
+        yield [result, *islice(results, sizes.popleft() - 1)]
+    yield from ([] for _ in sizes)

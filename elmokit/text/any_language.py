@@ -1,0 +1,68 @@
+"""Split text of any language into sentences and tokens by Unicode's classes of characters, without other libraries.
+
+Words of scripts without spaces, such as Thai, are not separated, and no abbreviations are known.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from unicodedata import category
+
+from elmokit.text.characters import INVISIBLE
+from elmokit.text.english import Span, without_invisible
+
+_FULL_WIDTH = "\u3002\uff01\uff0e\uff1f\uff61"  # no space follows them
+_ENDS = f".?!\u2026\u0589\u061f\u06d4\u0700\u0964\u0965\u104b\u1362\u1367\u17d4\u1803{_FULL_WIDTH}"
+"""Marks that end a sentence: in Latin, Armenian, Arabic, Urdu, Syriac, Indian, Burmese, Ethiopic, Khmer, Mongolian,
+Chinese and Japanese text."""
+_CLASSES = {"L": "l", "M": "m", "N": "d"}
+_TOKEN = re.compile("l[lm]*(?:al[lm]*)*|d[dm]*(?:pd[dm]*)*|[^s]m*")
+
+
+def token_spans(text: str) -> list[Span]:
+    """Return the character offsets of the tokens: letters, digits, and each mark by itself.
+
+    An apostrophe between letters belongs to their word, and a period or comma between digits to their number, as in
+    Unicode's rules for the borders of words (UAX 29).
+    """
+    return without_invisible(lambda kept: [m.span() for m in _TOKEN.finditer("".join(map(_class, kept)))], text)
+
+
+@cache
+def _class(char: str) -> str:
+    """Return the class of a character: letter, mark on the one before, digit, apostrophe, point, space or another."""
+    if char.isspace():
+        return "s"
+    if char in "'\u2019":
+        return "a"
+    if char in ".,":
+        return "p"
+    return "m" if char in "\u200c\u200d" else _CLASSES.get(category(char)[0], "x")
+
+
+def split_any(line: str) -> list[list[str]]:
+    """Split a line into sentences and tokens."""
+    sentences: list[list[str]] = []
+    end, before, stop = "", "", 0  # the mark that may have ended the sentence, the token before, and where it stops
+    for start, next_stop in token_spans(line):
+        token = line[start:next_stop]
+        has_gap = bool(line[stop:start].strip(INVISIBLE))
+        if not sentences or (
+            end and not token[0].islower() and (has_gap or (end in _FULL_WIDTH and not _closes(token)))
+        ):
+            sentences.append([])
+            end = ""
+        if token in _ENDS:
+            is_initial = token == "." and len(before) == 1 and before.isalpha()
+            end = "" if is_initial else token
+        elif has_gap or not _closes(token):
+            end = ""
+        sentences[-1].append(token)
+        before, stop = token, next_stop
+    return sentences
+
+
+def _closes(token: str) -> bool:
+    """Check for a mark that may follow the end of a sentence, such as a quotation mark."""
+    return token in _ENDS or token in "\"'" or category(token[0]) in ("Pe", "Pf")
