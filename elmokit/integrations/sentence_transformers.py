@@ -172,7 +172,8 @@ class ElmoEmbeddings(InputModule):
         features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
         features["all_layer_embeddings"] = list(layers)
         if self.elmo.bilm.config.word_features is not None:
-            features["token_table_rows"] = self.elmo.bilm.token_layer.word_embedding(ids[:, 1:-1, 0])
+            table = self.elmo.bilm.get_parameter("token_layer.word_embedding.weight")
+            features["token_table_rows"] = F.embedding(ids[:, 1:-1, 0], table)
         return features
 
     def _layers_and_mask(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
