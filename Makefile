@@ -1,4 +1,5 @@
 # make demo   set up, then embed examples/sentences.txt
+# make explore  show the explorer in a browser, where the engine and the model run: nothing is installed
 # make test   run all tests      make quick   skip the slow ones, and those inside other libraries
 # make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
@@ -36,11 +37,14 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --di
 # One process more than there are cores: some slow tests wait for a server to stop or for a thread to sleep.
 ALL_TESTS = $(PYTEST) $(shell expr $(CORES) + 1)
 
-.PHONY: demo test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
+.PHONY: demo explore test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py demo.hdf5
 	@echo "To use the command elmokit in this shell: source $(BIN)/activate"
+
+explore:
+	$(PYTHON) docs/make_try.py
 
 test: $(VENV)/installed-dev
 	$(ALL_TESTS)

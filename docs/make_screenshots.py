@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parent / "pictures"
-SENTENCE = {"view": "sentence", "text": "She wore a red dress and a black hat .", "token": 4}
+TEXT = {"view": "sentence"}  # the first example, with its word
 VIEWS = {
     "explorer-senses": ({"view": "senses", "word": "play", "layer": 2}, "light", 1000),
-    "explorer-sentence": (SENTENCE, "light", 1000),
-    "explorer-sentence-dark": (SENTENCE, "dark", 1000),
+    "explorer-sentence": (TEXT, "light", 1000),
+    "explorer-sentence-dark": (TEXT, "dark", 1000),
     "explorer-layers": ({"view": "layers"}, "dark", 1000),
     "explorer-phone": ({"view": "senses", "word": "watch", "layer": 2}, "dark", 390),
 }

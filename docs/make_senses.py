@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from elmokit import Elmo
-from elmokit.serve.served_model import EXAMPLES
+from elmokit.serve.examples import EXAMPLES
 from elmokit.storage.atomic import atomic_write
 
 PICTURE = Path(__file__).parent / "pictures" / "senses.svg"

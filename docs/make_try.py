@@ -1,22 +1,27 @@
 """The explorer that runs in the browser, without a server: the directory ``try/`` of the documentation site.
 
 It is the page of ``elmokit serve``, with a module that asks the engine in a worker in the place of the one that asks
-the server. The hook of MkDocs adds it to the site; ``python docs/make_try.py DIRECTORY`` writes it to a directory, for
-any web server.
+the server. The hook of MkDocs adds it to the site. ``make explore`` shows it in a copy of the repository, and
+``python docs/make_try.py DIRECTORY`` writes it to a directory, for any web server. Nothing must be installed for that.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import functools
 import hashlib
+import http.server
 import json
 import re
-import sys
+import runpy
+import tempfile
+import webbrowser
 from pathlib import Path
 
-from elmokit.formats.folder import included_model
-from elmokit.serve.served_model import LISTED, SENTENCES
-
 ROOT = Path(__file__).parents[1]
+EXAMPLES = runpy.run_path(str(ROOT / "elmokit/serve/examples.py"))  # elmokit need not be installed
+MODEL = ROOT / "elmokit/models/en-mini"
 PAGE = ROOT / "elmokit/serve/page"
 PACKAGE = ROOT / "packages/js"
 SERVICE_WORKER = "service-worker.js"
@@ -37,8 +42,8 @@ def try_files() -> dict[str, bytes]:
         for path in sorted(folder.iterdir())
         if path.suffix != ".ts"
     }
-    files |= {f"model/{name}": (included_model() / name).read_bytes() for name in MODEL_FILES}
-    files["examples.json"] = json.dumps({"listed": LISTED, "indexed": SENTENCES}).encode()
+    files |= {f"model/{name}": (MODEL / name).read_bytes() for name in MODEL_FILES}
+    files["examples.json"] = json.dumps({"listed": EXAMPLES["LISTED"], "indexed": EXAMPLES["SENTENCES"]}).encode()
     page, n_found = SERVER_LINKS.subn(IN_BROWSER, files["index.html"].decode())
     if n_found != 1:
         raise ValueError(f'index.html has {n_found} paragraphs <p id="server-links">; expected one.')
@@ -60,5 +65,38 @@ def write_try_page(folder: Path) -> None:
         path.write_bytes(content)
 
 
+class Files(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def show(port: int) -> None:
+    """Serve the page to this machine, open it in a browser, and wait for Ctrl-C."""
+    with tempfile.TemporaryDirectory() as name:
+        write_try_page(Path(name))
+        with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Files, directory=name)) as server:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            print(f"The explorer is at {address} (stop with Ctrl-C)", flush=True)
+            webbrowser.open(address)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
+
+
+def main() -> None:
+    """Write the page into a directory, or show it."""
+    parser = argparse.ArgumentParser(description="Show the explorer in a browser, or write it into a directory.")
+    parser.add_argument("directory", nargs="?", type=Path, help="write it here, for any web server")
+    parser.add_argument(
+        "--port", type=int, default=8300, help="show it at this port of this machine; 0 takes a free one"
+    )
+    arguments = parser.parse_args()
+    if arguments.directory is None:
+        show(arguments.port)
+    else:
+        write_try_page(arguments.directory)
+
+
 if __name__ == "__main__":
-    write_try_page(Path(sys.argv[1]))
+    main()

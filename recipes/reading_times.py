@@ -5,9 +5,10 @@
     python recipes/reading_times.py natural-stories surprisal.tsv --vocabulary vocab.txt --text 'corpus/*.txt.xz'
 
 natural-stories is the release of github.com/languageMIT/naturalstories (May 2025 or later). The first command prints
-the stories, one sentence per line. The last one takes tables of one model or of several, and a vocabulary, whose words
-are counted in the text; without a text, their frequencies follow Zipf's law. It compares a regression of the reading
-time on length and log frequency, of a word and of the two words before it, with one that also has their surprisal.
+the stories, one sentence per line and a blank line after each story, for ``elmokit surprisal --documents``. The last
+one takes tables of one model or of several, and a vocabulary, whose words are counted in the text; without a text,
+their frequencies follow Zipf's law. It compares a regression of the reading time on length and log frequency, of a word
+and of the two words before it, with one that also has their surprisal.
 """
 
 from __future__ import annotations
@@ -122,8 +123,10 @@ def main() -> None:
     arguments = parser.parse_args()
     words = read_words(arguments.stories)
     if not arguments.surprisal:
-        for _, sentence in words.groupby("sentence"):
-            print(*(token for tokens in sentence["tokens"] for token in tokens))
+        for _, story in words.groupby(level=0):
+            for _, sentence in story.groupby("sentence"):
+                print(*(token for tokens in sentence["tokens"] for token in tokens))
+            print()  # a document ends
         return
     tables = {path.stem: sum_by_word(words, pandas.read_csv(path, **TSV)) for path in arguments.surprisal}
     nats = {f"{name}, {side}": table[[side]] for name, table in tables.items() for side in table}

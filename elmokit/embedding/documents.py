@@ -145,9 +145,7 @@ def read_documents(
         n_tokens: How many tokens are read before their results are returned; None for all.
     """
     sentences = (
-        (number == 0, sentence)
-        for document in documents
-        for number, sentence in enumerate(check_sentences(document))  # type: ignore[arg-type]
+        (number == 0, sentence) for document in documents for number, sentence in enumerate(check_sentences(document))
     )
     for pool in read_ahead(sentences, max_tokens=n_tokens, length=lambda item: len(item[1])):
         by_number: dict[int, Result] = {}

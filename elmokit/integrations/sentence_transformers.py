@@ -31,6 +31,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.formats.save import save_model
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head_word_id
+from elmokit.network.char_cnn import WordCharLayer
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.text_files import split_tokens
@@ -171,9 +172,8 @@ class ElmoEmbeddings(InputModule):
             layers[:, self.elmo.bilm.mask_of(ids)[:, 2:]] = of_rows[:, row_mask]
         features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
         features["all_layer_embeddings"] = list(layers)
-        if self.elmo.bilm.config.word_features is not None:
-            table = self.elmo.bilm.get_parameter("token_layer.word_embedding.weight")
-            features["token_table_rows"] = F.embedding(ids[:, 1:-1, 0], table)
+        if isinstance(token_layer := self.elmo.bilm.token_layer, WordCharLayer):
+            features["token_table_rows"] = token_layer.word_embedding(ids[:, 1:-1, 0])
         return features
 
     def _layers_and_mask(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from elmokit.embedding.documents import by_document
+from elmokit.embedding.documents import by_document, read_on
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
@@ -35,7 +35,7 @@ from elmokit.lm.surprisal import (
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
-from elmokit.text.batching import check_texts
+from elmokit.text.batching import check_sentences, check_texts
 from elmokit.text.tokenize import ENGLISH, TextSplitter, Word, group_words, text_splitter, tokenize
 
 if TYPE_CHECKING:
@@ -302,6 +302,7 @@ class LanguageModel:
         n: int = 10,
         *,
         special_words: bool = False,
+        before: Sequence[Sentence] = (),
     ) -> list[Substitute]: ...
 
     @overload
@@ -313,6 +314,7 @@ class LanguageModel:
         n: int = 10,
         *,
         special_words: bool = False,
+        before: Sequence[Sentence] = (),
     ) -> list[list[Substitute]]: ...
 
     def substitutes(
@@ -323,6 +325,7 @@ class LanguageModel:
         n: int = 10,
         *,
         special_words: bool = False,
+        before: Sequence[Sentence] = (),
     ) -> list[Substitute] | list[list[Substitute]]:
         """Find the words that the model expects at a position, most probable first. The model does not
         see the token at that position.
@@ -337,14 +340,18 @@ class LanguageModel:
             n: How many words.
             special_words: Include <S>, </S> and <UNK>. Otherwise the probabilities are normalized over the
                 other words.
+            before: The sentences before it, to read it in its document.
 
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
+        start = self.start
+        if before:
+            start = read_on(self.model, [list(check_sentences(before))], start_state(self.model, start), ()).after
         if position is None:
-            (words,) = all_substitutes(self.model, [sentence], direction, n, self.start, special_words=special_words)
+            (words,) = all_substitutes(self.model, [sentence], direction, n, start, special_words=special_words)
             return words
-        return substitutes(self.model, sentence, position, direction, n, self.start, special_words)
+        return substitutes(self.model, sentence, position, direction, n, start, special_words)
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
         """Score pairs of sentences, the acceptable one first, as BLiMP does.

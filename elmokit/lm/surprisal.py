@@ -53,13 +53,14 @@ class Surprisal:
 
     def rows(self, index: int = 0) -> list[TokenSurprisal]:
         """Return a row for each token, boundaries included; ``index`` is the number of the sentence."""
-        nats = [[None if math.isnan(one) else one for one in own] for own in self.nats.tolist()]
-        nats += [[None] * len(self.tokens)] * (len(DIRECTIONS) - len(nats))
-        spelling = [None] * len(self.tokens) if self.spelling_nats is None else self.spelling_nats.tolist()
-        return [
-            TokenSurprisal._make((index, *cells, self.line))
-            for cells in zip(self.tokens, *nats, self.is_unknown.tolist(), spelling, strict=True)
+        n = len(self.tokens)
+        nats: list[list[float | None]] = [
+            [None if math.isnan(one) else one for one in own] for own in self.nats.tolist()
         ]
+        nats += [[None] * n] * (len(DIRECTIONS) - len(nats))
+        spelling = [None] * n if self.spelling_nats is None else self.spelling_nats.tolist()
+        columns = ([index] * n, self.tokens, *nats, self.is_unknown.tolist(), spelling, [self.line] * n)
+        return [TokenSurprisal(*cells) for cells in zip(*columns, strict=True)]
 
 
 class TokenSurprisal(NamedTuple):
@@ -118,8 +119,21 @@ def sum_by_word(words: Iterable[Word], scored: Sequence[Surprisal], text_index: 
         forward, *backward = np.sum([one.nats[:, position] for one, position in tokens], axis=0, dtype=float).tolist()
         unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
         spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
-        place = (text_index, word.tokens[0][0], number, word.text, word.start, word.stop)
-        rows.append(WordSurprisal._make((*place, forward, *(backward or [None]), len(tokens), unknown, spelling)))
+        rows.append(
+            WordSurprisal(
+                text_index=text_index,
+                sentence_index=word.tokens[0][0],
+                word_index=number,
+                word=word.text,
+                start=word.start,
+                stop=word.stop,
+                forward_nats=forward,
+                backward_nats=backward[0] if backward else None,
+                n_tokens=len(tokens),
+                unknown=unknown,
+                spelling_nats=spelling,
+            )
+        )
     return rows
 
 

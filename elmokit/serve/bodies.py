@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,33 +27,40 @@ from elmokit.engine.state import unit_vectors
 from elmokit.errors import MissingExtraError
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.lm.substitutes import Direction, Substitute
-from elmokit.lm.surprisal import Surprisal
+from elmokit.lm.surprisal import Surprisal, sum_by_word
 from elmokit.serve.problems import JSON, Problem
 from elmokit.text.batching import N_BOUNDARIES
+from elmokit.text.tokenize import group_words, locate_tokens
 
 ARROW = "application/vnd.apache.arrow.stream"
 Sentences = Sequence[Sequence[str]]
 Vectors = NDArray[np.float32]
 Expected = Mapping[Direction, Sequence[Substitute]]
 """The words that each direction expects at a position."""
-Text = str | list[str]
-"""A text, or the tokens of a sentence."""
+Text = str | list[str] | list[list[str]]
+"""A text, the tokens of a sentence, or those of several sentences."""
 
 MAX_LAYERS = 1000
 MAX_FIELDS = 100
 """Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
 
 _TOKENS = {"type": "array", "items": {"type": "string"}}
-_SENTENCE_SCHEMA = {"anyOf": [{"type": "string"}, _TOKENS], "description": "A text, or the tokens of a sentence."}
+_TEXT = {"anyOf": [{"type": "string"}, _TOKENS, {"type": "array", "items": _TOKENS}]}
+_SENTENCE_SCHEMA = {**_TEXT, "description": "A text, or the tokens of a sentence, or lists of those of each sentence."}
 _TEXTS_SCHEMA = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}}],
-    "description": "A text, a list of texts, or a list of lists of tokens, which are one sentence each.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT}],
+    "description": "A text, or a list of texts, each a string, the tokens of a sentence, or those of several.",
 }
 
 
+def is_split(text: Any) -> bool:
+    """Check whether a text is a list of tokenized sentences."""
+    return isinstance(text, list) and bool(text) and all(isinstance(sentence, list) for sentence in text)
+
+
 def check_text(value: Any, what: str = "the text") -> Any:
-    """Check that a JSON value is a text or a list of tokens, which UTF-8 can represent."""
-    strings = value if isinstance(value, list) else [value]
+    """Check that a JSON value is a text or has the tokens of one or more sentences, which UTF-8 can represent."""
+    strings = list(chain.from_iterable(value)) if is_split(value) else value if isinstance(value, list) else [value]
     if not all(isinstance(string, str) for string in strings):
         raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
     for string in strings:
@@ -77,6 +85,10 @@ Selection = Literal["all", "top", "average", "mix"] | StrictInt | Layers
 Encoding = Annotated[
     Literal["float", "base64"] | None,
     Field(description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
+]
+
+Documents = Annotated[
+    bool, Field(strict=True, description="Read each text as a document: each sentence after the one before it.")
 ]
 
 
@@ -115,6 +127,7 @@ class TokensRequest(_ServeRequest):
             "list, a repeated layer counts once."
         ),
     ] = "all"
+    documents: Documents = False
     encoding_format: Encoding = "float"
 
 
@@ -122,6 +135,10 @@ class SurprisalRequest(_ServeRequest):
     """A request for the surprisal of each token, in nats."""
 
     input: Texts
+    documents: Documents = False
+    words: Annotated[
+        bool, Field(strict=True, description="Also sum up the tokens of each word as it is written, in raw texts.")
+    ] = False
     n_expected: Annotated[
         int, Field(strict=True, ge=0, le=50, description="How many of the most expected words to list per token.")
     ] = 0
@@ -132,6 +149,7 @@ class SubstitutesRequest(_ServeRequest):
 
     sentence: Sentence
     position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
+    documents: Documents = False
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
 
 
@@ -140,6 +158,7 @@ class NeighborsRequest(_ServeRequest):
 
     sentence: Sentence
     position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
+    documents: Documents = False
     layers: Annotated[
         Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
     ] = None
@@ -228,6 +247,13 @@ def surprisal_data(
             result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}
         data.append(result)
     return data
+
+
+def word_rows(text: str, sentences: Sentences, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:
+    """Return the surprisal of each word of a raw text as it is written, the sum over its tokens, as plain values."""
+    rows = sum_by_word(group_words(text, locate_tokens(text, sentences)), scored)
+    omitted = {"text_index", "spelling_nats"}  # there is one text, and letters have no price here
+    return [{name: value for name, value in row._asdict().items() if name not in omitted} for row in rows]
 
 
 def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from fastapi.responses import Response
 
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.formats.sentence_pooling import Whitening
+from elmokit.lm.substitutes import Query
 from elmokit.serve.batcher import Batcher, Compute
 from elmokit.serve.bodies import (
     ARROW,
@@ -28,17 +30,20 @@ from elmokit.serve.bodies import (
     arrow_stream,
     data_json,
     embeddings_data,
+    is_split,
     json_response,
     neighbors_json,
     surprisal_data,
     tokens_data,
+    word_rows,
     words_by_direction,
 )
+from elmokit.serve.examples import LISTED
 from elmokit.serve.metrics import CONTENT_TYPE, Metrics
 from elmokit.serve.problems import JSON, MAX_SHOWN, Problem
 from elmokit.serve.serve_config import ServeConfig
-from elmokit.serve.served_model import LISTED, ServedModel, SplitText, sentence_at
-from elmokit.text.batching import N_BOUNDARIES, sentences_of
+from elmokit.serve.served_model import ServedModel, SplitText
+from elmokit.text.batching import N_BOUNDARIES
 from elmokit.text.tokenize import TextSplitter
 
 MAX_NUMBERS = 1 << 22
@@ -133,12 +138,12 @@ class Endpoints:
 
         With `Accept: application/vnd.apache.arrow.stream`, the answer is an Arrow stream with a row per text.
         """
-        compute = self.model.token_vectors(body.layers)
+        compute = self.model.token_vectors(body.layers, body.documents)
         texts = await self._texts(body.input)
         n_numbers = _n_tokens(texts) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
         advice = "Send fewer texts, or ask for fewer layers."
         _check_limit("input", f"The answer would have {n_numbers:,} numbers", n_numbers, MAX_NUMBERS, advice)
-        vectors = await self._compute(("tokens", str(body.layers)), compute, texts)
+        vectors = await self._compute(("tokens", str(body.layers), body.documents), compute, texts)
         accepted = request.headers.get("accept", "").split(",")
         if any(media_type.partition(";")[0].strip() == ARROW for media_type in accepted):
             write = partial(arrow_stream, list(map(_tokens, texts)), vectors)
@@ -159,15 +164,21 @@ class Endpoints:
         if n:
             advice = "Send several requests, or leave n_expected out."
             _check_limit("input", f"input has {total:,} tokens with n_expected", total, MAX_EXPECTED_TOKENS, advice)
-        scored = await self._compute("surprisal", self.model.surprisals, texts)
+        if body.words and not all(isinstance(text, str) for text in body.input):
+            raise Problem(422, "words are those of raw texts. Send strings, or leave words out.", param="words")
+        surprisals = partial(self.model.surprisals, documents=body.documents)
+        scored = await self._compute(("surprisal", body.documents), surprisals, texts)
         expected: list[Any] = [None] * len(texts)
         if n:
-            queries = [(sentence, range(len(sentence))) for text in texts for sentence in text]
-            of_sentences = iter(await self._expected(queries, n))
-            expected = [list(chain.from_iterable(islice(of_sentences, len(text)))) for text in texts]
+            queries = [[(sentence, range(len(sentence))) for sentence in text] for text in texts]
+            expected = await self._expected(queries, n, body.documents)
 
         def content() -> bytes:
-            return data_json(self.model.name, surprisal_data(scored, expected, self.model.directions), total)
+            data = surprisal_data(scored, expected, self.model.directions)
+            if body.words:
+                for result, *text in zip(data, body.input, texts, scored, strict=True):
+                    result["words"] = word_rows(*text)
+            return data_json(self.model.name, data, total)
 
         return await self._answer(request, content, texts, total * (1 + n) * len(self.model.expectations))
 
@@ -176,8 +187,9 @@ class Endpoints:
         """Find the words that each direction, and both together, expect at a position."""
         self._check_predicts()
         (text,) = texts = await self._texts([body.sentence], "sentence")
-        tokens, sentence, position = _token_at(text, body.position)
-        ((words,),) = await self._expected([(sentence, [position])], body.n)
+        tokens, number, position = _token_at(text, body.position)
+        queries = [*((sentence, []) for sentence in text[:number]), (text[number], [position])]
+        ((words,),) = await self._expected([queries if body.documents else queries[-1:]], body.n, body.documents)
 
         def content() -> bytes:
             head = {"object": "substitutes", "model": self.model.name, "tokens": tokens}
@@ -190,11 +202,13 @@ class Endpoints:
     async def neighbors(self, body: NeighborsRequest, request: Request) -> Response:
         """Find the occurrences in the index that are most similar to a token, by each layer."""
         (text,) = texts = await self._texts([body.sentence], "sentence")
-        tokens, sentence, position = _token_at(text, body.position)
-        compute = self.model.token_vectors("all")
-        (vectors,) = await self._compute(("tokens", "all"), compute, [[sentence]])
+        tokens, number, position = _token_at(text, body.position)
+        sentence = text[number]
+        compute = self.model.token_vectors("all", body.documents)
+        read = text[: number + 1] if body.documents else [sentence]
+        (vectors,) = await self._compute(("tokens", "all", body.documents), compute, [read])
         searches = self.model.index.searches(
-            vectors, sentence, position, body.layers, body.n, body.among, body.min_count
+            vectors[:, -len(sentence) :], sentence, position, body.layers, body.n, body.among, body.min_count
         )
         of_layers = {
             layer: await to_thread.run_sync(search, limiter=self.search_thread) for layer, search in searches.items()
@@ -260,23 +274,29 @@ class Endpoints:
         advice = "Split it, or start the server with a larger --max-text-characters."
         for number, text in enumerate(texts):
             # A token counts as one character more, so that empty tokens count too.
-            length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in text)
+            length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in _tokens(_sentences(text)))
             n_characters += length
             what = f"Text {number} of {param} has {length:,} characters"
             _check_limit(param, what, length, config.max_text_characters, advice)
         split = partial(_split_all, texts, self.model.split)
         split_texts = split() if n_characters < SHORT_TEXT else await self._in_thread(split)
         for number, split_text in enumerate(split_texts):
-            if not any(split_text):
-                raise Problem(422, f"Text {number} of {param} is empty. Leave it out.", param=param)
+            if not split_text or not all(split_text):
+                raise Problem(
+                    422, f"Text {number} of {param} is empty or has an empty sentence. Leave it out.", param=param
+                )
         total = _n_tokens(split_texts)
         advice = "Send several requests, or start the server with a larger --max-request-tokens."
         _check_limit(param, f"{param} has {total:,} tokens", total, config.max_request_tokens, advice)
         return split_texts
 
-    async def _expected(self, queries: Sequence[tuple[Sequence[str], Sequence[int]]], n: int) -> list[Any]:
-        costs = [len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries]
-        return await self._compute(("expected", n), partial(self.model.expected, n=n), queries, costs)
+    async def _expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
+        """Find the words that are expected at positions of the sentences of each text."""
+        items = texts if documents else [[query] for text in texts for query in text]
+        costs = [sum(len(one) + EXPECTED_COST * len(positions) for one, positions in item) for item in items]
+        compute = partial(self.model.expected, n=n, documents=documents)
+        found = iter(await self._compute(("expected", n, documents), compute, items, costs))
+        return [list(chain.from_iterable(islice(found, 1 if documents else len(text)))) for text in texts]
 
     async def _compute(
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
@@ -310,7 +330,12 @@ async def _disconnected(request: Request) -> None:
 
 
 def _split_all(texts: Sequence[Text], split: TextSplitter) -> list[SplitText]:
-    return [sentences_of(text, split) for text in texts]
+    return [split(text) if isinstance(text, str) else _sentences(text) for text in texts]
+
+
+def _sentences(text: Any) -> SplitText:
+    """Return the sentences of a text that is split already: the tokens of one, or of several."""
+    return text if is_split(text) else [text]
 
 
 def _tokens(text: SplitText) -> list[str]:
@@ -333,8 +358,8 @@ def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> No
         raise Problem(422, f"{what}, and {allowed:,} are allowed. {advice}", param=param)
 
 
-def _token_at(text: SplitText, position: int) -> tuple[list[str], Sequence[str], int]:
-    """Return all tokens of a text, the sentence of one of them, and its position there."""
+def _token_at(text: SplitText, position: int) -> tuple[list[str], int, int]:
+    """Return all tokens of a text, and for the position of one of them its sentence and its position there."""
     tokens = _tokens(text)
     if not 0 <= position < len(tokens):
         raise Problem(
@@ -342,4 +367,6 @@ def _token_at(text: SplitText, position: int) -> tuple[list[str], Sequence[str],
             f"position is {position}, but the sentence has {len(tokens)} tokens: choose 0 to {len(tokens) - 1}.",
             param="position",
         )
-    return tokens, *sentence_at(text, position)
+    ends = list(accumulate(map(len, text)))
+    number = bisect_right(ends, position)
+    return tokens, number, position - ends[number] + len(text[number])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.embedding.documents import by_document, read_on
 from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
@@ -20,24 +19,14 @@ from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
-from elmokit.lm.substitutes import Direction, Query, Substitute, expected_words
-from elmokit.lm.surprisal import Surprisal, surprisals
+from elmokit.lm.substitutes import Direction, Query, expected_words
+from elmokit.lm.surprisal import Surprisal, document_surprisals, surprisals
+from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import Pooling, ServeConfig
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.tokenize import split_lines, text_splitter
 
 BOTH: Direction = "both"
-EXAMPLES: dict[str, Any] = json.loads((Path(__file__).parent / "examples.json").read_text(encoding="utf-8"))
-"""Words with sentences of each of their senses, sentences with a position to look at, and others, for the index. They
-were chosen by measuring the included model: what it expects at the positions fits, except in the last two."""
-SENTENCES: list[str] = [
-    *chain.from_iterable(chain.from_iterable(EXAMPLES["senses"].values())),
-    *(example["text"] for example in EXAMPLES["sentences"]),
-    *EXAMPLES["others"],
-]
-"""All of them: space-separated tokens."""
-LISTED = {name: EXAMPLES[name] for name in ("sentences", "senses")}
-"""What the page offers to look at."""
 SplitText = Sequence[Sequence[str]]
 """The tokenized sentences of a text."""
 
@@ -105,30 +94,42 @@ class ServedModel:
         """Compute one vector per text."""
         return list(self.embedder.embed_texts(texts))
 
-    def token_vectors(self, layers: Any) -> Callable[[Sequence[SplitText]], list[NDArray[np.float32]]]:
+    def token_vectors(
+        self, layers: Any, documents: bool = False
+    ) -> Callable[[Sequence[SplitText]], list[NDArray[np.float32]]]:
         """Return the function that computes token vectors of the given layers, as ``Elmo.embed`` of raw texts."""
         self.elmo.embed([], layers=layers)  # checks the layers
+        if documents:
+            embed = partial(self.elmo.embed_documents, layers=layers)
+            return lambda texts: [np.concatenate(sentences, axis=-2) for sentences in embed(texts)]
         return lambda texts: list(embed_joined(texts, partial(self.elmo.embed, layers=layers)))
 
     def n_selected(self, layers: Any) -> int:
         """Count the layers that a request for token vectors gets."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
-    def surprisals(self, texts: Sequence[SplitText]) -> list[list[Surprisal]]:
+    def surprisals(self, texts: Sequence[SplitText], documents: bool = False) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of each sentence, by text."""
-        scored = surprisals(self.elmo.model, chain.from_iterable(texts), self.elmo.start_state)
+        model, start = self.elmo.model, self.elmo.start_state
+        if documents:
+            return list(by_document(texts, partial(document_surprisals, model, start=start)))
+        scored = surprisals(model, chain.from_iterable(texts), start)
         return [list(islice(scored, len(text))) for text in texts]
 
-    def expected(self, queries: Sequence[Query], n: int) -> list[list[dict[Direction, list[Substitute]]]]:
-        """Find the words that each direction, and both together, expect at positions of sentences."""
-        return list(expected_words(self.elmo.model, queries, self.expectations, n, self.elmo.start_state))
-
-
-def sentence_at(text: SplitText, position: int) -> tuple[Sequence[str], int]:
-    """Return the sentence of a token, and its position there, by its position among all tokens of the text."""
-    ends = list(accumulate(map(len, text)))
-    number = bisect_right(ends, position)
-    return text[number], position - ends[number] + len(text[number])
+    def expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
+        """Find the words that each direction, and both together, expect at positions of the sentences of each text."""
+        model, start = self.elmo.model, self.elmo.start_state
+        if not documents:  # then each text has one sentence
+            return list(expected_words(model, [query for (query,) in texts], self.expectations, n, start))
+        found: list[list[Any]] = []
+        for text in texts:
+            state = start
+            found.append([])
+            for sentence, positions in text:
+                if positions:
+                    found[-1] += next(expected_words(model, [(sentence, positions)], self.expectations, n, state))
+                state = read_on(model, [[sentence]], state, ()).after
+        return found
 
 
 def _split_at_spaces(text: str) -> list[list[str]]:

@@ -402,6 +402,8 @@ def join_wrapped(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[
         if is_text:
             numbers, texts = zip(*paragraph, strict=True)
             yield numbers[0], " ".join(texts)
+        else:
+            yield from paragraph  # where documents end
 
 
 def split_lines(

@@ -65,7 +65,7 @@ OTHER_COMMANDS = {
     command.name: command
     for command in (
         _embed("embed to parquet", "out.parquet", "--dtype", "float16"),
-        _embed("embed to npz", "out.npz", "--pool", "mean"),
+        _embed("embed to npz", "out.npz", "--pool", "mean", "--documents"),
         _embed("embed stateful", "out.hdf5", "--start", "stateful", "--batch-size", "4"),
         _again(
             *("finetune", write_text_and_model, "finetune", "text.txt", "--model", "model", "--held-out", "text.txt"),

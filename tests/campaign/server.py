@@ -21,7 +21,7 @@ from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.engine.state import unit_vectors
 from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.save import save_model
-from elmokit.serve.served_model import SENTENCES
+from elmokit.serve.examples import SENTENCES
 from tests.campaign.interruptions import Outcome, Step
 from tests.conftest import random_model
 from tests.helpers.server_process import Process, serving

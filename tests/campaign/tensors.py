@@ -29,7 +29,7 @@ from elmokit.errors import ElmoError
 from elmokit.formats.model import Weights
 from elmokit.formats.save import save_model
 from elmokit.formats.sentence_pooling import SentenceHead
-from elmokit.serve.served_model import SENTENCES
+from elmokit.serve.examples import SENTENCES
 from tests.campaign.commands import text
 from tests.campaign.interruptions import Outcome, Step, in_parallel
 from tests.conftest import aligned_model, random_model

@@ -52,7 +52,7 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell: Shell, co
 
 def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(shell: Shell, corpus: Path) -> None:
     Path("documents.txt").write_text("the cat sat . " * 100 + "\n" + "the dog ran .\n" * 2000)
-    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "100")
+    ran = shell(*START[:2], "documents.txt", *START[2:], "--max-words", "8", "--tokens", "10")
     assert ran.code == 0, ran.err
     model = open_model("run/model")
     assert model.card["warm_state"] == "mean state after a sentence, over 32 sentences of the training text"
@@ -68,6 +68,7 @@ def test_a_trained_model_starts_from_the_mean_state_after_sentences_of_its_text(
         np.testing.assert_allclose(ours, other, rtol=1.3e-6, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_and_flags_say_the_same_and_flags_go_first(shell: Shell, corpus: Path) -> None:
     Path("run.toml").write_text(
         """

@@ -49,6 +49,7 @@ def model_of(result: TrainingResult) -> PretrainedBiLM:
     return result.model
 
 
+@pytest.mark.slow
 def test_the_softmax_shares_the_rows_of_the_table(model: PretrainedBiLM) -> None:
     table = model.arrays["token_layer.word_embedding.weight"]
     assert model.softmax is not None

@@ -126,6 +126,7 @@ def test_a_directory_of_ours_that_was_open_to_others_is_closed_and_its_libraries
     assert stat.S_IMODE(built.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_several_processes_may_compile_at_once(fresh: Path, compiled: Path) -> None:
     slow = fresh / "cc"
     slow.write_text(f"""#!/bin/sh

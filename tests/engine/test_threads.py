@@ -47,6 +47,7 @@ def test_more_threads_than_rows_compute_the_same_bits(lstm: LSTM) -> None:
         assert same_bits(compute(lstm, threads), expected)
 
 
+@pytest.mark.slow
 def test_calls_at_the_same_time_compute_the_same_bits(lstm: LSTM) -> None:
     expected = compute(lstm, 1)
     found: list[bool] = []

@@ -39,6 +39,7 @@ class Counting:
         return np.array([vector(word) for word in words], np.float32).reshape(-1, DIM)
 
 
+@pytest.mark.slow
 @given(
     batches=st.lists(st.lists(st.characters(codec="latin-1"), min_size=1, max_size=12, unique=True), max_size=12),
     rows=st.integers(1, 10),

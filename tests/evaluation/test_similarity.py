@@ -107,6 +107,7 @@ def test_every_pooling_scores_like_its_own_embedder(embedder: SentenceEmbedder) 
     assert result.table_rows()[0]["sif 0.01"] == found["0", "sif 0.01"]
 
 
+@pytest.mark.slow
 def test_a_whitening_is_fitted_for_every_pooling_and_not_stored(embedder: SentenceEmbedder) -> None:
     text = [sentence for pair in PAIRS for sentence in (pair.first, pair.second)]
     stored = embedder.elmo.model.whitening

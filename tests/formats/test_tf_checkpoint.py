@@ -101,6 +101,7 @@ def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> Non
         tf_checkpoint.read_adagrad(folder / "model.ckpt-207", random_model(seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "step"),
     [
@@ -121,6 +122,7 @@ def test_the_newest_checkpoint_is_opened(tmp_path: Path, text: str | None, step:
     assert_same(open_model(tmp_path), random_model(seed=step))
 
 
+@pytest.mark.slow
 def test_deeppavlov_keeps_options_and_vocabulary_above(tmp_path: Path) -> None:
     for epoch in (2, 10):
         write_checkpoint(random_model(seed=epoch), tmp_path / "saves" / "epochs" / str(epoch), "model")

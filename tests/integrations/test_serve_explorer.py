@@ -22,10 +22,11 @@ pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
 
-from elmokit import Elmo, LanguageModel
+from elmokit import Elmo, LanguageModel, tokenize
 from elmokit.serve.app import PAGE, create_app
+from elmokit.serve.examples import EXAMPLES
 from elmokit.serve.serve_config import ServeConfig
-from elmokit.serve.served_model import EXAMPLES, ServedModel
+from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
@@ -72,13 +73,13 @@ AT_THE_TOP = "figure[data-layer='2']"  # the map has moved to the top layer
 def show(page: Any, text: str) -> None:
     if page.locator("#sentence-form").is_hidden():
         page.click("#tab-sentence")
-    page.get_by_label("A sentence").fill(text)
+    page.get_by_label("A sentence, or a few").fill(text)
     page.get_by_role("button", name="Show").click()
     page.wait_for_selector("[aria-busy]", state="detached")
 
 
 def shown_nats(page: Any) -> list[float]:
-    return [float(number) for number in page.locator(".token.surprise small").all_text_contents()]
+    return [float(number) for number in page.locator(".tokens .surprise small").all_text_contents()]
 
 
 def table(page: Any, selector: str) -> list[list[str]]:
@@ -128,6 +129,34 @@ def test_a_token_chosen_by_keyboard_shows_neighbors_and_substitutes(page: Any, s
         words = LanguageModel(served.elmo.model).substitutes(TOKENS, 1, direction, n=8)  # type: ignore[arg-type]
         items = page.locator(f"div:has(> h3:text-is('{title}')) li").all_text_contents()
         assert [item.split("%")[1] for item in items] == [one.word for one in words]
+
+
+def test_a_paragraph_is_read_as_a_document_and_shown_by_its_words(page: Any, served: ServedModel) -> None:
+    text = "The trial didn't last.\nThey found him (not) guilty."
+    lm, sentences = LanguageModel(served.elmo.model), tokenize(text)
+    show(page, text)
+    for documents in (True, False):
+        rows = lm.word_surprisal([text], documents=documents)
+        assert page.locator(".tokens li").evaluate_all(WITHOUT_NUMBERS) == [row.word for row in rows]
+        assert_allclose(shown_nats(page), [np.mean([row.forward_nats, row.backward_nats]) for row in rows], atol=0.051)
+        if documents:  # it stays chosen
+            page.get_by_role("button", name="guilty, ").click()
+        page.wait_for_selector("h2:has-text('Neighbors of “guilty”')")
+        before = sentences[:1] if documents else []
+        words = lm.substitutes(sentences[1], 6, n=8, before=before)
+        items = page.locator("div:has(> h3:text-is('Both sides')) li").all_text_contents()
+        assert [item.split("%")[1] for item in items] == [one.word for one in words]
+        vectors = served.elmo.embed_documents([[*before, sentences[1]]])[0][-1]
+        nearest = served.index.searches(vectors, sentences[1], 6, [2], 5, "any", 1)[2]()[0]
+        item = page.locator("div:has(> h3:text-is('Layer 2')) li").first.text_content()
+        assert item == f"{nearest.similarity:.2f}{' '.join(nearest.words).replace(' .', '.')}"
+        assert "The sum of its 2 tokens" in page.locator("#detail").text_content()
+        page.get_by_label("alone").check(force=True)
+        page.wait_for_url("**reading=alone**")
+        page.wait_for_selector("[aria-busy]", state="detached")
+
+
+WITHOUT_NUMBERS = "all => all.map(one => [...one.querySelectorAll('button')].map(own => own.firstChild.data).join(''))"
 
 
 def test_the_address_leads_back_to_the_view(browser: Any, server: Client, page: Any) -> None:
@@ -302,7 +331,7 @@ def test_pictures_are_saved_as_svg_and_png(page: Any, view: str, tmp_path: Path)
         expected = LanguageModel.from_pretrained().substitutes(
             ["The", "<b>", '"', "wug\x02", '"', "bank", "&", "co", "."], 5
         )
-        assert {"wug\ufffd", "unknown", "&", expected[0].word} <= set(lines)
+        assert {'"wug\ufffd"', "unknown", "&", expected[0].word} <= set(lines)
     header = (tmp_path / "picture.png").read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     size = [int.from_bytes(header[at : at + 4], "big") for at in (16, 20)]
@@ -324,12 +353,11 @@ def test_the_copied_python_code_computes_what_is_shown(browser: Any, server: Cli
             exec(compile(code, "copied.py", "exec"), {})
         lines = printed.getvalue().splitlines()
         if view == "sentence":
-            n_tokens = len(shown_nats(page))
-            means = [
-                np.mean([float(part) for part in line.split("[")[1].rstrip("]").split()]) for line in lines[:n_tokens]
-            ]
-            assert_allclose(means, shown_nats(page), atol=0.06)
-            assert [line.split()[0] for line in lines[n_tokens:]] == ["forward", "backward", "both"]
+            n_words = len(shown_nats(page))
+            means = [np.mean(list(map(float, line.split()[1:]))) for line in lines[:n_words]]
+            assert_allclose(means, shown_nats(page), atol=0.051)
+            words = page.locator("div:has(> h3:text-is('Both sides')) li").all_text_contents()
+            assert lines[n_words + 2] == f"both {[word.split('%')[1] for word in words]}"
         elif view == "layers":
             shown = [row[1].replace("\xa0", " ") for row in table(page, ".card:last-child")[::-1]]
             assert lines == [f"layer {layer}: {share}" for layer, share in enumerate(shown)]
@@ -395,7 +423,7 @@ def test_text_is_never_read_as_html(page: Any) -> None:
 def test_problems_are_explained_and_old_results_go(page: Any) -> None:
     show(page, TEXT)
     show(page, "   ")
-    page.wait_for_selector("#problem:has-text('Please type a sentence.')")
+    page.wait_for_selector("#problem:has-text('Please type a text.')")
     assert page.locator(".token").count() == 0  # they were those of another sentence
     assert page.locator("#tools").is_hidden()
     show(page, "long " * 20_000)

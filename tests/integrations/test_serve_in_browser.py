@@ -26,8 +26,9 @@ pytest.importorskip("axe_playwright_python")
 from axe_playwright_python.sync_playwright import Axe
 
 from elmokit.serve.app import create_app
+from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
-from elmokit.serve.served_model import SENTENCES, ServedModel
+from elmokit.serve.served_model import ServedModel
 from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
 from tests.helpers.http_client import Client, running
 
@@ -143,9 +144,9 @@ def test_page_engine_and_model_are_small_and_all_kept_for_use_without_a_network(
 def test_answers_are_those_of_the_server(page: Any, server: Client) -> None:
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("v1/surprisal", {"input": [TEXT, SENTENCES[0]], "n_expected": 3}),
-        ("v1/surprisal", {"input": [TEXT]}),
-        ("v1/substitutes", {"sentence": SENTENCES[0].split(), "position": 1, "n": 4}),
+        ("v1/surprisal", {"input": [f"{TEXT} Prices fell."], "documents": True, "words": True}),
         ("v1/neighbors", {"sentence": SENTENCES[3].split(), "position": 4, "n": 3}),
+        ("v1/neighbors", {"sentence": f"{TEXT} Prices fell.", "position": 12, "n": 3, "documents": True}),
     ]
     for path, body in bodies:
         assert_same(ask(page, path, body), server.post(f"/{path}", body).json(), path)
@@ -206,7 +207,7 @@ def test_every_view_shows_something_and_the_page_answers_while_the_engine_comput
 def test_problems_are_explained(page: Any) -> None:
     for path, body, message in [
         ("v1/surprisal", {"input": ["  "]}, "Text 0 of input is empty"),
-        ("v1/substitutes", {"sentence": ["a"], "position": 3}, "position is 3"),
+        ("v1/neighbors", {"sentence": ["a"], "position": 3}, "position is 3"),
         ("v1/embeddings", {}, "does not answer v1/embeddings"),
         ("v1/surprisal", {"input": ["a " * 5000], "n_expected": 1}, "Shorten it"),
     ]:

@@ -167,6 +167,15 @@ def test_substitutes_without_a_position_are_for_every_token(model: PretrainedBiL
     assert lm.substitutes([]) == []
 
 
+def test_substitutes_in_a_document_have_the_probabilities_of_its_surprisal(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    (scored,) = lm.surprisal_documents([TEXT])
+    for number, direction in enumerate(("forward", "backward")):
+        found = lm.substitutes(TEXT[2], 2, direction, n=1000, special_words=True, before=TEXT[:2])  # type: ignore[call-overload]
+        (word,) = [one for one in found if one.word == TEXT[2][2]]
+        assert -np.log(word.probability) == pytest.approx(float(scored[2].nats[number, 3]), abs=1e-5)
+
+
 def test_a_language_model_can_be_pickled_after_it_was_used(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     before = lm.perplexity(TEXT)

@@ -96,6 +96,7 @@ def test_a_window_equals_the_reference_in_values_and_gradients(
             assert_rounded(one, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 7), min_size=1, max_size=4),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import lzma
 import os
 import random
+import re
 import runpy
 import shlex
 import sys
@@ -28,7 +30,7 @@ PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1", "transformers"),
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
     ("compat.py text.txt model --n-sentences 4 --batch-size 2 --rounds 1", ""),
-    ("distillation.py --help", ""),
+    ("documents.py perplexity data/documents --shuffled", ""),
     ("drift.py model text.txt --lines 3", ""),
     ("embed_end_to_end.py text.txt --model model --lines 10 --rounds 1", ""),
     ("first_vector.py --help", ""),
@@ -44,7 +46,6 @@ PROGRAMS = [
     ("onnx_speed.py text.txt", "onnxruntime"),
     ("precisions.py --sizes tiny --rows 1,2 --tokens 4 --rounds 1", ""),
     ("report.py --data data --out report.md --model model", "matplotlib"),
-    ("sentiment.py trees.txt trees.txt model", "sklearn"),
     ("serve.py text.txt --model model --seconds 1 --lines 4 --clients 2 --requests 4", "gevent locust psutil"),
     ("spacy_training.py --help", "spacy"),
     ("sts_training.py pairs.csv pairs.csv --model model --pairs 4", "sentence_transformers datasets"),
@@ -52,7 +53,6 @@ PROGRAMS = [
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
     ("transformer.py --help", ""),
-    ("transformers_tagging.py ner --epochs 1", "transformers accelerate"),
 ]
 
 
@@ -67,7 +67,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tags = {word: f"B-{word}" if word in ("cat", "dog") else "O" for word in words}
     columns = "\n\n".join("\n".join(f"{word} {tags[word]}" for word in sentence) for sentence in sentences)
     conllu = [[f"{n}\t{word}\t_\t{word}" + "\t_" * 6 for n, word in enumerate(one, 1)] for one in sentences]
-    trees = [f"({n % 5} {' '.join(f'(2 {word})' for word in one)})" for n, one in enumerate(sentences)]
     pairs = list(itertools.pairwise(lines))
     labels = itertools.cycle(["entailment", "neutral", "contradiction"])
     scored = [f"{one},{other},{n % 6}" for n, (one, other) in enumerate(pairs)]
@@ -80,10 +79,10 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "text.txt": lines,
         "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
         "pairs.csv": scored,
-        "trees.txt": trees[:9],
         "pairs.jsonl": [json.dumps(minimal | {"field": "b"})],
         "ner/train.conll": [columns],
         "ner/dev.conll": [columns],
+        "data/documents/documents.tsv": ["split\tsentences", "test\t30", "test\t10"],
         "data/wiki/test.txt": lines,
         "data/sts-benchmark/dev.csv": scored,
         "data/nli-sick/train.jsonl": labeled,
@@ -92,6 +91,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, rows in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    Path("data/documents/test.txt.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
     save_model(random_model(), "model")
     save_model(random_model(), "weights.hdf5")
 
@@ -99,6 +99,12 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_program_is_started() -> None:
     listed = {shlex.split(command)[0] for command, _ in PROGRAMS}
     assert listed | STARTED_ELSEWHERE == {path.name for path in BENCHMARKS.glob("*.py")}
+
+
+def test_results_name_no_program_of_the_past_without_its_commit() -> None:
+    for page in (ROOT / "results").rglob("*.md"):
+        named = re.findall(r"(?<![:\w])benchmarks/(\w+\.\w+)", page.read_text(encoding="utf-8"))
+        assert not [name for name in named if not (BENCHMARKS / name).exists()], page
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ from elmokit.engine.compiler import load_library
 from elmokit.engine.softmax import Matrix
 from elmokit.engine.library import choose_kernels
 
-assert "int6" in run("help", "embed")[1]
+assert "int6" in run("embed", "--help-all")[1]
 library = load_library()
 generator = np.random.default_rng(0)
 weight = generator.normal(size=(50, 70)).astype(np.float32)

@@ -43,14 +43,14 @@ LINES = {
     "elmokit/evaluation": 2850,
     "elmokit/formats": 4470,
     "elmokit/integrations": 2450,
-    "elmokit/lm": 1330,
+    "elmokit/lm": 1350,
     "elmokit/network": 3550,
-    "elmokit/serve": 1700,
+    "elmokit/serve": 1745,
     "elmokit/storage": 2000,
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 42400,
+    "tests": 42500,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")

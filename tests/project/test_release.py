@@ -39,7 +39,7 @@ def test_the_source_distribution_has_every_file_of_the_repository_and_none_that_
         pytest.skip("not a clone of the repository")
     tracked = {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
     included = {file.distribution_path for file in sdist.SdistBuilder(str(ROOT)).recurse_included_files()}
-    assert len(tracked) > 1000
+    assert len(tracked) > 900
     # What is not yet added may be in a directory that is included.
     assert tracked - included == {"pyproject.toml", ".gitignore"}  # hatchling adds these two in any case
     ignored = subprocess.run(

@@ -53,7 +53,7 @@ def test_sentences_end_after_a_full_stop_unless_a_small_letter_follows(
     story = ["Mr.", "Ada !", "she said .", "Then ? '", "' Forty - seven ' .", "1"]
     write_release(tmp_path / "stories", [[(text, 300.0) for text in story], [("No", 300.0)]])
     run(recipe, monkeypatch, str(tmp_path / "stories"))
-    expected = ["Mr. Ada ! she said .", "Then ? '", "' Forty-seven ' .", "1", "No"]
+    expected = ["Mr. Ada ! she said .", "Then ? '", "' Forty-seven ' .", "1", "", "No", ""]
     assert capsys.readouterr().out.splitlines() == expected
 
 

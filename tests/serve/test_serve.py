@@ -21,11 +21,13 @@ pytest.importorskip("granian")
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.engine.state import unit_vectors
+from elmokit.evaluation.neighbors import Neighbors
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
 from elmokit.serve.app import PAGE_FILES, create_app
+from elmokit.serve.examples import EXAMPLES, SENTENCES
 from elmokit.serve.serve_config import ServeConfig
-from elmokit.serve.served_model import EXAMPLES, SENTENCES, ServedModel
+from elmokit.serve.served_model import ServedModel
 from tests.conftest import random_model
 from tests.helpers.http_client import AppClient, Client, asking, running
 
@@ -159,6 +161,56 @@ def test_surprisal_is_that_of_the_language_model(client: Client, model: ServedMo
     assert "expected" not in client.post("/v1/surprisal", {"input": TEXTS}).json()["data"][0]
 
 
+DOCUMENT = [TOKENS[0], TOKENS[2], TOKENS[1]]
+
+
+def test_a_document_has_the_same_vectors_whatever_it_is_computed_with(client: Client, model: ServedModel) -> None:
+    body = {"input": [DOCUMENT, TOKENS[1]], "encoding_format": "base64"}
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(client.post, "/v1/tokens", {**body, "documents": documents}) for documents in [True, False] * 8
+        ]
+    answers = [answer.result().json()["data"] for answer in asked]
+    expected = [np.concatenate(arrays, axis=1) for arrays in model.elmo.embed_documents([DOCUMENT, TOKENS[1:2]])]
+    for answer in answers[::2]:
+        for one, array in zip(answer, expected, strict=True):
+            assert np.array_equal(decoded(one["vectors"]).reshape(one["shape"]), array)
+    (alone, single) = answers[1]
+    assert alone["sentence_lengths"] == list(map(len, DOCUMENT))
+    assert not np.array_equal(decoded(alone["vectors"]), expected[0].ravel())
+    assert np.array_equal(decoded(single["vectors"]), expected[1].ravel())
+
+
+def test_a_document_is_predicted_and_searched_from_sentence_to_sentence(client: Client, model: ServedModel) -> None:
+    lm = LanguageModel(model.elmo.model)
+    body = {"input": [DOCUMENT], "documents": True, "n_expected": 3}
+    (one,) = client.post("/v1/surprisal", body).json()["data"]
+    (scored,) = lm.surprisal_documents([DOCUMENT])
+    inner = np.concatenate([sentence.nats[:, 1:-1] for sentence in scored], axis=1)
+    assert np.allclose([one["forward"], one["backward"]], inner)
+    position = sum(map(len, DOCUMENT[:2])) + 1
+    asked = {"sentence": DOCUMENT, "position": position, "documents": True, "n": 3}
+    words = [one.word for one in lm.substitutes(DOCUMENT[2], 1, n=3, before=DOCUMENT[:2])]
+    substitutes = client.post("/v1/substitutes", asked).json()["both"]
+    for found in (substitutes, one["expected"]["both"][position]):
+        assert [one["word"] for one in found] == words
+    (vectors,) = model.elmo.embed_documents([DOCUMENT])
+    searches = model.index.searches(vectors[2], DOCUMENT[2], 1, None, 3, "any", 1)
+    expected = Neighbors.from_layers(DOCUMENT[2], 1, {layer: search() for layer, search in searches.items()}).to_dict()
+    assert client.post("/v1/neighbors", asked).json()["layers"] == expected["layers"]
+
+
+def test_words_have_their_places_in_the_text_and_the_sums_of_their_tokens(client: Client, model: ServedModel) -> None:
+    text = "The cat didn't sit (on the mat). A dog ran."
+    rows = LanguageModel(model.elmo.model).word_surprisal([text], documents=True)
+    (one,) = client.post("/v1/surprisal", {"input": text, "documents": True, "words": True}).json()["data"]
+    assert [row["word"] for row in one["words"]] == text.split()
+    for found, row in zip(one["words"], rows, strict=True):
+        assert found == {name: pytest.approx(getattr(row, name)) for name in found}
+        assert text[found["start"] : found["stop"]] == found["word"]
+    assert sum(row["n_tokens"] for row in one["words"]) == len(one["tokens"])
+
+
 def test_substitutes_are_those_of_the_language_model(client: Client, model: ServedModel) -> None:
     answer = client.post("/v1/substitutes", {"sentence": TOKENS[0], "position": 2, "n": 3}).json()
     assert (answer["token"], answer["tokens"]) == ("sat", TOKENS[0])
@@ -185,6 +237,16 @@ def test_models_and_examples_are_listed(client: Client) -> None:
     for word, senses in EXAMPLES["senses"].items():
         assert all(word in sentence.split() for sense in senses for sentence in sense)
     assert all(example["position"] < len(example["text"].split()) for example in examples["sentences"])
+
+
+def test_the_sentences_of_an_example_text_expect_each_other() -> None:
+    lm = LanguageModel.from_pretrained()
+    for text in (example["text"] for example in EXAMPLES["texts"]):
+        alone, document = (
+            sum(row.forward_nats or 0 for row in lm.word_surprisal([text], documents=documents))
+            for documents in (False, True)
+        )
+        assert document < alone - 1, text
 
 
 BAD: list[tuple[str, Any, int, str]] = [
@@ -224,6 +286,9 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("neighbors", {"sentence": "a b", "position": "1"}, 422, "position"),
     ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "layer 0"),
     ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
+    ("surprisal", {"input": [["a"]], "words": True}, 422, "raw texts"),
+    ("tokens", {"input": [[["a"], []]]}, 422, "has an empty sentence"),
+    ("tokens", {"input": "a", "documents": 1}, 422, "documents"),
 ]
 """The path and the body of a request, the status of its answer, and what the message mentions."""
 

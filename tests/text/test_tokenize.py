@@ -13,6 +13,7 @@ import pytest
 
 import elmokit
 from elmokit import Elmo, tokenize
+from elmokit.embedding.reading import Corpus
 from elmokit.storage.text_files import numbered_sentences, read_sentences
 from elmokit.text.characters import INVISIBLE
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
@@ -83,6 +84,9 @@ def test_wrapped_lines_are_joined_to_paragraphs(shell: Shell) -> None:
         assert list(numbered_sentences("raw.txt", split=elmokit.tokenize)) == list(
             zip([1, 1, 6, 6], sentences, strict=True)
         )
+    with pytest.warns(UserWarning, match=r"raw\.txt"):
+        rows = [sentence.tokens for sentence in Corpus("raw.txt", raw_language="en", documents=True)]
+    assert rows == [*sentences[:2], [], *sentences[2:]]
     with pytest.warns(UserWarning, match="a blank line ends a paragraph"):
         assert shell("embed", "raw.txt", "out.npz", "--raw").code == 0
     with np.load("out.npz") as archive:

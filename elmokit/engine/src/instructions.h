@@ -85,8 +85,8 @@ INLINE int input_offset(int as_shorts) {
 INLINE int group_bytes(int as_shorts) { return as_shorts ? 8 : 4; }
 
 /* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
-   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. */
-INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : 256; }
+   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. Those of other numbers have no such bound. */
+INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : INT32_MAX; }
 INLINE int dot_shift(int as_shorts) { return as_shorts ? 8 : 0; }
 
 /* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
@@ -121,15 +121,17 @@ INLINE ivec lower_half(ivec lanes) {
 }
 
 /* sum += the products of a lane's pairs of bf16 numbers. AVX-512 BF16 adds the second product first, and takes denormal numbers
-   as zeros. */
-INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
+   as zeros. The plain version is compiled once: the sign of a NaN depends on the order in which the compiler adds. */
 #if defined(__AVX512BF16__) && !defined(EMULATE)
+INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)inputs, (__m512bh)weights);
+}
 #else
+static __attribute__((noinline, unused)) vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
     sum += (vec)(inputs & (int)0xffff0000) * (vec)(weights & (int)0xffff0000);
     return sum + (vec)lower_half(inputs) * (vec)lower_half(weights);
-#endif
 }
+#endif
 
 #if HAS_DOT
 /* The terms of a group's sum: products of 16-bit numbers take two inputs at a time. */

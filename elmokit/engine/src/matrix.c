@@ -238,6 +238,13 @@ INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs f
 INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights,
                               int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int64_t panel_stride = panel_lanes(precision, n_inputs);
+#if HAS_DOT
+    if (scales_at_once(precision)) {
+        const char *numbers = (const char *)from.rows + ROW_HEADER;
+        multiply_rounded(precision, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
+        return;
+    }
+#endif
     for (int64_t row = 0; row < n_rows; row += RAW_ROWS) {
         const int64_t n = at_most(n_rows - row, RAW_ROWS);
         const int at_once = panels_at_once(n, n_panels);

@@ -75,6 +75,11 @@ INLINE int rounds_inputs(int precision) {
     return (is_bytes(precision) && HAS_DOT) || (precision == BFLOAT16 && HAS_BFLOAT16);
 }
 
+/* Whether a microkernel has whole sums of integers, and scales them; else they wait in memory for the rest. */
+INLINE int scales_at_once(int precision) {
+    return is_bytes(precision) && HAS_DOT && !HAS_TILES && !HAS_ROW_PAIRS && !multiplies_shorts(precision);
+}
+
 INLINE int64_t rounded_row_bytes(int precision, int64_t n_inputs) {
     const int64_t n_bytes = is_bytes(precision) ? group_bytes(multiplies_shorts(precision)) : 4;
     return ROW_HEADER + n_bytes * n_groups(precision, n_inputs);
@@ -340,8 +345,16 @@ INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, 
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             float *to = sums + r * of->sum_stride + v * LANES;
             const int at = r * 2 * panels + v;
-            const ivec integers = (ivec)load(to) + (sum[at] >> dot_shift(as_shorts));
-            store(to, precision == BFLOAT16 ? load(to) + float_sum[at] : (vec)integers);
+            if (precision == BFLOAT16) {
+                store(to, load(to) + float_sum[at]);
+            } else if (scales_at_once(precision)) {
+                const float *header = of->weights - panel_header(precision) + (v / 2) * of->panel_stride + (v % 2) * LANES;
+                const ivec product = sum[at] - input_offset(as_shorts) * (ivec)load(header + PANEL);
+                const float row_scale = *(const float *)(inputs + r * of->input_stride - ROW_HEADER);
+                store(to, load(to) + __builtin_convertvector(product, vec) * (row_scale * load(header)));
+            } else {
+                store(to, (vec)((ivec)load(to) + (sum[at] >> dot_shift(as_shorts))));
+            }
         }
 }
 
@@ -383,6 +396,7 @@ INLINE void run_microkernel_rounded(int precision, int is_cached, int64_t rows, 
     }
 }
 
+/* The same for any number of rows, and for 1 to GATES panels: sums of floats, or of integers if they wait for their scales. */
 INLINE void multiply_rounded(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
                              const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int as_shorts = multiplies_shorts(precision);

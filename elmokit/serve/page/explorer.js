@@ -9,9 +9,10 @@ import { showSentence } from "./sentence.js";
 import { ask, ServerError, tokenVectors, useToken } from "./server.js";
 
 const VIEWS = ["senses", "sentence", "layers"];
-const DEFAULTS = { view: "senses", text: "", direction: "both", token: null, word: "", sentences: "", layer: null };
+const DEFAULTS = { view: "senses", text: "", reading: "document", direction: "both", token: null, word: "", sentences: "", layer: null };
 const state = { ...DEFAULTS };
-let examples = { sentences: [], senses: {} };
+let examples = { senses: {} };
+let texts = []; // examples, too: some texts, then sentences
 let picture = null; // returns the picture of the view, as SVG
 let latest = 0; // the number of the last view that was asked for, so that slower answers are dropped
 let starts = 0; // the same for the facts that the page starts with
@@ -21,8 +22,8 @@ function readAddress() {
   Object.assign(state, DEFAULTS, Object.fromEntries(new URLSearchParams(location.hash.slice(1))));
   if (!VIEWS.includes(state.view)) state.view = DEFAULTS.view;
   for (const name of ["token", "layer"]) state[name] = /^\d+$/.test(state[name]) ? Number(state[name]) : null;
-  if (!state.text && examples.sentences.length) {
-    const [{ text, position }] = examples.sentences;
+  if (!state.text && texts.length) {
+    const [{ text, position }] = texts;
     Object.assign(state, { text, token: state.token ?? position });
   }
   state.word ||= Object.keys(examples.senses)[0] ?? "";
@@ -37,7 +38,7 @@ function exampleOf(word) {
 
 /** Write what is needed for this view into the address. */
 function writeAddress(replace) {
-  const shown = { sentence: ["text", "direction", "token"], senses: ["word", "sentences", "layer"], layers: [] };
+  const shown = { sentence: ["text", "reading", "direction", "token"], senses: ["word", "sentences", "layer"], layers: [] };
   const isExample = state.sentences === exampleOf(state.word);
   const isNeeded = (name) => state[name] !== null && state[name] !== "" && !(name === "sentences" && isExample);
   const names = ["view", ...shown[state.view]].filter(isNeeded);
@@ -125,10 +126,11 @@ async function start() {
     const [models, found] = await Promise.all([ask("v1/models"), ask("v1/examples")]);
     if (number !== starts) return;
     examples = found;
+    texts = [...found.texts, ...found.sentences];
     const [{ id, n_layers, dim, index }] = models.data;
     byId("model-facts").textContent =
       `Model ${id}: ${n_layers} layers of ${dim} numbers per word. Neighbors from ${index.n_sentences.toLocaleString("en")} sentences.`;
-    const options = examples.sentences.map(({ text }, which) => element("option", { value: which }, text));
+    const options = texts.map(({ text }, which) => element("option", { value: which }, text));
     byId("example").replaceChildren(element("option", { value: "" }, "Choose an example"), ...options);
     const chip = (word) => element("button", { type: "button", click: () => change({ word, sentences: exampleOf(word), layer: null }) }, word);
     byId("words").replaceChildren(...Object.keys(examples.senses).map(chip));
@@ -156,8 +158,13 @@ byId("sentence-form").addEventListener("submit", (event) => {
   event.preventDefault();
   change({ text: byId("text").value, token: null });
 });
+byId("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  byId("sentence-form").requestSubmit();
+});
 byId("example").addEventListener("change", ({ target }) => {
-  const example = examples.sentences[target.value];
+  const example = texts[target.value];
   if (target.value && example) change({ text: example.text, token: example.position });
   target.value = "";
 });

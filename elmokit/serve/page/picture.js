@@ -77,40 +77,39 @@ export function sensesPicture(word, items, maps, notes) {
 }
 
 /**
- * Draw a sentence: its tokens, colored by surprisal, and the words that were expected in place of one of them.
- * @param {Object[]} tokens `token`, `nats` (null where there is no number), `isUnknown`.
+ * Draw a text: its words, colored by surprisal, and the words that were expected in place of one of its tokens.
+ * @param {Object[]} words `word`, `sentence_index`, `nats` (null where there is no number), `unknown`, `isChosen`.
  * @param {string} title What the colors mean.
  * @param {{token: string, words: Object[]}|null} gap The chosen token and the expected words.
  */
-export function sentencePicture(tokens, mostNats, title, gap, position) {
+export function textPicture(words, mostNats, title, gap) {
   const [margin, size, padding, height] = [32, 28, 12, 66];
   const parts = [
     '<pattern id="unknown" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="8" height="8" fill="#ffffff"/><rect width="3" height="8" fill="#d4d8de"/></pattern>',
   ];
-  const rows = [[]];
+  const rows = [];
   let used = 0;
-  for (const [index, { token }] of tokens.entries()) {
-    const width = Math.max(44, widthOf(token, size, SERIF) + 2 * padding);
-    if (used + width > WIDTH - 2 * margin && rows.at(-1).length) {
+  for (const [index, { word, sentence_index: sentence }] of words.entries()) {
+    const width = Math.max(44, widthOf(word, size, SERIF) + 2 * padding);
+    if (sentence !== words[index - 1]?.sentence_index || used + width > WIDTH - 2 * margin) {
       rows.push([]);
       used = 0;
     }
-    rows.at(-1).push({ index, width, x: used });
+    rows.at(-1).push({ ...words[index], width, x: used });
     used += width + 6;
   }
   let y = 32;
   for (const row of rows) {
     const indent = (WIDTH - row.at(-1).x - row.at(-1).width) / 2;
-    for (const { index, width, x } of row) {
-      const { token, nats, isUnknown } = tokens[index];
+    for (const { word, nats, unknown: isUnknown, isChosen, width, x } of row) {
       const share = Math.min(1, (nats ?? 0) / mostNats);
       const mixed = SURPRISE.map((value) => Math.round(255 + share * (value - 255)));
       const fill = isUnknown ? "url(#unknown)" : `rgb(${mixed})`;
-      const line = index === position ? `stroke="${SENSES[0]}" stroke-width="3"` : `stroke="${LINE}"`;
+      const line = isChosen ? `stroke="${SENSES[0]}" stroke-width="3"` : `stroke="${LINE}"`;
       const center = indent + x + width / 2;
       parts.push(
         `<rect x="${(indent + x).toFixed(1)}" y="${y}" width="${width.toFixed(1)}" height="${height}" rx="8" fill="${fill}" ${line}/>`,
-        text(center, y + 36, escaped(token), { size, anchor: "middle", family: SERIF }),
+        text(center, y + 36, escaped(word), { size, anchor: "middle", family: SERIF }),
         text(center, y + 57, isUnknown ? "unknown" : (nats?.toFixed(1) ?? ""), { size: isUnknown ? 11 : 14, anchor: "middle", fill: "#3c424d" }),
       );
     }

@@ -36,7 +36,7 @@ for layer, rows in enumerate(vectors):
     return `import numpy as np
 
 from elmokit import Elmo
-from elmokit.serve.served_model import EXAMPLES
+from elmokit.serve.examples import EXAMPLES
 
 elmo = Elmo.from_pretrained(${source})
 is_right = []  # whether the closest other use of a word has the same sense; of equally close ones, how many
@@ -52,19 +52,21 @@ for layer, share in enumerate(np.concatenate(is_right, axis=1).mean(axis=1)):
     print(f"layer {layer}: {100 * share:.1f} %")
 `;
   }
+  const isDocument = state.reading !== "alone";
+  const rows = `lm.word_surprisal([${quoted(state.text)}], documents=${isDocument ? "True" : "False"})`;
   const sentences = await split(state.text);
   let [position, number] = [state.token, 0];
   while (position !== null && position >= sentences[number]?.length) position -= sentences[number++].length;
+  const before = isDocument && number ? `, before=sentences[:${number}]` : "";
   const chosen = position === null || number === sentences.length ? "" : `
+sentences = ${quoted(sentences)}
 for direction in ("forward", "backward", "both"):
-    print(direction, [one.word for one in lm.substitutes(sentences[${number}], ${position}, direction, n=8)])
+    print(direction, [one.word for one in lm.substitutes(sentences[${number}], ${position}, direction, n=8${before})])
 `;
   return `from elmokit import LanguageModel
 
 lm = LanguageModel.from_pretrained(${source})
-sentences = ${quoted(sentences)}
-for found in lm.surprisal(sentences):
-    for token, nats in zip(found.tokens[1:-1], found.nats[:, 1:-1].T):  # one row per direction
-        print(token, nats.round(2))
+for row in ${rows}:
+    print(row.word, row.forward_nats, row.backward_nats)
 ${chosen}`;
 }

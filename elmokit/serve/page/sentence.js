@@ -1,122 +1,155 @@
-// The view of one sentence: surprisal of each token, what was expected instead, and neighbors of a token in context.
+// The view of a text: the surprisal of each word as it is written, what was expected instead, and neighbors of a token in context.
 
 import { element, inContext, radios, tint } from "./dom.js";
-import { percent, sentencePicture } from "./picture.js";
+import { percent, textPicture } from "./picture.js";
 import { ask, ServerError, tokenVectors } from "./server.js";
 
 const MOST_NATS = 12; // from here on, the color is at its strongest
 const N_WORDS = 8;
 const DIRECTIONS = { both: "both sides", forward: "from the left", backward: "from the right" };
 const NUMBERS = { ...DIRECTIONS, both: "on average" };
+const READINGS = { document: "after the one before", alone: "alone" };
 const SURPRISAL = "https://en.wikipedia.org/wiki/Information_content";
 
 /**
- * Show a sentence.
+ * Show a text.
  * @param {HTMLElement} panel Where to.
- * @param {Object} state `text`, `direction` and `token`, which may be null.
+ * @param {Object} state `text`, `reading`, `direction` and `token`, which may be null.
  * @param {function(Object)} change Changes the state and shows it.
  */
 export async function showSentence(panel, state, change) {
-  if (!state.text.trim()) throw new ServerError(0, "Please type a sentence.");
-  const { tokens, surprisal } = await read(state.text);
-  const directions = Object.keys(DIRECTIONS).filter((name) => surprisal?.[name]);
+  if (!state.text.trim()) throw new ServerError(0, "Please type a text.");
+  const isDocument = state.reading !== "alone";
+  const text = await read(state.text, isDocument);
+  const directions = Object.keys(DIRECTIONS).filter((name) => text[name]);
   const direction = directions.includes(state.direction) ? state.direction : directions[0];
-  const chosen = state.token !== null && state.token < tokens.length ? state.token : null;
+  const chosen = state.token !== null && state.token < text.tokens.length ? state.token : null;
   const parts = [element("h2", {}, "How expected is each word?")];
+  if (direction) parts.push(...introduction(text, directions, direction, isDocument, change));
+  else parts.push(element("p", { class: "note" }, "This model has no softmax and vocabulary, so it cannot predict words."));
   const detail = element("div", { class: "detail", id: "detail", role: "status" });
-  const explain = (position) => detail.replaceChildren(...about(tokens, position, surprisal, direction, position === chosen));
-
-  if (surprisal) {
-    const more = element("a", { href: SURPRISAL, rel: "noreferrer" }, "More about surprisal");
-    parts.push(
-      element("p", { class: "lead" }, "The number is the surprisal: minus the natural logarithm of the probability that the model gave the word. ", more, "."),
-    );
-    const choices = Object.fromEntries(directions.map((name) => [name, DIRECTIONS[name]]));
-    const legend = element("p", { class: "legend" }, "expected", element("i", { "aria-hidden": "true" }), `surprising (${MOST_NATS}+ nats)`);
-    if (surprisal.is_unknown.includes(true)) {
-      legend.append(element("i", { class: "unknown", "aria-hidden": "true" }), "not in the vocabulary");
-    }
-    parts.push(element("div", { class: "row between" }, radios("direction", "The model reads", choices, direction, (value) => change({ direction: value })), legend));
-  } else {
-    parts.push(element("p", { class: "note" }, "This model has no softmax and vocabulary, so it cannot predict words."));
-  }
-  const list = element("ol", { class: "tokens" });
-  tokens.forEach((token, position) => {
-    const isUnknown = surprisal?.is_unknown[position] ?? false;
-    const nats = isUnknown ? undefined : surprisal?.[direction][position];
-    const spoken = isUnknown ? `${token}, not in the vocabulary` : nats === undefined ? token : `${token}, ${nats.toFixed(1)} nats`;
-    const button = element(
-      "button",
-      {
-        type: "button",
-        class: `token ${isUnknown ? "unknown" : "surprise"}`,
-        "aria-pressed": position === chosen,
-        "aria-label": spoken,
-        click: () => change({ token: position === chosen ? null : position }),
-        focus: () => explain(position),
-        pointerenter: () => explain(position),
-      },
-      token,
-    );
-    if (surprisal) button.append(element("small", {}, isUnknown ? "unknown" : nats.toFixed(1)));
-    list.append(element("li", {}, tint(button, (nats ?? 0) / MOST_NATS)));
-  });
+  const explain = (word, token) => detail.replaceChildren(...about(text, word, token, direction, token === chosen));
   detail.append(element("p", { class: "note" }, "Choose a word to see what the model expects in its place, and its neighbors."));
-  parts.push(list, detail);
+  text.sentence_lengths.forEach((_, sentence) => {
+    const words = text.words.filter((word) => word.sentence_index === sentence);
+    const items = words.map((word) => shownWord(text, word, direction, chosen, explain, (token) => change({ token })));
+    parts.push(element("ol", { class: "tokens" }, ...items));
+  });
+  parts.push(detail);
   let gap = null;
   if (chosen !== null) {
-    explain(chosen);
-    const [expected, near] = await Promise.all([surprisal && substitutes(state.text, tokens, chosen), neighbors(state.text, tokens, chosen)]);
-    if (expected) {
-      parts.push(...expected.parts);
-      gap = { token: tokens[chosen], words: expected.words };
+    explain(text.words.find((word) => isPart(word, chosen)), chosen);
+    if (direction) {
+      gap = { token: text.tokens[chosen], words: text.expected[directions[0]][chosen] };
+      parts.push(...substitutes(text, chosen, directions));
     }
-    parts.push(...near);
+    parts.push(...(await neighbors(state.text, text.tokens, chosen, isDocument)));
   }
   const picture = () => {
-    const drawn = tokens.map((token, position) => ({
-      token,
-      nats: surprisal?.[direction][position] ?? null,
-      isUnknown: surprisal?.is_unknown[position] ?? false,
-    }));
-    const title = surprisal ? `Surprisal in nats (${DIRECTIONS[direction]}): the darker, the less expected` : "";
-    return sentencePicture(drawn, MOST_NATS, title, gap, chosen);
+    const title = direction ? `Surprisal in nats (${DIRECTIONS[direction]}): the darker, the less expected` : "";
+    const words = text.words.map((word) => ({ ...word, nats: word[direction] ?? null, isChosen: isPart(word, chosen) }));
+    return textPicture(words, MOST_NATS, title, gap);
   };
   return { show: () => panel.replaceChildren(...parts), picture };
 }
 
-async function read(text) {
+const isPart = (word, token) => token !== null && token >= word.first && token < word.first + word.n_tokens;
+
+/** Return the tokens of a text, and its words as they are written, each with its `first` token; with surprisal, if the model can. */
+async function read(text, documents) {
+  let found;
   try {
-    const answer = await ask("v1/surprisal", { input: [text], n_expected: N_WORDS });
-    return { tokens: answer.data[0].tokens, surprisal: answer.data[0] };
+    [found] = (await ask("v1/surprisal", { input: [text], documents, words: true, n_expected: N_WORDS })).data;
   } catch (error) {
     if (!(error instanceof ServerError) || error.status !== 501) throw error;
-    const [{ tokens }] = await tokenVectors([text]);
-    return { tokens, surprisal: null };
+    const [{ tokens, sentences }] = await tokenVectors([text]);
+    const words = sentences.flatMap((sentence, number) => sentence.map((word) => ({ word, sentence_index: number, n_tokens: 1 })));
+    found = { tokens, words, sentence_lengths: sentences.map(({ length }) => length) };
   }
+  let next = 0;
+  const words = found.words.map(({ forward_nats: forward, backward_nats: backward, ...word }) => {
+    const first = next;
+    next += word.n_tokens;
+    return { ...word, first, forward, backward, both: (forward + backward) / 2 };
+  });
+  return { ...found, words };
 }
 
-function about(tokens, position, surprisal, direction, isChosen) {
-  if (!surprisal) return [element("p", {}, tokens[position])];
-  if (surprisal.is_unknown[position]) {
-    const note = "The model has not learned this word, so it cannot say how expected it is. It reads its letters all the same.";
-    return [element("p", {}, element("strong", {}, tokens[position]), " is not in the vocabulary."), element("p", { class: "note" }, note)];
+/** Say what the numbers are, with the choices of the reader. */
+function introduction(text, directions, direction, isDocument, change) {
+  const more = element("a", { href: SURPRISAL, rel: "noreferrer" }, "More about surprisal");
+  const lead = "The number is the surprisal: minus the natural logarithm of the probability that the model gave the word. ";
+  const choices = Object.fromEntries(directions.map((name) => [name, DIRECTIONS[name]]));
+  const legend = element("p", { class: "legend" }, "expected", element("i", { "aria-hidden": "true" }), `surprising (${MOST_NATS}+ nats)`);
+  if (text.is_unknown.includes(true)) {
+    legend.append(element("i", { class: "unknown", "aria-hidden": "true" }), "not in the vocabulary");
   }
-  const numbers = Object.keys(DIRECTIONS)
-    .filter((name) => surprisal[name])
-    .map((name) => `${surprisal[name][position].toFixed(2)} ${NUMBERS[name]}`);
-  const parts = [element("p", {}, element("strong", {}, tokens[position]), ` Surprisal in nats: ${numbers.join(", ")}.`)];
+  const controls = [radios("direction", "The model reads", choices, direction, (value) => change({ direction: value }))];
+  if (text.sentence_lengths.length > 1) {
+    const reading = isDocument ? "document" : "alone";
+    controls.push(radios("reading", "Each sentence", READINGS, reading, (value) => change({ reading: value })));
+  }
+  return [element("p", { class: "lead" }, lead, more, "."), element("div", { class: "row between" }, ...controls, legend)];
+}
+
+/** Show a word with its surprisal: a button, or one for each of its tokens. */
+function shownWord(text, word, direction, chosen, explain, choose) {
+  const nats = word.unknown ? undefined : word[direction];
+  const kind = word.unknown ? "unknown" : "surprise";
+  const number = direction && element("small", {}, word.unknown ? "unknown" : nats.toFixed(1));
+  const isWhole = word.n_tokens === 1;
+  const buttons = Array.from({ length: word.n_tokens }, (_, part) => {
+    const position = word.first + part;
+    const shown = isWhole ? word.word : text.tokens[position];
+    const label = !direction ? shown : text.is_unknown[position] ? `${shown}, not in the vocabulary` : `${shown}, ${text[direction][position].toFixed(1)} nats`;
+    return element(
+      "button",
+      {
+        type: "button",
+        class: isWhole ? `token ${kind}` : "token",
+        "aria-pressed": position === chosen,
+        "aria-label": label,
+        click: () => choose(position === chosen ? null : position),
+        focus: () => explain(word, position),
+        pointerenter: () => explain(word, position),
+      },
+      shown,
+    );
+  });
+  const share = (nats ?? 0) / MOST_NATS;
+  if (isWhole) {
+    if (number) buttons[0].append(number);
+    return element("li", {}, tint(buttons[0], share));
+  }
+  return tint(element("li", { class: `word ${kind}` }, ...buttons, number ?? ""), share);
+}
+
+/** Write the surprisal of each direction. */
+const numbers = (directions, natsOf) => directions.map((name) => `${natsOf(name).toFixed(2)} ${NUMBERS[name]}`).join(", ");
+
+/** Say what is known of a token: its surprisal, that of its word, and what was expected. */
+function about(text, word, position, direction, isChosen) {
+  const token = element("strong", {}, text.tokens[position]);
+  if (!direction) return [element("p", {}, token)];
+  if (text.is_unknown[position]) {
+    const note = "The model has not learned this word, so it cannot say how expected it is. It reads its letters all the same.";
+    return [element("p", {}, token, " is not in the vocabulary."), element("p", { class: "note" }, note)];
+  }
+  const directions = Object.keys(DIRECTIONS).filter((name) => text[name]);
+  const parts = [element("p", {}, token, ` Surprisal in nats: ${numbers(directions, (name) => text[name][position])}.`)];
+  if (word.n_tokens > 1 && !word.unknown) {
+    parts.push(element("p", {}, element("strong", {}, word.word), ` The sum of its ${word.n_tokens} tokens: ${numbers(directions, (name) => word[name])}.`));
+  }
   if (isChosen) return parts; // the expected words are below
   const expected = element("p", {}, `Expected here (${DIRECTIONS[direction]}): `);
-  surprisal.expected[direction][position].forEach(({ word, probability }, index) => {
-    expected.append(index ? " · " : "", element("strong", {}, word), `\u00a0${percent(probability)}`);
+  text.expected[direction][position].forEach(({ word: other, probability }, index) => {
+    expected.append(index ? " · " : "", element("strong", {}, other), `\u00a0${percent(probability)}`);
   });
-  parts.push(expected);
-  return parts;
+  return [...parts, expected];
 }
 
-async function neighbors(text, tokens, position) {
-  const answer = await ask("v1/neighbors", { sentence: text, position, n: 5 });
+async function neighbors(text, tokens, position, documents) {
+  const answer = await ask("v1/neighbors", { sentence: text, position, n: 5, documents });
   const columns = element("div", { class: "columns" });
   columns.append(
     element(
@@ -138,26 +171,26 @@ async function neighbors(text, tokens, position) {
   ];
 }
 
-async function substitutes(text, tokens, position) {
-  const answer = await ask("v1/substitutes", { sentence: text, position, n: N_WORDS });
-  const columns = element("div", { class: "columns" });
-  const directions = Object.entries(DIRECTIONS).filter(([direction]) => answer[direction]);
-  for (const [direction, title] of directions) {
-    const most = answer[direction][0]?.probability;
-    const rows = answer[direction].map(({ word, probability }) => {
-      const bar = tint(element("span", { class: "bar", "aria-hidden": "true" }), probability / most);
+/** Show what was expected in place of a token, by each direction. */
+function substitutes({ tokens, sentence_lengths: lengths, expected }, position, directions) {
+  const columns = directions.map((direction) => {
+    const words = expected[direction][position];
+    const rows = words.map(({ word, probability }) => {
+      const bar = tint(element("span", { class: "bar", "aria-hidden": "true" }), probability / words[0].probability);
       return [percent(probability), element("span", { class: "barred" }, element("span", {}, word), element("span", {}, bar))];
     });
-    const card = element("div", { class: "card" }, element("h3", {}, title[0].toUpperCase() + title.slice(1)), found(rows));
-    columns.append(card);
-  }
+    const title = DIRECTIONS[direction];
+    return element("div", { class: "card" }, element("h3", {}, title[0].toUpperCase() + title.slice(1)), found(rows));
+  });
+  let [first, number] = [0, 0]; // of the sentence
+  while (position >= first + lengths[number]) first += lengths[number++];
   const blank = element("span", { class: "blank" }, element("span", { class: "hidden-text" }, "blank"));
-  const sentence = element("p", { class: "cloze" }, inContext(tokens, position, blank));
-  const parts = [element("h2", {}, `What the model expects in place of “${tokens[position]}”`), sentence];
-  if (answer.both) {
+  const sentence = inContext(tokens.slice(first, first + lengths[number]), position - first, blank);
+  const parts = [element("h2", {}, `What the model expects in place of “${tokens[position]}”`), element("p", { class: "cloze" }, sentence)];
+  if (directions.includes("both")) {
     parts.push(element("p", { class: "note" }, "The model never sees the word itself. Both sides: the words that the left and the right agree on."));
   }
-  return { parts: [...parts, columns], words: answer[directions[0][0]] };
+  return [...parts, element("div", { class: "columns" }, ...columns)];
 }
 
 function found(rows) {

@@ -1,6 +1,7 @@
 // The answers of `elmokit serve` that the explorer asks for, with the same fields, from a model in this program.
 
-import { NeighborIndex, splitSentences, tokenize } from "./elmokit/index.js";
+import { NeighborIndex } from "./elmokit/index.js";
+import { sumByWord, textTokens } from "./elmokit/words.js";
 
 const MAX_EXPECTED_TOKENS = 4096; // as on the server: their scores of all words would keep the engine busy for minutes
 const MAX_TOKENS = 16384;
@@ -35,7 +36,6 @@ export class Answers {
       "v1/models": () => ({ object: "list", data: [this.#facts()] }),
       "v1/examples": () => this.listed,
       "v1/surprisal": () => this.#surprisal(body),
-      "v1/substitutes": () => this.#substitutes(body),
       "v1/neighbors": () => this.#neighbors(body),
       "v1/tokens": () => this.#tokens(body),
     };
@@ -63,7 +63,7 @@ export class Answers {
     };
   }
 
-  #surprisal({ input, n_expected: nExpected = 0 }) {
+  #surprisal({ input, n_expected: nExpected = 0, documents = false, words = false }) {
     const texts = this.#texts(input);
     const { directions } = this.elmo.config;
     const nTokens = count(texts.flat());
@@ -71,7 +71,7 @@ export class Answers {
       throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_EXPECTED_TOKENS} are allowed here. Shorten it.`);
     }
     const data = texts.map((text, index) => {
-      const scored = this.elmo.surprisal(text, { nExpected }); // each sentence by itself
+      const scored = documents ? this.elmo.surprisalDocuments([text], { nExpected })[0] : this.elmo.surprisal(text, { nExpected });
       const inner = directions.map((_, number) => scored.flatMap(({ nats }) => [...nats[number].slice(1, -1)]));
       const byDirection = (values) => Object.fromEntries(directions.map((name, number) => [name, values[number]]));
       return {
@@ -90,62 +90,53 @@ export class Answers {
             ]),
           ),
         }),
+        ...(words && { words: sumByWord(input[index], textTokens(input[index]), scored, directions).map(wordRow) }),
       };
     });
     return { object: "list", model: this.name, data, usage: usage(texts.flat()) };
   }
 
-  #substitutes({ sentence, position, n = 10 }) {
-    const [text] = this.#texts([sentence]);
-    const tokens = text.flat();
-    const found = sentenceAt(text, position);
-    const words = this.elmo.expectations.map((direction) => [
-      direction,
-      shown(this.elmo.substitutes(...found, { direction, n })),
-    ]);
-    const head = { object: "substitutes", model: this.name, tokens, position, token: tokens[position] };
-    return { ...head, ...Object.fromEntries(words) };
-  }
-
-  #neighbors({ sentence, position, n = 5, layers, among, min_count: minCount }) {
+  #neighbors({ sentence, position, n = 5, layers, among, min_count: minCount, documents = false }) {
     const [text] = this.#texts([sentence]);
     const tokens = text.flat();
     const place = sentenceAt(text, position);
     this.#index ??= new NeighborIndex(this.elmo, this.indexed);
-    const found = this.#index.neighbors(...place, { n, layers: layers ?? undefined, among, minCount });
+    const before = documents ? text.slice(0, place.number) : [];
+    const found = this.#index.neighbors(text[place.number], place.position, { n, layers: layers ?? undefined, among, minCount, before });
     const head = { object: "neighbors", model: this.name, index: "example sentences", tokens, position };
     return { ...head, context_free: found.contextFree, layers: found.layers };
   }
 
-  #tokens({ input, layers = "all" }) {
+  #tokens({ input, layers = "all", documents = false }) {
     const texts = this.#texts(input);
     const data = texts.map((text, index) => ({
       index,
       tokens: text.flat(),
       sentence_lengths: lengths(text),
-      ...joined(this.elmo.embed(text, { layers })), // numbers, not text: they do not go through a network
+      // Numbers, not text: they do not go through a network.
+      ...joined(documents ? this.elmo.embedDocuments([text], { layers })[0] : this.elmo.embed(text, { layers })),
     }));
     return { object: "list", model: this.name, layers, data, usage: usage(texts.flat()) };
   }
 
   /** Split texts into sentences and tokens, as the server does. */
   #texts(input) {
-    const texts = input.map((text) => (typeof text === "string" ? splitSentences(text).map(tokenize) : [text]));
+    const texts = input.map((text) => (typeof text === "string" ? textTokens(text).map((one) => one.map(({ text }) => text)) : [text]));
     const empty = texts.findIndex((text) => !count(text));
-    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty. Leave it out.`);
+    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty or has an empty sentence. Leave it out.`);
     const nTokens = count(texts.flat());
     if (nTokens > MAX_TOKENS) {
       throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_TOKENS} are allowed here. Shorten it.`);
     }
-    return texts.map((text) => text.filter((tokens) => tokens.length));
+    return texts;
   }
 }
 
-/** Return the sentence of a token, and its position there, by its position among all tokens of the text. */
+/** Return the number of a token's sentence, and its position there, by its position among all tokens of the text. */
 function sentenceAt(text, position) {
   let before = 0;
-  for (const tokens of text) {
-    if (position >= before && position < before + tokens.length) return [tokens, position - before];
+  for (const [number, tokens] of text.entries()) {
+    if (position >= before && position < before + tokens.length) return { number, position: position - before };
     before += tokens.length;
   }
   throw new Problem(422, `position is ${position}, but the sentence has ${before} tokens.`);
@@ -169,4 +160,15 @@ function joined(sentences) {
 const count = (sentences) => sentences.reduce((sum, tokens) => sum + tokens.length, 0);
 const lengths = (text) => text.map((tokens) => tokens.length);
 const usage = (sentences) => ({ prompt_tokens: count(sentences), total_tokens: count(sentences) });
+const wordRow = ({ word, start, stop, unknown, ...row }) => ({
+  sentence_index: row.sentenceIndex,
+  word_index: row.wordIndex,
+  word,
+  start,
+  stop,
+  forward_nats: row.forwardNats,
+  backward_nats: row.backwardNats,
+  n_tokens: row.nTokens,
+  unknown,
+});
 const shown = (words) => words.map(({ word, probability }) => ({ word, probability }));

@@ -8,6 +8,7 @@ import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
 import { markReader } from "./marks.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
+import { sumByWord, textTokens } from "./words.js";
 
 const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
 const POSITIONS_AT_ONCE = 16; // whose scores of all words are in memory
@@ -42,7 +43,7 @@ export class Layers {
 export class Elmo {
   #read;
   #engine;
-  #start;
+  #starts; // of each direction
   #softmax = null;
   #pooling;
   #trained;
@@ -61,7 +62,7 @@ export class Elmo {
     this.#pooling = parts.pooling;
     this.#trained = parts.trained;
     this.#leftOutTrained = parts.leftOutTrained;
-    this.#start = parts.start ?? this.#stateAfterAnEmptySentence();
+    this.#starts = parts.start ? parts.config.directions.map(() => parts.start) : this.#statesAfterAnEmptySentence();
   }
 
   /**
@@ -130,43 +131,72 @@ export class Elmo {
   }
 
   /** Compute vectors; see index.d.ts. */
-  embed(sentences, { layers = "all" } = {}) {
+  embed(sentences, options) {
+    return this.embedDocuments(alone(checkSentences(sentences)), options).flat();
+  }
+
+  /** Compute vectors of sentences in their documents; see index.d.ts. */
+  embedDocuments(documents, { layers = "all" } = {}) {
     const wanted = layers === "all" ? Array.from({ length: this.nLayers }, (_, layer) => layer) : layers;
     const isList = Array.isArray(wanted) && wanted.length && new Set(wanted).size === wanted.length;
     if (!isList || !wanted.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < this.nLayers)) {
       throw new Error(`layers is ${JSON.stringify(layers)}. Give 'all' or distinct numbers from 0 to ${this.nLayers - 1}.`);
     }
-    const checked = checkSentences(sentences);
-    const found = this.#compute(checked, wanted, 1);
-    return checked.map((tokens, at) => new Layers(found[at], [wanted.length, tokens.length, this.dim]));
+    const results = checkDocuments(documents).map(() => []);
+    for (const { document, tokens, vectors } of this.#readSentences(documents, wanted, 1)) {
+      results[document].push(new Layers(vectors, [wanted.length, tokens.length, this.dim]));
+    }
+    return results;
   }
 
   /** Compute the surprisal of every token; see index.d.ts. */
-  surprisal(sentences, { nExpected = 0 } = {}) {
+  surprisal(sentences, options) {
+    return this.surprisalDocuments(alone(checkSentences(sentences)), options).flat();
+  }
+
+  /** Compute the surprisal of every token of sentences in their documents; see index.d.ts. */
+  surprisalDocuments(documents, { nExpected = 0 } = {}) {
     this.#checkPredicts();
     if (nExpected) checkCount("nExpected", nExpected);
-    return checkSentences(sentences).map((tokens) => {
-      const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
-      const ids = words.map((word) => this.vocabulary.id(this.#read(word)));
-      const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
-      const expected = nExpected ? [] : null;
-      for (const [position, scores] of this.#scores(tokens, 0, words.length)) {
-        scores.forEach((one, direction) => {
-          if (one) nats[direction][position] = surprisalOf(one, ids[position]);
-        });
-        if (expected && position > 0 && position < words.length - 1) {
-          expected.push(this.#expectedWords(scores, this.expectations, nExpected, false));
-        }
+    const results = checkDocuments(documents).map(() => []);
+    for (const { document, tokens, vectors } of this.#readSentences(documents, [this.config.nLayers], 0)) {
+      results[document].push(this.#surprisalOf(tokens, vectors, nExpected));
+    }
+    return results;
+  }
+
+  #surprisalOf(tokens, top, nExpected) {
+    const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
+    const ids = words.map((word) => this.vocabulary.id(this.#read(word)));
+    const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
+    const expected = nExpected ? [] : null;
+    for (const [position, scores] of this.#scores(top, 0, words.length)) {
+      scores.forEach((one, direction) => {
+        if (one) nats[direction][position] = surprisalOf(one, ids[position]);
+      });
+      if (expected && position > 0 && position < words.length - 1) {
+        expected.push(this.#expectedWords(scores, this.expectations, nExpected, false));
       }
-      const total = (one) => one.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
-      const isUnknown = ids.map((id) => id === this.vocabulary.unknownId);
-      return { tokens: words, nats, isUnknown, totalNats: nats.map(total), ...(expected && { expected }) };
-    });
+    }
+    const total = (one) => one.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
+    const isUnknown = ids.map((id) => id === this.vocabulary.unknownId);
+    return { tokens: words, nats, isUnknown, totalNats: nats.map(total), ...(expected && { expected }) };
+  }
+
+  /** Compute the surprisal of every word of raw texts, as it is written between spaces; see index.d.ts. */
+  wordSurprisal(texts, { documents = false } = {}) {
+    if (!Array.isArray(texts) || !texts.every((text) => typeof text === "string")) throw new TypeError("Expected an array of raw texts.");
+    const split = texts.map(textTokens);
+    const tokens = split.map((sentences) => sentences.map((sentence) => sentence.map(({ text }) => text)));
+    const scored = documents ? this.surprisalDocuments(tokens) : tokens.map((sentences) => this.surprisal(sentences));
+    return texts.flatMap((text, number) => sumByWord(text, split[number], scored[number], this.config.directions, number));
   }
 
   /** Find the words that the model expects at a position; see index.d.ts. */
-  substitutes(sentence, position, { direction, n = 10, specialWords = false } = {}) {
+  substitutes(sentence, position, { direction, n = 10, specialWords = false, before = [] } = {}) {
     const [tokens] = checkSentences([sentence]);
+    checkSentences(before);
+    this.#checkPredicts();
     const chosen = direction ?? this.expectations.at(-1);
     if (!this.expectations.includes(chosen)) {
       throw new Error(`direction is '${chosen}'. This model has ${this.expectations.join(", ")}.`);
@@ -175,7 +205,8 @@ export class Elmo {
       throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, from 0.`);
     }
     checkCount("n", n);
-    const [[, scores]] = this.#scores(tokens, position + 1, position + 2);
+    const { vectors } = [...this.#readSentences([[...before, tokens]], [this.config.nLayers], 0)].at(-1);
+    const [[, scores]] = this.#scores(vectors, position + 1, position + 2);
     return this.#expectedWords(scores, [chosen], n, specialWords)[chosen];
   }
 
@@ -197,33 +228,49 @@ export class Elmo {
     }
     const checked = checkSentences(sentences).map((tokens) => pooling.fold(tokens));
     const layers = pooling.layers(this.nLayers);
-    const found = this.#compute(checked, layers, 1);
-    return checked.map((tokens, at) => checkFinite(pooling.pool(tokens, found[at], layers.length, this.dim)));
+    return this.embed(checked, { layers }).map(({ data }, at) => checkFinite(pooling.pool(checked[at], data, layers.length, this.dim)));
   }
 
-  /** Compute layers of sentences in batches, `(wanted, positions, dim)` each, without `nEdges` positions at both ends. */
-  #compute(sentences, wanted, nEdges) {
-    const results = [];
-    let batch = [];
-    let nPositions = 0;
-    const flush = () => {
-      if (batch.length) results.push(...this.#computeBatch(batch, wanted, nEdges));
-      batch = [];
-      nPositions = 0;
-    };
-    for (const tokens of sentences) {
-      if (nPositions + tokens.length + 2 > BATCH_TOKENS) flush();
-      batch.push(tokens);
-      nPositions += tokens.length + 2;
+  /** Read documents, and yield each sentence with its layers, `(wanted, positions, outputDim)`, without `nEdges` at both ends. */
+  *#readSentences(documents, wanted, nEdges) {
+    for (const batch of batches(documents)) {
+      const { ids, rows } = this.#number(batch.flatMap(({ sentences }) => sentences));
+      const own = batch.map(({ sentences }) => rows.splice(0, sentences.length));
+      // A direction reads a document as one sequence, a backward LSTM from the end of its input. It never reads the boundary
+      // after which it predicts nothing.
+      const inputs = this.config.readBackward.map((backward) =>
+        own.map((rows) => (backward ? [...rows].reverse().flatMap((row) => row.slice(1)) : rows.flatMap((row) => row.slice(0, -1)))),
+      );
+      const found = this.#engine.layers(ids, inputs, wanted, this.#starts);
+      for (const [number, { document, sentences }] of batch.entries()) {
+        const directions = found.map(({ layers }) => checkFinite(layers[number]));
+        let first = 0;
+        for (const tokens of sentences) {
+          yield { document, tokens, vectors: this.#joined(directions, wanted.length, first, tokens.length + 2, nEdges) };
+          first += tokens.length + 1;
+        }
+      }
     }
-    flush();
-    return results;
   }
 
-  #computeBatch(sentences, wanted, nEdges) {
-    const { ids, rows } = this.#number(sentences);
-    const { layers } = this.#engine.layers(ids, rows, wanted, this.#start, { nEdges });
-    return layers.map(checkFinite);
+  /** Put what the directions computed for a sentence side by side; zero at the boundary that a direction does not read. */
+  #joined(directions, nLayers, first, nPositions, nEdges) {
+    const { dim, outputDim, readBackward } = this.config;
+    const n = nPositions - 2 * nEdges;
+    const joined = new Float32Array(nLayers * n * outputDim);
+    directions.forEach((computed, direction) => {
+      const nRead = computed.length / (nLayers * dim);
+      const isBackward = readBackward[direction];
+      const start = isBackward ? nRead - first - nPositions : first; // of the position of <S>, which a backward LSTM does not read
+      const [from, to] = isBackward ? [Math.max(1, nEdges), nPositions - nEdges] : [nEdges, nPositions - Math.max(1, nEdges)];
+      for (let layer = 0; layer < nLayers; layer++) {
+        for (let position = from; position < to; position++) {
+          const row = layer * nRead + start + position;
+          joined.set(computed.subarray(row * dim, (row + 1) * dim), (layer * n + position - nEdges) * outputDim + direction * dim);
+        }
+      }
+    });
+    return joined;
   }
 
   /** Add boundaries, and number the distinct tokens. */
@@ -252,9 +299,11 @@ export class Elmo {
     return ids;
   }
 
-  #stateAfterAnEmptySentence() {
+  #statesAfterAnEmptySentence() {
     const { ids, rows } = this.#number([[]]);
-    return this.#engine.layers(ids, rows, [], zeroState(this.config), { returnsState: true }).state;
+    const { directions } = this.config;
+    const found = this.#engine.layers(ids, directions.map(() => rows), [], directions.map(() => zeroState(this.config)));
+    return found.map(({ state }) => state);
   }
 
   #checkPredicts() {
@@ -263,13 +312,11 @@ export class Elmo {
 
   /**
    * Yield positions of a sentence with boundaries, and what each direction expects there: the forward LSTM has read the
-   * tokens before, the backward LSTM those after.
+   * tokens before, the backward LSTM those after. `top` is the top layer.
    */
-  *#scores(tokens, first, last) {
-    this.#checkPredicts();
-    const { dim, outputDim, nLayers, readBackward } = this.config;
-    const [top] = this.#compute([tokens], [nLayers], 0);
-    const nPositions = tokens.length + 2;
+  *#scores(top, first, last) {
+    const { dim, outputDim, readBackward } = this.config;
+    const nPositions = top.length / outputDim;
     for (let start = first; start < last; start += POSITIONS_AT_ONCE) {
       const positions = Array.from({ length: Math.min(POSITIONS_AT_ONCE, last - start) }, (_, at) => start + at);
       const rows = [];
@@ -412,6 +459,32 @@ function checkSentences(sentences) {
     if (wrong >= 0) throw new TypeError(`Expected tokens to be strings, but got ${typeof tokens[wrong]}.`);
   }
   return sentences;
+}
+
+function checkDocuments(documents) {
+  if (!Array.isArray(documents)) throw new TypeError("Expected an array of documents, which are arrays of tokenized sentences.");
+  documents.forEach(checkSentences);
+  return documents;
+}
+
+/** Make a document of each sentence. */
+const alone = (sentences) => sentences.map((tokens) => [tokens]);
+
+/** Yield documents that are read side by side, in order: their numbers, and their sentences. */
+function* batches(documents) {
+  let batch = [];
+  let nPositions = 0;
+  for (const [document, sentences] of documents.entries()) {
+    if (!sentences.length) continue;
+    const size = sentences.reduce((sum, { length }) => sum + length + 1, 0);
+    if (batch.length && nPositions + size > BATCH_TOKENS) {
+      yield batch;
+      [batch, nPositions] = [[], 0];
+    }
+    batch.push({ document, sentences });
+    nPositions += size;
+  }
+  if (batch.length) yield batch;
 }
 
 function checkFinite(numbers) {

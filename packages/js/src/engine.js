@@ -273,59 +273,66 @@ export class Engine {
    * Compute the layers of some sentences.
    * @param {Int32Array} ids Of each distinct token its row in the table of words, if there is one, and its characters; one token
    *   after the other.
-   * @param {number[][]} sentences For each position of each sentence, boundaries included, a distinct token.
+   * @param {number[][][]} inputs For each direction and sentence, the distinct token at each position that the direction reads.
    * @param {number[]} wanted The layers to return, in this order.
-   * @param {State} start The state before the first position.
-   * @param {{nEdges?: number, returnsState?: boolean}} [options] Positions at both ends that are not returned.
-   * @returns {{layers: Float32Array[], state: State|null}} For each sentence `(wanted, positions, output size)`; the state is
-   *   that after the first sentence.
+   * @param {State[]} starts For each direction the state before each sentence, of one row, of which it uses its own part.
+   * @returns {{layers: Float32Array[], state: State}[]} For each direction: of each sentence `(wanted, positions, dim)`, and the
+   *   state after the sentences, in which only its own part counts.
    */
-  layers(ids, sentences, wanted, start, { nEdges = 0, returnsState = false } = {}) {
-    const { nDirections, nLayers, dim, hiddenDim, outputDim, nIds } = this.#config;
+  layers(ids, inputs, wanted, starts) {
+    const { nIds, dim } = this.#config;
     const library = this.#library;
     return library.within((arena) => {
       const nTokens = ids.length / nIds;
       const vectors = arena.take(4 * nTokens * dim);
       library.check(library.token_vectors(this.#tokens, ONE_THREAD, nTokens, nIds, arena.ids(ids), vectors));
+      return inputs.map((sentences, direction) => this.#direction(direction, vectors, sentences, wanted, starts[direction]));
+    });
+  }
+
+  #direction(direction, vectors, sentences, wanted, start) {
+    const { nDirections, nLayers, dim, hiddenDim } = this.#config;
+    const library = this.#library;
+    return library.within((arena) => {
       const slots = Array.from({ length: nLayers + 1 }, (_, layer) => wanted.indexOf(layer));
-      const sizes = sentences.map((words) => Math.max(0, words.length - 2 * nEdges));
-      const outputs = sizes.map((n) => arena.take(4 * wanted.length * n * outputDim));
+      const outputs = sentences.map(({ length }) => arena.take(4 * wanted.length * length * dim));
       const rows = sentences.map((words, number) => ({
         length: words.length,
         words: arena.ids(words),
-        layers: outputs[number],
-        layer_stride: sizes[number] * outputDim,
+        layers: outputs[number] - 4 * direction * dim, // C writes a direction next to those before it
+        layer_stride: words.length * dim,
       }));
       const nStates = nDirections * nLayers * sentences.length;
-      const end = returnsState ? [arena.take(4 * nStates * dim), arena.take(4 * nStates * hiddenDim)] : [0, 0];
+      const [hidden, cell] = [arena.take(4 * nStates * dim), arena.take(4 * nStates * hiddenDim)];
       const batch = arena.structs("batch", [
         {
           n_rows: rows.length,
           rows: arena.structs("row", rows),
           vectors,
           slots: arena.ids(slots),
-          place_stride: outputDim,
-          n_edges: nEdges,
-          first_direction: 0,
-          last_direction: nDirections,
+          place_stride: dim,
+          n_edges: 0,
+          first_direction: direction,
+          last_direction: direction + 1,
           start_rows: 1,
           start_hidden: arena.floats(start.hidden),
           start_cell: arena.floats(start.cell),
-          end_hidden: end[0],
-          end_cell: end[1],
+          end_hidden: hidden,
+          end_cell: cell,
         },
       ]);
       library.check(library.layers(this.#lstm, ONE_THREAD, batch));
-      const layers = outputs.map((address, number) => library.floats(address, wanted.length * sizes[number] * outputDim));
-      if (!returnsState) return { layers, state: null };
-      const state = { hidden: library.floats(end[0], nStates * dim), cell: library.floats(end[1], nStates * hiddenDim) };
-      return { layers, state };
+      return {
+        layers: outputs.map((address, number) => library.floats(address, wanted.length * sentences[number].length * dim)),
+        state: { hidden: library.floats(hidden, nStates * dim), cell: library.floats(cell, nStates * hiddenDim) },
+      };
     });
   }
 }
 
 /**
- * The LSTM state of one row: each layer's last output `(directions, layers, dim)` and cells `(directions, layers, hiddenDim)`.
+ * The LSTM state before or after some sentences, with one row for all of them or a row for each: each layer's last output
+ * `(directions, layers, rows, dim)` and cells `(directions, layers, rows, hiddenDim)`.
  * @typedef {{hidden: Float32Array, cell: Float32Array}} State
  */
 

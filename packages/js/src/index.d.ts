@@ -1,5 +1,7 @@
 /** A sentence: its tokens, without boundaries. */
 export type Sentence = readonly string[];
+/** The sentences of a document, in order. */
+export type Document = readonly Sentence[];
 export type Direction = "forward" | "backward" | "both";
 export type Precision = "float32" | "bfloat16" | "int8" | "int7";
 
@@ -57,6 +59,24 @@ export interface Surprisal {
   expected?: Record<Direction, Substitute[]>[];
 }
 
+/** The surprisal of a word as its author wrote it, with the punctuation attached to it: the sum over its tokens. */
+export interface WordSurprisal {
+  /** The number of the text, of the sentence in it, and of the word in the text, from 0. */
+  textIndex: number;
+  sentenceIndex: number;
+  wordIndex: number;
+  word: string;
+  /** Where the word is in its text, in the units of `String.slice`. */
+  start: number;
+  stop: number;
+  /** -ln p(word | all words before it), and for the backward direction all words after it; null if the model lacks it. */
+  forwardNats: number | null;
+  backwardNats: number | null;
+  nTokens: number;
+  /** Whether one of its tokens is not in the vocabulary; its nats are then those of `<UNK>`. */
+  unknown: boolean;
+}
+
 /**
  * A biLM that computes vectors of words in their sentences, and predicts words if its softmax is there.
  *
@@ -89,20 +109,34 @@ export class Elmo {
    */
   embed(sentences: readonly Sentence[], options?: { layers?: "all" | readonly number[] }): Layers[];
   /**
+   * Compute vectors of sentences in their documents: each starts from the LSTM state after the sentence before, and the first
+   * from the start state. Documents are read side by side, so many take less time than one of the same size.
+   * @returns For each document the layers of its sentences. They do not depend on the other documents.
+   */
+  embedDocuments(documents: readonly Document[], options?: { layers?: "all" | readonly number[] }): Layers[][];
+  /**
    * Compute the surprisal of every token.
    * @param options.nExpected Also find so many words that were expected at each token.
    */
   surprisal(sentences: readonly Sentence[], options?: { nExpected?: number }): Surprisal[];
+  /** Compute the surprisal of every token of sentences in their documents, which are read as by `embedDocuments`. */
+  surprisalDocuments(documents: readonly Document[], options?: { nExpected?: number }): Surprisal[][];
+  /**
+   * Compute the surprisal of every word of raw English texts, as its author wrote it.
+   * @param options.documents Read each text as a document. By default, each sentence is read by itself.
+   */
+  wordSurprisal(texts: readonly string[], options?: { documents?: boolean }): WordSurprisal[];
   /**
    * Find the words that the model expects at a position, most probable first. It does not see the token there.
    * @param position Index of a token, from 0.
    * @param options.direction The default is "both": the product of both directions, divided by the word's frequency.
    * @param options.specialWords Whether `<S>`, `</S>` and `<UNK>` can be among them.
+   * @param options.before The sentences before it, if it is read in its document.
    */
   substitutes(
     sentence: Sentence,
     position: number,
-    options?: { direction?: Direction; n?: number; specialWords?: boolean },
+    options?: { direction?: Direction; n?: number; specialWords?: boolean; before?: Document },
   ): Substitute[];
   /**
    * Compute one vector per sentence, whitened if the model stores a whitening; compare them by their cosine. Frequent words
@@ -145,19 +179,29 @@ export class NeighborIndex {
    * Find the occurrences that are most similar to a token, by each layer. The same sentence is left out.
    * @param options.among Occurrences of any word, of the same word only, or of other words only.
    * @param options.minCount Context-free neighbors occur at least so often in the index.
+   * @param options.before The sentences before it, if it is read in its document.
    */
   neighbors(
     sentence: Sentence,
     position: number,
-    options?: { n?: number; layers?: readonly number[]; among?: "any" | "same" | "other"; minCount?: number },
+    options?: { n?: number; layers?: readonly number[]; among?: "any" | "same" | "other"; minCount?: number; before?: Document },
   ): Neighbors;
 }
 
+/** A part of a text, and where it is there, in the units of `String.slice`. */
+export interface Token {
+  text: string;
+  start: number;
+  stop: number;
+}
+
 /** Split raw English text into sentences. The end of a line ends a sentence, too. */
-export function splitSentences(text: string): string[];
+export function splitSentences(text: string, options?: { offsets?: false }): string[];
+export function splitSentences(text: string, options: { offsets: true }): Token[];
 
 /** Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained. */
-export function tokenize(sentence: string): string[];
+export function tokenize(sentence: string, options?: { offsets?: false }): string[];
+export function tokenize(sentence: string, options: { offsets: true }): Token[];
 
 /** Split a sentence that is tokenized already, with spaces between the tokens. */
 export function splitAtSpaces(text: string): string[];

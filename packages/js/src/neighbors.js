@@ -34,8 +34,8 @@ export class NeighborIndex {
   }
 
   /** Find neighbors; see index.d.ts. */
-  neighbors(sentence, position, { n = 5, layers, among = "any", minCount = 1 } = {}) {
-    const [found] = this.elmo.embed([sentence]);
+  neighbors(sentence, position, { n = 5, layers, among = "any", minCount = 1, before = [] } = {}) {
+    const found = this.elmo.embedDocuments([[...before, sentence]])[0].at(-1);
     const chosen = layers ?? this.layers.map((_, layer) => layer).slice(1);
     if (!Array.isArray(chosen)) throw new TypeError(`layers is ${chosen}. Give an array of layers from 1 to ${this.layers.length - 1}.`);
     const wrong = chosen.findIndex((layer) => !(Number.isInteger(layer) && layer >= 1 && layer < this.layers.length));

@@ -1,6 +1,6 @@
 // Split raw English text into sentences, as elmokit/text/english.py does.
 
-import { PYTHON_SPACE, SPACE, WORD, withoutInvisible } from "./tokenize.js";
+import { parts, PYTHON_SPACE, SPACE, WORD, withoutInvisible } from "./tokenize.js";
 
 const ABBREVIATIONS = new Set(
   (
@@ -22,13 +22,13 @@ const TRAILING_SPACE = new RegExp(`${PYTHON_SPACE}+$`, "u");
 const NUMBER = /^-?[.,]?\p{Decimal_Number}[\p{Decimal_Number},.-]*$/u;
 const INITIAL = new RegExp(`^(?!\\p{Decimal_Number})[${WORD}]\\.$`, "u");
 
-/**
- * Split raw text into sentences. The end of a line ends a sentence, too.
- * @param {string} text English.
- * @returns {string[]}
- */
-export function splitSentences(text) {
-  return text.split(/[\r\n]/).flatMap((line) => withoutInvisible(spans, line).map(([start, stop]) => line.slice(start, stop)));
+/** Split raw text into sentences; see index.d.ts. The end of a line ends a sentence, too. */
+export function splitSentences(text, options) {
+  const found = [];
+  for (const { 0: line, index } of text.matchAll(/[^\r\n]+/g)) {
+    for (const [start, stop] of withoutInvisible(spans, line)) found.push([index + start, index + stop]);
+  }
+  return parts(text, found, options);
 }
 
 function spans(text) {

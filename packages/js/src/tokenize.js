@@ -59,14 +59,14 @@ const CONTRACTIONS = [
 ];
 const SPACES = new RegExp(`${PYTHON_SPACE}+`, "u");
 
-/**
- * Split a raw sentence into tokens. Each is a part of the text; nothing is rewritten.
- * @param {string} sentence English.
- * @returns {string[]}
- */
-export function tokenize(sentence) {
-  return withoutInvisible((visible) => spans(withApostrophes(visible)), sentence).map(([start, stop]) => sentence.slice(start, stop));
+/** Split a raw sentence into tokens; see index.d.ts. Each is a part of the text; nothing is rewritten. */
+export function tokenize(sentence, options) {
+  return parts(sentence, withoutInvisible((visible) => spans(withApostrophes(visible)), sentence), options);
 }
+
+/** Return parts of a text, each as a string, or with its offsets. */
+export const parts = (text, spans, { offsets = false } = {}) =>
+  spans.map(([start, stop]) => (offsets ? { text: text.slice(start, stop), start, stop } : text.slice(start, stop)));
 
 /** Find spans as if there were no soft hyphens and zero-width characters, which hide the end of a word. */
 export function withoutInvisible(spans, text) {

@@ -94,6 +94,60 @@ test("a sentence has the same bits in any batch", async () => {
   elmo.embed(many).forEach(({ data }, at) => assert.deepEqual(data, together[at % sentences.length].data));
 });
 
+describe("documents", async () => {
+  const wanted = expected.documents;
+  const elmo = await load("float32");
+
+  test("have the numbers of the library", () => {
+    elmo.embedDocuments(wanted.documents, { layers: [2] }).forEach((layers, number) => {
+      assert.equal(layers.length, wanted.documents[number].length);
+      layers.forEach(({ data }, at) => assertClose(data, wanted.layers[number][at], 1e-5, `document ${number}, sentence ${at}`));
+    });
+    elmo.surprisalDocuments(wanted.documents).forEach((scored, number) => {
+      scored.forEach(({ totalNats }, at) => assertClose(totalNats, wanted.total_nats[number][at], 1e-5, `document ${number}`));
+    });
+    const found = elmo.substitutes(sentences.at(-1), 3, { n: 6, before: [sentences[0], sentences[1]] });
+    assert.deepEqual(found.map(({ word }) => word), wanted.substitutes);
+  });
+
+  test("have the same bits in any batch, and one of a single sentence those of the sentence", () => {
+    const together = elmo.embedDocuments(wanted.documents);
+    wanted.documents.forEach((document, number) => assert.deepEqual(elmo.embedDocuments([document])[0], together[number]));
+    assert.deepEqual(together[1], elmo.embed([sentences.at(-1)]));
+    assert.notDeepEqual(together[0][1], together[1][0]);
+  });
+
+  test("are read up to a sentence for its neighbors", () => {
+    const [first, second] = [sentences[0], sentences.at(-1)];
+    const index = new NeighborIndex(elmo, [second, first]);
+    const { layers } = index.neighbors(second, 3, { n: 1, before: [first] });
+    const [vector] = elmo.embedDocuments([[first, second]]).map((found) => found[1].vector(2, 3));
+    const [other] = elmo.embed([first]).map((found) => found.vector(2, layers[2][0].token));
+    const dot = (a, b) => a.reduce((sum, value, at) => sum + value * b[at], 0);
+    assertClose([layers[2][0].similarity], [dot(vector, other) / Math.sqrt(dot(vector, vector) * dot(other, other))], 1e-3, "cosine");
+  });
+
+  test("have words with the surprisal and the places of the library", () => {
+    wanted.texts.forEach((text, number) => {
+      const found = splitSentences(text, { offsets: true }).map((sentence) =>
+        tokenize(sentence.text, { offsets: true }).map(({ text, start, stop }) => ({
+          text,
+          start: sentence.start + start,
+          stop: sentence.start + stop,
+        })),
+      );
+      assert.deepEqual(found.filter((tokens) => tokens.length), wanted.tokens[number]);
+    });
+    for (const [name, rows] of Object.entries(wanted.words)) {
+      const found = elmo.wordSurprisal(wanted.texts, { documents: name === "document" });
+      const places = ({ textIndex, sentenceIndex, wordIndex, word, start, stop, nTokens, unknown }) => [textIndex, sentenceIndex, wordIndex, word, start, stop, nTokens, unknown];
+      const wantedPlaces = (row) => [row.text_index, row.sentence_index, row.word_index, row.word, row.start, row.stop, row.n_tokens, row.unknown];
+      assert.deepEqual(found.map(places), rows.map(wantedPlaces));
+      assertClose(found.flatMap((row) => [row.forwardNats, row.backwardNats]), rows.flatMap((row) => [row.forward_nats, row.backward_nats]), 1e-5, name);
+    }
+  });
+});
+
 test("a model of another shape, in float16, without a start state and a softmax", async () => {
   const elmo = await Elmo.load(expected.random.model);
   assert.equal(elmo.canPredict, false);
@@ -240,6 +294,9 @@ test("mistakes are explained", async () => {
   assert.throws(() => elmo.embed(["The bank"]), /sentence as an array of tokens/);
   assert.throws(() => elmo.embed([["The", 5]]), /tokens to be strings, but got number/);
   assert.throws(() => elmo.embed([["The", undefined]]), /tokens to be strings, but got undefined/);
+  assert.throws(() => elmo.embedDocuments(sentences), /sentence as an array of tokens, but got string/);
+  assert.throws(() => elmo.embedDocuments([["The"]]), /sentence as an array of tokens, but got string/);
+  assert.throws(() => elmo.wordSurprisal("The bank"), /array of raw texts/);
   assert.throws(() => elmo.substitutes(sentences[0], 0), /cannot predict/);
   const whole = await load("int8");
   assert.throws(() => whole.substitutes(sentences[0], 6), /position is 6/);

@@ -59,6 +59,17 @@ PARTS = ["a", "It's", "n't", "'", "''", '"', "``", ".", "...", ",", ":", "5", "x
          "\n", "\u2019", "\u00bb", "-", "--", "?", "U.S.", "wanna", "'t", "is", "K", "\u0663", "not",
          "GONNA", "g\u0131mme", "\u0345", "\u2019", "\u2019s", "\u2018", "\u02bc", "\u2033", "\u2026",
          "\u200b", "\u203a", "\u201a", "n"]  # fmt: skip
+DOCUMENTS = [
+    [SENTENCES[0], SENTENCES[-1], [], SENTENCES[1]],
+    [SENTENCES[-1]],
+    [],
+    [[f"{word}{number}" for word in SENTENCES[-1]] for number in range(120)],  # more than a batch
+]
+STIMULI = [
+    "The trial lasted (about) three weeks. The judge didn't ask \u201cMr. Smith\u201d.",
+    "So\u00ad far.--Yes! \u200b \n\u2019Twas 5.5%\u3000ok.",
+    "",
+]
 N_RANDOM = 2000
 
 
@@ -75,6 +86,7 @@ def main(folder: Path) -> None:
         "tied": random_model(folder / "tied", SoftmaxConfig("tied")),
         "inner": random_model(folder / "inner", SoftmaxConfig("tied", inner_dim=7)),
         "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
+        "documents": documents(),
         "tokens": tokens(),
         "texts": texts(),
         "reads": reads(),
@@ -161,6 +173,25 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         "layers": [array.ravel().tolist() for array in elmo.embed(SENTENCES)],
         "trained_vectors": is_tied and SentenceEmbedder.by_name(elmo, "trained").embed(SENTENCES).tolist(),
         "total_nats": own and [one.total_nats for one in LanguageModel.from_pretrained(folder).surprisal(SENTENCES)],
+    }
+
+
+def documents() -> dict[str, Any]:
+    """Read documents, and the words of raw texts with their places."""
+    elmo, lm = (kind.from_pretrained(precision="float32") for kind in (Elmo, LanguageModel))
+    return {
+        "documents": DOCUMENTS,
+        "layers": [[array.ravel().tolist() for array in one] for one in elmo.embed_documents(DOCUMENTS, layers=[2])],
+        "total_nats": [[sentence.total_nats for sentence in one] for one in lm.surprisal_documents(DOCUMENTS)],
+        "substitutes": [
+            word.word for word in lm.substitutes(SENTENCES[-1], 3, n=6, before=[SENTENCES[0], SENTENCES[1]])
+        ],
+        "texts": STIMULI,
+        "tokens": [[[one._asdict() for one in own] for own in tokenize(text, offsets=True)] for text in STIMULI],
+        "words": {
+            name: [row._asdict() for row in lm.word_surprisal(STIMULI, documents=name == "document")]
+            for name in ("alone", "document")
+        },
     }
 
 

@@ -56,11 +56,23 @@ test("the sentences of a text are computed by themselves", async (t) => {
   assert.deepEqual(row(joined, 2, 1), row(one, 2, 1));
   assert.deepEqual(row(joined, 1, 7), row(two, 1, 1));
 
-  for (const question of ["v1/substitutes", "v1/neighbors"]) {
-    const { tokens, position, ...whole } = answers.answer(question, { sentence: input[0], position: 7 });
-    const { tokens: own, position: inner, ...alone } = answers.answer(question, { sentence: input[2], position: 1 });
-    assert.deepEqual([tokens, position, own, inner], [both.tokens, 7, input[2], 1]);
-    assert.deepEqual(whole, alone);
-  }
-  assert.throws(() => answers.answer("v1/substitutes", { sentence: "A bank.", position: 3 }), /the sentence has 3 tokens/);
+  const { tokens, position, ...whole } = answers.answer("v1/neighbors", { sentence: input[0], position: 7 });
+  const { tokens: ownTokens, position: inner, ...alone } = answers.answer("v1/neighbors", { sentence: input[2], position: 1 });
+  assert.deepEqual([tokens, position, ownTokens, inner], [both.tokens, 7, input[2], 1]);
+  assert.deepEqual(whole, alone);
+  assert.throws(() => answers.answer("v1/neighbors", { sentence: "A bank.", position: 3 }), /the sentence has 3 tokens/);
+
+  const document = { documents: true, input: input.slice(0, 1) };
+  const [read] = answers.answer("v1/surprisal", { ...document, words: true, n_expected: 2 }).data;
+  assert.deepEqual(read.forward.slice(0, 6), first.forward);
+  assert.notDeepEqual(read.forward.slice(6), second.forward);
+  assert.deepEqual(read.words.map(({ word }) => word), ["The", "bank", "raised", "its", "rate.", "Prices", "fell."]);
+  assert.equal(read.words.at(-1).forward_nats, read.forward[7] + read.forward[8]);
+  assert.equal(read.expected.both.length, 9);
+  const [vectors] = answers.answer("v1/tokens", document).data;
+  assert.deepEqual(row(vectors, 2, 1), row(one, 2, 1));
+  assert.notDeepEqual(row(vectors, 1, 7), row(two, 1, 1));
+  const near = answers.answer("v1/neighbors", { sentence: input[0], position: 7, documents: true });
+  assert.deepEqual(near.context_free, whole.context_free);
+  assert.notDeepEqual(near.layers, whole.layers);
 });

@@ -127,6 +127,7 @@ def test_files_with_many_names_have_a_newer_format_with_the_same_content(
     assert contents[0] == contents[1]
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.text(max_size=20), st.integers(1, 3), st.integers(1, 3))
 def test_keys_are_as_distinct_as_sentences(first: str, second: str, n: int, m: int) -> None:
     assert (sentence_key(first, n) == sentence_key(second, m)) == ((first, n) == (second, m))
