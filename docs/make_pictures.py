@@ -199,7 +199,7 @@ def draw_layers() -> None:
 
 
 def draw_training() -> None:
-    """Plot the perplexity of ``en-mini`` during the fourth stage of its training (``results/en-mini-training.md``)."""
+    """Plot the perplexity of ``en-mini`` during the last stage of its training (``results/en-mini-training.md``)."""
     header, *rows = _table("en-mini-training.md", "predictions")
     millions = [_number(row[0]) for row in rows]
     curves = {name: [float(row[column]) for row in rows] for column, name in enumerate(header[1:], start=1)}

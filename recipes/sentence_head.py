@@ -98,8 +98,8 @@ def train_head(
     optimizer = torch.optim.Adam([{"params": [part]} for part in (mean, projection, log_weights)])
     rng = Random(given.seed)
 
-    def both(chosen: Sequence[int]) -> list[Tensor]:
-        return [words.units([2 * n + side for n in chosen], log_weights, mean, projection) for side in (0, 1)]
+    def both(chosen: Sequence[int]) -> tuple[Tensor, ...]:
+        return words.units([2 * n + side for side in (0, 1) for n in chosen], log_weights, mean, projection).chunk(2)
 
     for step in range(given.steps):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--model", help="the model  [default: the one in the package]")
     parser.add_argument("--out", type=Path, required=True, help="directory for the model with its head")
     parser.add_argument("--held-out", type=Path, help="scored pairs to measure on, before and after")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the map")
     parser.add_argument("--word-learning-rate", type=float, default=1e-2, help="of the logarithms of the word weights")
     parser.add_argument("--decay", type=float, default=1.0, help="pull of map and weights to their initial values")

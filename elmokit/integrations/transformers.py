@@ -509,7 +509,7 @@ class ElmoForCausalLM(_ElmoLM):
     Example:
         >>> model, tokenizer = ElmoForCausalLM.from_elmokit(), ElmoTokenizer.from_elmokit(direction="forward")
         >>> model(**tokenizer("The bank raised its", return_tensors="pt")).logits.shape
-        torch.Size([1, 5, 30000])
+        torch.Size([1, 5, 40000])
     """
 
     reads_both = False

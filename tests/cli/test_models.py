@@ -16,7 +16,7 @@ from tests.helpers.shell import Shell
 def test_models_lists_every_name_with_its_language_and_size(shell: Shell) -> None:
     lines = shell("models").out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert lines[0].split()[:5] == ["en-mini", "English,", "13", "MB,", "included:"]
+    assert lines[0].split()[:5] == ["en-mini", "English,", "16", "MB,", "included:"]
     assert any(line.startswith("original ") and " English, 374 MB: " in line for line in lines)
     text = " ".join(lines)
     assert "*" not in next(line for line in lines if line.startswith("original "))

@@ -40,7 +40,7 @@ LINES = {
     "elmokit/compat": 3900,
     "elmokit/embedding": 3560,
     "elmokit/engine": 2600,
-    "elmokit/evaluation": 2850,
+    "elmokit/evaluation": 2860,
     "elmokit/formats": 4470,
     "elmokit/integrations": 2450,
     "elmokit/lm": 1350,
