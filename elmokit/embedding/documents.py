@@ -165,10 +165,14 @@ def by_document(
             sizes.append(len(document))
             yield document
 
-    results = read(counted())
-    for result in results:
-        while not sizes[0]:
-            sizes.popleft()
-            yield []
-        yield [result, *islice(results, sizes.popleft() - 1)]
-    yield from ([] for _ in sizes)
+    results = read(counted())  # now, so that it checks its arguments before the first result is asked for
+
+    def listed() -> Iterator[list[Result]]:
+        for result in results:
+            while not sizes[0]:
+                sizes.popleft()
+                yield []
+            yield [result, *islice(results, sizes.popleft() - 1)]
+        yield from ([] for _ in sizes)
+
+    return listed()

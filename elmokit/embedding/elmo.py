@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -260,9 +259,8 @@ class Elmo:
             >>> (vectors,) = elmo.embed("The bank raised its rate.", tokenize=True)
         """
         if tokenize is not False:
-            language = "en" if tokenize is True else tokenize
             embed = partial(self.embed, layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)
-            joined = embed_joined(split_raw(sentences, language), embed)
+            joined = embed_joined(split_raw(sentences, tokenize), embed)
             return joined if isinstance(sentences, Iterator) else list(joined)
         checked = check_sentences(sentences)
         selection = self._select(layers)
@@ -328,7 +326,7 @@ class Elmo:
         """
         reader = document_reader(self, layers, batch_tokens)
         is_stream = isinstance(documents, Iterator)
-        texts = documents if tokenize is False else split_raw(documents, "en" if tokenize is True else tokenize)
+        texts = documents if tokenize is False else split_raw(documents, tokenize)
         n_tokens = READ_AHEAD_BATCHES * batch_tokens if is_stream else None
         vectors = by_document(texts, partial(read_documents, reader=reader, n_tokens=n_tokens))
         return vectors if is_stream else list(vectors)
@@ -555,29 +553,19 @@ Embed = Callable[[Iterator[Sequence[str]]], Any]
 """Maps tokenized sentences to their vectors, ``(..., tokens, dim)``."""
 
 
-def split_raw(texts: Iterable[Any], language: str) -> Iterator[list[list[str]]]:
-    """Return the tokenized sentences of each raw text; the language is checked before the first one is read."""
-    from elmokit.text.tokenize import text_splitter, tokenize  # here, because most callers have tokens
+def split_raw(texts: Iterable[Any], tokenize: Literal[True] | str) -> Iterator[list[list[str]]]:
+    """Return the tokenized sentences of each raw text, for ``tokenize`` as in :meth:`Elmo.embed`.
 
-    text_splitter(language)
-    return (tokenize(text, language) for text in ([texts] if isinstance(texts, str) else texts))
+    A language is checked before the first text is read.
+    """
+    from elmokit.text import tokenize as splitting  # here, because most callers have tokens
+
+    language = splitting.ENGLISH if tokenize is True else tokenize
+    splitting.text_splitter(language)
+    return (splitting.tokenize(text, language) for text in ([texts] if isinstance(texts, str) else texts))
 
 
 def embed_joined(texts: Iterable[Sequence[Sequence[str]]], embed: Embed) -> Iterator[Floats]:
     """Yield the vectors of texts, each a list of tokenized sentences."""
-    counts: deque[int] = deque()  # sentences of each text that was read and is not embedded yet
-
-    def read() -> Iterator[Sequence[str]]:
-        for text in texts:
-            sentences = text or [[]]
-            counts.append(len(sentences))
-            yield from sentences
-
-    vectors = embed(read())
-
-    def join() -> Iterator[Floats]:
-        for first in vectors:
-            rest = list(islice(vectors, counts.popleft() - 1))
-            yield np.concatenate([first, *rest], axis=-2) if rest else first
-
-    return join()
+    found = by_document((text or [[]] for text in texts), lambda read: embed(chain.from_iterable(read)))
+    return (sentences[0] if len(sentences) == 1 else np.concatenate(sentences, axis=-2) for sentences in found)

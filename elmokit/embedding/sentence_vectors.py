@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, split_raw
+from elmokit.engine.state import unit_vectors
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -73,7 +74,7 @@ class SentenceEmbedder:
         >>> vectors.shape
         (3, 192)
         >>> embedder.similarity(vectors)[0].round(2)
-        array([ 1.  ,  0.63, -0.08], dtype=float32)
+        array([ 1.  ,  0.65, -0.07], dtype=float32)
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class SentenceEmbedder:
         if tokenize is False:
             vectors = self._embed_texts([sentence] for sentence in check_sentences(sentences))
         else:
-            vectors = self._embed_texts(split_raw(sentences, "en" if tokenize is True else tokenize))
+            vectors = self._embed_texts(split_raw(sentences, tokenize))
         return vectors if isinstance(sentences, Iterator) else self._stacked(vectors)
 
     def embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> NDArray[np.float32]:
@@ -217,8 +218,8 @@ class SentenceEmbedder:
         Returns:
             ``(n, m)``. The similarity to an empty sentence is 0.
         """
-        unit, others = map(_unit_rows, (vectors, vectors if others is None else others))
-        return unit @ others.T
+        unit = unit_vectors(vectors)
+        return unit @ (unit if others is None else unit_vectors(others)).T
 
     def _embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> Iterator[NDArray[np.float32]]:
         # The tokens are needed twice, to compute their vectors and to weight them.
@@ -395,12 +396,6 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
     """Say which tokens have a letter or digit. If none has, all count: a sentence needs a vector."""
     with_letters = [any(map(str.isalnum, token)) for token in tokens]
     return with_letters if any(with_letters) else [True] * len(tokens)
-
-
-def _unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: NDArray[np.float32] = vectors / np.maximum(norms, np.finfo(np.float32).tiny)  # of an empty sentence: 0
-    return unit
 
 
 def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:
