@@ -110,7 +110,7 @@ def main() -> None:
     """Print the stories; or, given tables of surprisal, the gain of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stories", type=Path, help="directory of Natural Stories")
-    parser.add_argument("surprisal", type=Path, nargs="*", help="tables of elmokit surprisal --words; needs --vocabulary")
+    parser.add_argument("surprisal", type=Path, nargs="*", help="tables of surprisal --words; needs --vocabulary")
     parser.add_argument("--vocabulary", type=Path, help="vocabulary file, most frequent words first")
     parser.add_argument("--text", action="append", default=[], help="files in which words are counted; can be repeated")
     arguments = parser.parse_args()

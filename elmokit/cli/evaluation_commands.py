@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, tee
+from itertools import count, groupby, tee
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,15 +158,16 @@ def surprisal(
     """Compute how surprising each token or word of TEXTS is to a model.
 
     The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
-    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; and the line
-    of the file, from 1.
+    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; the line of
+    the file, from 1; and the file, if there are several.
 
     A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
     stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
 
-    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the other columns
-    of the table (or the line); the indices of the text, of the sentence in it and of the word in it; the word; its
-    first character in the text, and the one after it; and the sums over its n_tokens tokens.
+    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the file, if
+    there are several; the other columns of the table (or the line); the indices of the text, of the sentence in it and
+    of the word in it; the word; its first character in the text, and the one after it; and the sums over its n_tokens
+    tokens.
 
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
     per line, or - for standard input. For other text, pass --raw. With --words, they are tables (TSV or CSV with a
@@ -345,6 +346,8 @@ def _sentence_rows(write: WriteRow, bits: bool = False) -> Callable[[Surprisal],
 
 def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
     cells = row._asdict()
+    if cells.get("file", "") is None:  # of a single file
+        del cells["file"]
     if bits:
         in_bits = {name: value and value / math.log(2) for name, value in cells.items() if name.endswith("_nats")}
         cells = {name.replace("_nats", "_bits"): in_bits.get(name, value) for name, value in cells.items()}
@@ -356,11 +359,13 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
     from elmokit.lm.surprisal import WordSurprisal
     from elmokit.text.columns import is_table, read_table
 
+    files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
     if column is None and not any(map(is_table, paths)):
-        return chain.from_iterable(_read_lines(path, documents) for path in paths)
+        lines = (_read_lines(path, documents) for path in paths)
+        return ((file | known, text) for file, own in zip(files, lines, strict=True) for known, text in own)
     texts: list[tuple[dict[str, Any], str]] = []
     names: list[str] = []
-    for table in map(read_table, paths):
+    for file, table in zip(files, map(read_table, paths), strict=True):
         if column is None:
             raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
         index = table.column(column)
@@ -372,7 +377,8 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
             raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         for _, cells in table.rows:
             kept = dict(zip(names, cells, strict=True))
-            texts.append((kept, kept.pop(names[index])))
+            text = kept.pop(names[index])
+            texts.append((file | kept, text))
     return texts
 
 

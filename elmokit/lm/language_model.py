@@ -252,16 +252,16 @@ class LanguageModel:
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
-        lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
+        places: deque[tuple[str | None, int]] = deque()  # of the sentences that were read and are not scored yet
         sentences, total = self._sentences(
-            texts, count=progress is not None, split=split, on_line=lines.append, documents=documents
+            texts, count=progress is not None, split=split, on_place=places.append, documents=documents
         )
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
-            line = lines.popleft() if lines else None
+            file, line = places.popleft() if places else (None, None)
             if on_sentence is not None:
-                on_sentence(replace(self._priced(sentence), line=line))
+                on_sentence(replace(self._priced(sentence), line=line, file=file))
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
@@ -383,12 +383,12 @@ class LanguageModel:
         count: bool,
         like_bilm_tf: bool = False,
         split: TextSplitter | None = None,
-        on_line: Callable[[int], object] = lambda _: None,
+        on_place: Callable[[tuple[str | None, int]], object] = lambda _: None,
         documents: bool = False,
     ) -> tuple[Iterable[Any], int | None]:
         """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
-        For each sentence of a file, ``on_line`` is called with its line.
+        For each sentence of a file, ``on_place`` is called with its line, and with the file if there are several.
         """
         items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
         first = next(items, None)
@@ -409,11 +409,12 @@ class LanguageModel:
         if like_bilm_tf:
             return read_like_bilm_tf(paths), total
 
-        def read(sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+        def read(path: Path, sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+            file = str(path) if len(paths) > 1 else None
             for line, tokens in sentences:
-                on_line(line)
+                on_place((file, line))
                 yield tokens
 
         if documents:
-            return (read(document) for path in paths for document in numbered_documents(path, split)), total
-        return chain.from_iterable(read(numbered_sentences(path, split=split)) for path in paths), total
+            return (read(path, document) for path in paths for document in numbered_documents(path, split)), total
+        return chain.from_iterable(read(path, numbered_sentences(path, split=split)) for path in paths), total

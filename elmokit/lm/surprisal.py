@@ -45,6 +45,8 @@ class Surprisal:
     None if there was no spelling model."""
     line: int | None = None
     """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
+    file: str | None = None
+    """The file, if there are several."""
 
     @property
     def total_nats(self) -> tuple[float, ...]:
@@ -59,7 +61,15 @@ class Surprisal:
         ]
         nats += [[None] * n] * (len(DIRECTIONS) - len(nats))
         spelling = [None] * n if self.spelling_nats is None else self.spelling_nats.tolist()
-        columns = ([index] * n, self.tokens, *nats, self.is_unknown.tolist(), spelling, [self.line] * n)
+        columns = (
+            [index] * n,
+            self.tokens,
+            *nats,
+            self.is_unknown.tolist(),
+            spelling,
+            [self.line] * n,
+            [self.file] * n,
+        )
         return [TokenSurprisal(*cells) for cells in zip(*columns, strict=True)]
 
 
@@ -74,6 +84,7 @@ class TokenSurprisal(NamedTuple):
     unknown: bool
     spelling_nats: float | None
     line: int | None
+    file: str | None
 
 
 class WordSurprisal(NamedTuple):
