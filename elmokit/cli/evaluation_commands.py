@@ -48,12 +48,11 @@ from elmokit.text.tokenize import Tokenization
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.result import Result, Row
-    from elmokit.formats.model import PretrainedBiLM
     from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
-    from elmokit.storage.part_results import PartResults
+    from elmokit.storage.text_files import TextLine
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
@@ -91,34 +90,6 @@ class EvaluationOptions:
         from elmokit.embedding.elmo import Elmo
 
         return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
-
-    def open_language_model(self) -> PretrainedBiLM:
-        """Open the model with its softmax and vocabulary."""
-        from elmokit.lm.language_model import LanguageModel
-
-        return LanguageModel.from_pretrained(self.model, options=self.options, device=self.device).model
-
-    @contextlib.contextmanager
-    def resumable_parts(
-        self, folder: Path | None, model: PretrainedBiLM, texts: Iterable[Path], settings: dict[str, Any]
-    ) -> Iterator[PartResults]:
-        """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
-
-        Args:
-            folder: Where they are kept; None to keep nothing.
-            model: The model.
-            texts: The files that the results depend on.
-            settings: What else they depend on.
-        """
-        from elmokit.embedding.fingerprint import prediction_settings
-        from elmokit.storage.bounded import file_digest
-        from elmokit.storage.part_results import PartResults
-
-        digests = [] if folder is None else [file_digest(path) for path in texts]
-        all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
-        parts = PartResults(folder, all_settings, overwrite=self.overwrite)
-        with resumable_command(lambda: parts.can_resume), parts:
-            yield parts
 
     def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
         """Draw the figure, and print the result as JSON or as a table of its rows, or of others."""
@@ -384,17 +355,16 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
 
 def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
-    from elmokit.storage.text_files import check_has_documents, split_lines
+    from elmokit.storage.text_files import split_documents, split_lines
 
-    lines = split_lines(path, split=lambda _: [])  # each text is split later
-    if documents:
-        check_has_documents(path)
-        groups = groupby(lines, lambda line: bool(line.text.strip()))
-        blocks = (list(block) for has_text, block in groups if has_text)
-    else:
-        blocks = ([line] for line in lines if line.text.strip())
-    for block in blocks:
-        yield {"line": block[0].number}, "\n".join(line.text for line in block)
+    def words_of(line: str) -> list[list[str]]:
+        return [line.split()]  # which says whether it is blank; each text is split later
+
+    blocks: Iterable[Iterable[TextLine]]
+    blocks = split_documents(path, words_of) if documents else ([line] for line in split_lines(path, split=words_of))
+    for block in map(list, blocks):
+        if any(block[0].sentences):
+            yield {"line": block[0].number}, "\n".join(line.text for line in block)
 
 
 def _write_words(
@@ -452,11 +422,15 @@ def minimal_pairs(
         elmokit evaluate minimal-pairs blimp/ --figure blimp.png
         elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
+    from elmokit.embedding.fingerprint import prediction_settings
     from elmokit.evaluation.minimal_pairs import (
         evaluate_minimal_pairs,
         read_minimal_pairs,
         read_published_accuracies,
     )
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.storage.bounded import file_digest
+    from elmokit.storage.part_results import PartResults
     from elmokit.storage.text_files import find_text_files, or_packed
     from elmokit.text.tokenize import get_tokenizer
 
@@ -467,11 +441,14 @@ def minimal_pairs(
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
-    opened = common.open_language_model()
-    settings = {"tokenizer": tokenizer}
+    opened = LanguageModel.from_pretrained(common.model, options=common.options, device=common.device).model
+    digests = [] if keep is None else [file_digest(path) for path in paths]
+    settings = {**prediction_settings(opened, "warm"), "tokenizer": tokenizer, "texts": digests}
+    parts = PartResults(keep, settings, overwrite=common.overwrite)
     with (
         _table(per_pair, common.overwrite, is_quoted=True) as write,
-        common.resumable_parts(keep, opened, paths, settings) as parts,
+        resumable_command(lambda: parts.can_resume),
+        parts,
         ProgressBar("sentences") as progress,
     ):
         result = evaluate_minimal_pairs(
