@@ -25,8 +25,6 @@ from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 SMALL: dict[str, Any] = {
     "preset": "tiny",

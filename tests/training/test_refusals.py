@@ -22,8 +22,6 @@ from elmokit.training.training_run import checkpoints
 from tests.conftest import random_model
 from tests.helpers.tiny_training import SETTINGS, TEXT
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
 IS_LINUX = sys.platform.startswith("linux")  # elsewhere, no file has such a name
 CALLS: dict[str, Callable[..., object]] = {"train": train, "distill": distill, "finetune": finetune}
