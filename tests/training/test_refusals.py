@@ -125,7 +125,6 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("finetune", {"model": NEWEST, "keep_optimizer": True, "recipe": "bilm-tf"}, TrainingError, "of adagrad"),
         ("distill", {"layer_weight": -1.0}, ConfigError, "layer_weight"),
         ("distill", {"temperature": 0.0}, ConfigError, "temperature"),
-        ("distill", {"layer_loss": "mae"}, ConfigError, "layer_loss"),
         ("distill", {"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, ConfigError, "layer_weight"),
         ("distill", {"max_words": 6, "prediction_weight": 2.0}, ConfigError, "prediction_weight"),
         ("distill", {"model": FORWARD}, ConfigError, "forward"),
