@@ -36,11 +36,19 @@ from elmokit.training.reports import (
     TrainingProgress,
     TrainingSpeed,
 )
-from elmokit.training.training_run import checkpoints, log_lines
+from elmokit.training.training_run import checkpoints
 from tests.conftest import random_model
 from tests.helpers import tiny_training
 from tests.helpers.killing import Killed
-from tests.helpers.tiny_training import TEXT, Reports, assert_same_weights, config_of, kill_after, newest_checkpoint
+from tests.helpers.tiny_training import (
+    TEXT,
+    Reports,
+    assert_same_weights,
+    config_of,
+    kill_after,
+    log_lines,
+    newest_checkpoint,
+)
 
 SETTINGS = tiny_training.SETTINGS | {"dropout": 0.1}
 
