@@ -17,7 +17,6 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos
-from elmokit.evaluation.result import figure_paths
 from elmokit.formats import fetch
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
@@ -133,18 +132,6 @@ def aligned_model() -> PretrainedBiLM:
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let classifiers of a few written words take fewer steps than those of real data."""
     monkeypatch.setattr(pos, "MIN_STEPS", 60)
-
-
-@pytest.fixture
-def unrendered_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trainings leave empty files for their curves, as rendering them takes longer than a small training."""
-
-    def touch(figure: object, path: Path, overwrite: bool) -> tuple[Path, Path]:
-        for file in figure_paths(path):
-            file.touch()
-        return figure_paths(path)
-
-    monkeypatch.setattr("elmokit.training.results.save_figure", touch)
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ import click
 from elmokit.cli.command import MORE, Calls, Flag, Values
 from elmokit.cli.parameters import (
     Device,
-    Figure,
     Json,
     Language,
     Model,
@@ -74,16 +73,8 @@ class EvaluationOptions:
     model: Model = None
     options: ModelOptions = None
     json: Json = False
-    figure: Figure = None
     device: Device = None
     overwrite: Annotated[bool, Flag("Start anew: replace an existing output and kept results.")] = False
-
-    def check_figure(self) -> None:
-        """Check before any work is done that the figure can be drawn."""
-        from elmokit.evaluation.result import check_figure_path
-
-        if self.figure is not None:
-            check_figure_path(self.figure, self.overwrite)
 
     def open_elmo(self) -> Elmo:
         """Open the model for its vectors."""
@@ -92,9 +83,7 @@ class EvaluationOptions:
         return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
 
     def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
-        """Draw the figure, and print the result as JSON or as a table of its rows, or of others."""
-        if self.figure is not None:
-            print_note(f"wrote {' and '.join(map(str, result.draw(self.figure, self.overwrite)))}")
+        """Print the result as JSON or as a table of its rows, or of others."""
         if self.json:
             echo_json(result.to_dict())
         else:
@@ -419,7 +408,7 @@ def minimal_pairs(
 
     Examples:
         elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
-        elmokit evaluate minimal-pairs blimp/ --figure blimp.png
+        elmokit evaluate minimal-pairs blimp/
         elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
     from elmokit.embedding.fingerprint import prediction_settings
@@ -434,7 +423,6 @@ def minimal_pairs(
     from elmokit.storage.text_files import find_text_files, or_packed
     from elmokit.text.tokenize import get_tokenizer
 
-    common.check_figure()
     check_apart("--per-pair", per_pair, {"--keep": keep})  # kept results are sums
     paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
     _check_table_path(per_pair, common.overwrite, paths)
@@ -493,7 +481,6 @@ def similarity(
     from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
     from elmokit.text.tokenize import get_tokenizer
 
-    common.check_figure()
     check_needed("--sentences", sentences is not None, "--whiten", whiten)
     sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
@@ -545,7 +532,7 @@ def pos(
 
     Examples:
         elmokit evaluate pos train.conllu dev.conllu
-        elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
+        elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control
     """
     from elmokit.evaluation.pos import LinearSettings, probe_pos
     from elmokit.evaluation.tagged import read_tagged
@@ -554,7 +541,6 @@ def pos(
         check_at_least("--sentences", sentences, 1)
     check_at_least("--seeds", seeds, 1)
     settings = LinearSettings(epochs=epochs)
-    common.check_figure()
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = common.open_elmo()
     with resumable_command(lambda: vectors is not None), ProgressBar("") as progress:
@@ -600,7 +586,6 @@ def wsd(
     from elmokit.evaluation.senses import ANSWERS, probe_senses, write_answers
     from elmokit.storage.atomic import check_output_path
 
-    common.check_figure()
     if answers is not None:
         check_output_path(answers, common.overwrite, folder=True, parts=[ANSWERS])
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]

@@ -78,7 +78,6 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("convert model out.hdf5 --storage float16", "--storage float16"),
     ("convert model words --overwrite", "words contains notes.md"),
     ("convert model . --overwrite", "has no name"),
-    ("evaluate minimal-pairs pairs.tsv --figure f.jpg", "f.jpg ends in .jpg"),
     (f"{POS} --vectors tags.txt", "tags.txt"),
     ("neighbors index text.txt model --model model", "model already exists"),
     ("embed text.txt nowhere/out.hdf5 --model model", "nowhere does not exist"),

@@ -16,8 +16,6 @@ from elmokit.network.bilm import BiLMState
 from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import config_of
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 TEXT = "the cat sat on the mat .\nthe dog ran .\n"
 SMALL = ("--preset", "tiny", "--batch-size", "2", "--window-length", "5")
 START = ("train", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *SMALL)
@@ -40,8 +38,6 @@ def test_a_run_says_what_it_takes_what_it_does_and_what_it_made(shell: Shell, co
     for part in (" 25.0%  epoch 0.38 ", " tokens/s ", " left  training loss "):
         assert part in line
     assert "held-out perplexity" in ran.out
-    assert Path("run/curves.png").exists()
-    assert Path("run/curves.svg").exists()
     card = open_model("run/model").card
     assert card["corpus"]["n_tokens"] == 220
     assert card["n_predictions"] == 400

@@ -36,21 +36,21 @@ ROWS = [
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
 LINES = {
     "elmokit": 600,
-    "elmokit/cli": 3060,
-    "elmokit/compat": 3900,
+    "elmokit/cli": 3050,
+    "elmokit/compat": 3880,
     "elmokit/embedding": 3370,
-    "elmokit/engine": 2600,
-    "elmokit/evaluation": 2860,
-    "elmokit/formats": 4470,
-    "elmokit/integrations": 2450,
+    "elmokit/engine": 2560,
+    "elmokit/evaluation": 2660,
+    "elmokit/formats": 4450,
+    "elmokit/integrations": 2140,
     "elmokit/lm": 1280,
-    "elmokit/network": 3550,
+    "elmokit/network": 3500,
     "elmokit/serve": 1730,
     "elmokit/storage": 1980,
-    "elmokit/tasks": 9900,
+    "elmokit/tasks": 9810,
     "elmokit/text": 2140,
-    "elmokit/training": 3800,
-    "tests": 42400,
+    "elmokit/training": 3710,
+    "tests": 42250,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")

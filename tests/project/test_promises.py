@@ -27,7 +27,6 @@ PROMISES = {
             "formats/test_archives.py::test_a_member_that_leads_outside_is_never_written_there",
             "formats/test_refusals.py::test_what_is_no_model_is_named_by_what_it_looks_like",
         ),
-        "with limits on time and memory": ("tasks/test_config_table.py::test_jsonnet_without_an_end_is_stopped",),
         "can import only files from the directory of the config": (
             "tasks/test_config_table.py::test_jsonnet_that_cannot_be_evaluated_is_rejected",
             "tasks/test_config_table.py::test_a_library_next_to_the_config_is_read",

@@ -11,7 +11,8 @@ import torch
 
 from elmokit.errors import TrainingError
 from elmokit.storage.workspace import read_workspace
-from elmokit.training.training_run import Run, checkpoints, last_checkpoint, log_lines
+from elmokit.training.training_run import Run, checkpoints, last_checkpoint
+from tests.helpers.tiny_training import log_lines
 
 
 class Interrupted(BaseException):
