@@ -401,6 +401,8 @@ class LanguageModel:
 
         if documents:
             found = ((path, lines) for path in paths for lines in split_documents(path, split))
-            numbered = ((path, ((line.number, one) for line in lines for one in line.sentences)) for path, lines in found)
+            numbered = (
+                (path, ((line.number, one) for line in lines for one in line.sentences)) for path, lines in found
+            )
             return starmap(read, numbered), total
         return chain.from_iterable(read(path, numbered_sentences(path, split=split)) for path in paths), total

@@ -42,14 +42,14 @@ LINES = {
     "elmokit/engine": 2560,
     "elmokit/evaluation": 2660,
     "elmokit/formats": 4450,
-    "elmokit/integrations": 2140,
-    "elmokit/lm": 1280,
+    "elmokit/integrations": 2420,
+    "elmokit/lm": 1300,
     "elmokit/network": 3500,
     "elmokit/serve": 1730,
     "elmokit/storage": 1980,
     "elmokit/tasks": 9810,
     "elmokit/text": 2140,
-    "elmokit/training": 3710,
+    "elmokit/training": 3700,
     "tests": 42250,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
