@@ -40,7 +40,7 @@ PROGRAMS = [
     ("loading.py model options.json weights.hdf5 --rounds 1", ""),
     ("mteb_sts.py pairs.csv --model model", "mteb"),
     (
-        "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --table table.tsv",
+        "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --words text.txt w",
         "",
     ),
     ("onnx_speed.py text.txt", "onnxruntime"),

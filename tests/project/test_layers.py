@@ -36,7 +36,7 @@ ROWS = [
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
 LINES = {
     "elmokit": 600,
-    "elmokit/cli": 3100,
+    "elmokit/cli": 3090,
     "elmokit/compat": 3900,
     "elmokit/embedding": 3560,
     "elmokit/engine": 2600,
@@ -50,7 +50,7 @@ LINES = {
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 42500,
+    "tests": 42460,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
