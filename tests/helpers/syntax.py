@@ -11,3 +11,9 @@ from pathlib import Path
 def tree_of(path: Path) -> ast.Module:
     """Return the syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a file."""
+    return list(ast.walk(tree_of(path)))
