@@ -32,7 +32,7 @@ from tests.helpers.paths import DATA
 from tests.helpers.shell import Shell
 
 TASK_DATA = DATA / "allennlp-tasks"
-# AllenNLP saved these archives with its own archiver: make.py and make_0_9.py in the folder.
+# AllenNLP saved these archives with its own archiver: see tests/data/README.md.
 FOLDERS = {"2.10.1": TASK_DATA, "0.9.0": TASK_DATA / "0.9.0"}
 EXPECTED: dict[str, Any] = {
     version: json.loads((folder / "expected.json").read_text()) for version, folder in FOLDERS.items()
