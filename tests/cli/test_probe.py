@@ -61,6 +61,7 @@ def test_without_matplotlib_a_figure_is_refused_before_any_work(
     assert "Drawing a figure needs an optional dependency" in ran.err
 
 
+@pytest.mark.slow
 def test_pos_reads_columns_and_writes_json(shell: Shell) -> None:
     flags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control", "--json", "--vectors", "kept")
     facts = json.loads(shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *flags).out)
@@ -83,6 +84,7 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     assert "Some instances have no answer: the inventory lacks their lemma; see precision and recall" in shown
 
 
+@pytest.mark.slow
 def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
     pytest.importorskip("matplotlib")
     flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means", "--figure", "wsd")

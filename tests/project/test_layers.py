@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import elmokit
-from tests.helpers.syntax import nodes_of, tree_of
+from tests.helpers.syntax import statements_of, tree_of
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
@@ -49,7 +49,7 @@ LINES = {
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 42500,
+    "tests": 41460,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
@@ -67,7 +67,7 @@ def layer_member(module: str) -> str:
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the name and the line of every import of elmokit in a file: late ones and those for types, too."""
-    for node in nodes_of(path):
+    for node in statements_of(path):
         modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [name.name for name in node.names]

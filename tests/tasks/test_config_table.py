@@ -92,7 +92,11 @@ def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
         ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
         ('{model: import "../secret.libsonnet"}', "outside the directory"),
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
-        ("{[std.toString(n)]: std.extVar('V%d' % n) for n in std.range(1, 11)}", "more than 10 external variables"),
+        pytest.param(
+            "{[std.toString(n)]: std.extVar('V%d' % n) for n in std.range(1, 11)}",
+            "more than 10 external variables",
+            marks=pytest.mark.slow,  # it is evaluated eleven times
+        ),
         ("[" * 100_000, "depth|deep|the evaluator failed"),
     ],
 )
