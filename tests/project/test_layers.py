@@ -49,7 +49,7 @@ LINES = {
     "elmokit/tasks": 9900,
     "elmokit/text": 2150,
     "elmokit/training": 3800,
-    "tests": 41460,
+    "tests": 41470,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
