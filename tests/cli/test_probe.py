@@ -50,6 +50,7 @@ def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     assert lines[-1] == "4 tags, 8 training words, 8 test words."
 
 
+@pytest.mark.slow
 def test_pos_reads_columns_and_writes_json(shell: Shell) -> None:
     flags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control", "--json", "--vectors", "kept")
     facts = json.loads(shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *flags).out)
@@ -72,6 +73,7 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     assert "Some instances have no answer: the inventory lacks their lemma; see precision and recall" in shown
 
 
+@pytest.mark.slow
 def test_wsd_writes_json_answers_and_means(shell: Shell) -> None:
     flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means")
     facts = json.loads(shell(*WSD, *flags).out)

@@ -128,7 +128,3 @@ def test_the_command_shows_every_pooling(shell: Shell) -> None:
     assert [line.split()[1] for line in ran.out.splitlines()[1:6]] == ["0", "1", "2", "average", "all"]
     facts = json.loads(shell(*call, "--json").out)
     assert {one["weighting"] for one in facts["words.txt"]["poolings"]} == {"mean", "sif"}
-    for flags, message in ((("--columns", "1,2"), "--columns is 1,2;"), (("--columns", "2,3,4"), "row 1: expected")):
-        refused = shell(*call, *flags)
-        assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-        assert message in refused.err

@@ -125,6 +125,7 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     found = LanguageModel(model).perplexity("corpus.txt")
     assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
     assert result.best_step == 0  # the given model is kept, with its own state
+    assert "Training did not improve the model; the original weights were kept." in str(result)
     assert result.model.card["warm_state"] == model.card["warm_state"]
     for ours, given in zip(result.model.start_state or (), model.start_state or (), strict=True):
         np.testing.assert_array_equal(ours, given)
@@ -258,17 +259,21 @@ def test_overwriting_starts_anew(corpus: Path) -> None:
     assert config_of("run").batch_size == 4  # a mistake deletes nothing
 
 
-@pytest.mark.parametrize("save_every", [2, 1000])
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(save_every: int, corpus: Path) -> None:
+@pytest.mark.parametrize(("kind", "save_every"), [("train", 2), pytest.param("finetune", 1000, marks=pytest.mark.slow)])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
+    kind: str, save_every: int, corpus: Path
+) -> None:
     def kill(report: object) -> None:
         if Path("run/model").exists():
             raise Killed
 
     settings = {"log_every": 1, "eval_every": 2, "save_every": save_every}
     with pytest.raises(Killed):
-        start("train", "run", report=kill, **settings)
+        start(kind, "run", report=kill, **settings)
     assert not checkpoints(Path("run"))
-    assert start("train", "run", **settings).model is not None
+    straight, again = start(kind, "straight", **settings), start(kind, "run", **settings)
+    assert_same_weights(again.model, straight.model)
+    assert again.before_and_after == straight.before_and_after
 
 
 @pytest.mark.slow
