@@ -31,7 +31,6 @@ PROGRAMS = [
     ("babylm.py pairs.jsonl --model model --pairs 1 --backend mlm --one-pass", "transformers"),
     ("compat.py text.txt model --n-sentences 4 --batch-size 2 --rounds 1", ""),
     ("documents.py perplexity data/documents --shuffled", ""),
-    ("document_tasks.py --help", ""),
     ("drift.py model text.txt --lines 3", ""),
     ("embed_end_to_end.py text.txt --model model --lines 10 --rounds 1", ""),
     ("first_vector.py --help", ""),
