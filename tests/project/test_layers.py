@@ -40,7 +40,7 @@ LINES = {
     "elmokit/embedding": 3370,
     "elmokit/engine": 2560,
     "elmokit/evaluation": 2660,
-    "elmokit/formats": 4450,
+    "elmokit/formats": 4460,
     "elmokit/integrations": 2420,
     "elmokit/lm": 1300,
     "elmokit/network": 3500,
