@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pages import to_markdown
 
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
@@ -121,7 +122,7 @@ class Bench:
             if rows:
                 head = list(dict.fromkeys(name for row in rows for name in row))
                 table = Table(head, [[_cell(row.get(name)) for name in head] for row in rows])
-                lines += ["", f"## {part}", "", table.to_markdown()]
+                lines += ["", f"## {part}", "", to_markdown(table)]
         results = json.dumps({"machine": machine, **self.rows}, indent=1)
         for name, text in (("results.md", "\n".join(lines)), ("results.json", results)):
             with atomic_write(self.args.out / name, overwrite=True) as path:

@@ -2,7 +2,7 @@
 
     python benchmarks/inference.py SENTENCES --work FOLDER [--peer-python PYTHON --peer-script SCRIPT]
         [--sizes small,medium,original] [--batches 1,16,64] [--lines 3000] [--rounds 3] [--threads N]
-    python benchmarks/inference.py --report --work FOLDER [--figure speed]
+    python benchmarks/inference.py --report --work FOLDER [--figure speed.svg]
 
 SENTENCES is a file with one tokenized sentence per line. Its first 3,000 sentences are sorted by length and grouped
 into batches; some of these, evenly spaced, are timed, so that lengths and words vary as in the text. FOLDER stores the
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from pages import LINES, PAGE, save_figure, styled_figure
 from torch import nn
 
 from elmokit import Elmo, open_model, save_model
@@ -44,7 +45,6 @@ from elmokit.engine.architecture import PRESETS
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.engine.softmax import Matrix
-from elmokit.evaluation.result import LINES, PAGE, save_figure, styled_figure
 from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
@@ -251,7 +251,7 @@ def report(args: argparse.Namespace) -> None:
         first = figure.axes[0]
         first.set_ylabel("tokens/s")
         figure.legend(*first.get_legend_handles_labels(), loc="outside upper center", ncols=len(REQUESTS) + 1)
-        save_figure(figure, args.figure, overwrite=True)
+        save_figure(figure, Path(args.figure))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements  [default: 3]")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads  [default: all cores]")
     parser.add_argument("--report", action="store_true", help="print the table instead of measuring")
-    parser.add_argument("--figure", help="path of the figure, without a suffix")
+    parser.add_argument("--figure", help="the figure, such as speed.svg")
     args = parser.parse_args(arguments)
     if args.report:
         report(args)

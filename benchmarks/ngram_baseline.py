@@ -14,7 +14,8 @@ of memory per token (4 GB for 40 million tokens).
 
 Predictions are counted as in ``elmokit evaluate perplexity``: every token and the end of each sentence, so n + 1 for n
 tokens. The start of a sentence is given. With ``--backward``, a second model reads every sentence from its end. The
-script prints a Markdown table; ``--table`` also writes the surprisal of each token, as ``elmokit surprisal`` does.
+script prints a Markdown table; ``--words text.txt words.tsv`` also writes the surprisal of each word of raw text, as
+``elmokit surprisal --words`` does.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import argparse
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.storage.text_files import find_text_files, read_sentences
+from elmokit.text.tokenize import group_words, tokenize
 from elmokit.text.vocabulary import Vocabulary
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
@@ -192,12 +195,18 @@ def sentences(paths: Iterable[Path], backward: bool) -> Iterator[list[str]]:
             yield tokens[::-1] if backward else tokens
 
 
-def write_table(path: Path, texts: Iterable[list[str]], nats: Iterable[NDArray[np.float64]]) -> None:
-    """Write a table of surprisals."""
+def write_words(path: Path, texts: list[str], text: EncodedText, vocabulary: Vocabulary, order: int) -> None:
+    """Write the surprisal of each word of raw texts, as ``elmokit surprisal --words`` does."""
+    split = [tokenize(raw, offsets=True) for raw in texts]
+    tokens = [[token.text for token in sentence] for sentences in split for sentence in sentences]
+    nats = iter(ngram_nats(text, encode_text(tokens, vocabulary), vocabulary, order))
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write("sentence_index\ttoken\tforward_nats\n")
-        for number, (tokens, row) in enumerate(zip(texts, nats, strict=True)):
-            file.writelines(f"{number}\t{token}\t{one:.6f}\n" for token, one in zip(tokens, row[:-1], strict=True))
+        file.write("text_index\tword\tforward_nats\n")
+        for number, (raw, sentences) in enumerate(zip(texts, split, strict=True)):
+            own = list(islice(nats, len(sentences)))
+            for word in group_words(raw, sentences):
+                sum_of_tokens = sum(own[sentence][position] for sentence, position in word.tokens)
+                file.write(f"{number}\t{word.text}\t{sum_of_tokens:.6f}\n")
 
 
 def main() -> None:
@@ -207,7 +216,7 @@ def main() -> None:
     parser.add_argument("--train", action="append", required=True, help="training text; can be repeated")
     parser.add_argument("--test", action="append", required=True, type=Path, help="test text; can be repeated")
     parser.add_argument("--backward", action="store_true", help="also train a backward model")
-    parser.add_argument("--table", type=Path, help="write the surprisal of each token of the test texts (TSV)")
+    parser.add_argument("--words", type=Path, nargs=2, help="raw text, and the table of its words to write (TSV)")
     parser.add_argument("--order", type=int, default=5, help="the n of the n-grams  [default: 5]")
     arguments = parser.parse_args()
 
@@ -218,10 +227,11 @@ def main() -> None:
     for backward in (False, True) if arguments.backward else (False,):
         text = encode_text(sentences(texts, backward), vocabulary)
         queries = encode_text(sentences(arguments.test, backward), vocabulary)
-        by_sentence = ngram_nats(text, queries, vocabulary, arguments.order)
-        if arguments.table and not backward:
-            write_table(arguments.table, sentences(arguments.test, backward), by_sentence)
-        nats = np.concatenate(by_sentence)
+        nats = np.concatenate(ngram_nats(text, queries, vocabulary, arguments.order))
+        if arguments.words and not backward:
+            raw, table = arguments.words
+            texts_of_words = [line for line in raw.read_text(encoding="utf-8").split("\n") if line.strip()]
+            write_words(table, texts_of_words, text, vocabulary, arguments.order)
         columns.append([float(part.mean()) for part in np.split(nats, np.cumsum(lengths)[:-1])])
     names = ["forward", "backward"][: len(columns)]
     print(f"| text | words in the vocabulary | predictions | unknown words | {' | '.join(names)} |")

@@ -23,12 +23,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pages import draw_rows, escape_markdown, to_markdown
+
 from elmokit import Elmo, LanguageModel, open_model
 from elmokit.config import encode_json
 from elmokit.engine.threads import n_threads
 from elmokit.evaluation.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, read_published_accuracies
 from elmokit.evaluation.pos import probe_pos
-from elmokit.evaluation.result import Result, Table, escape_markdown, tabulate
+from elmokit.evaluation.result import Result, Table, tabulate
 from elmokit.evaluation.sense_files import DATA, find_sense_set, read_inventory
 from elmokit.evaluation.senses import probe_senses
 from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
@@ -71,9 +73,8 @@ class Report:
 
     def shown(self, name: str, result: Result) -> list[str]:
         """Draw a result (SVG), and return its figure, table and notes."""
-        png, _ = result.draw(self.folder / name, overwrite=True)
-        png.unlink()
-        table = tabulate(result.table_rows(), result.digits).to_markdown()
+        draw_rows(result.table_rows(), result.measure, self.folder / f"{name}.svg")
+        table = to_markdown(tabulate(result.table_rows(), result.digits))
         picture = f"![{result.measure}]({self.folder.name}/{name}.svg)"
         return [picture, table, escape_markdown(" ".join(result.notes()))]
 
@@ -88,7 +89,7 @@ class Report:
             row |= result.by_direction(result.per_direction) | {"mean": result.mean}
             bits = result.by_direction(result.bits_per_character)
             rows.append(row | {f"bits per character, {side}": f"{number:.3f}" for side, number in bits.items()})
-        return ([tabulate(rows, 2).to_markdown(), PERPLEXITY_NOTE], facts) if rows else None
+        return ([to_markdown(tabulate(rows, 2)), PERPLEXITY_NOTE], facts) if rows else None
 
     def minimal_pairs(self) -> Section | None:
         """Compare acceptable and unacceptable sentences."""
@@ -97,7 +98,7 @@ class Report:
         published = next(map(read_published_accuracies, self.files("blimp/published.tsv")), None)
         paradigms, tokenize = read_minimal_pairs(files), get_tokenizer("treebank")
         result = evaluate_minimal_pairs(self.model, paradigms, tokenize, published=published, progress=self.progress)
-        by_paradigm = tabulate(result.table_rows(by_paradigm=True), result.digits).to_markdown()
+        by_paradigm = to_markdown(tabulate(result.table_rows(by_paradigm=True), result.digits))
         means = "Accuracies are means over paradigms."
         return [*self.shown("minimal-pairs", result), means, by_paradigm], result.to_dict()
 
@@ -210,13 +211,13 @@ def main() -> None:
             sections[TITLES[name]] = "\n".join(f"\n{paragraph}" for paragraph in paragraphs if paragraph)
             facts = {name: facts[name] for name in TITLES if name in facts}
             stored.write_text(encode_json(facts), encoding="utf-8")
-            sections["Model"] = f"\n{model_facts(model).to_markdown()}"
+            sections["Model"] = f"\n{to_markdown(model_facts(model))}"
             sections["How it was measured"] = f"\nelmokit {__version__}, {libraries}, {machine}."
             order = [*TITLES.values(), "Model", "How it was measured"]
             head = (
                 f"# Evaluation of {args.model}\n\nMade by `python benchmarks/report.py --data DATA --out {args.out}`.\n"
             )
-            numbers = Table(["number", "value"], headlines(facts)).to_markdown()
+            numbers = to_markdown(Table(["number", "value"], headlines(facts)))
             texts = [f"## {title}\n{sections[title].rstrip()}\n" for title in order if title in sections]
             args.out.write_text("\n".join([head, f"{numbers}\n", *texts]), encoding="utf-8", newline="\n")
 

@@ -7,6 +7,7 @@ each number exists once.
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -14,9 +15,11 @@ from dark_pictures import with_dark_colors
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from elmokit.evaluation.result import COLORS, LINES, styled_figure
-
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
+from pages import COLORS, LINES, styled_figure  # noqa: E402
+
 PICTURES = ROOT / "docs" / "pictures"
 INK, GRAY, BLUE, ORANGE, GREEN, PALE = "#262626", "#8a8a8a", COLORS[0], COLORS[1], COLORS[2], "#f3f3f3"
 

@@ -1,14 +1,15 @@
 """Reading times: how much of the time that people take to read a word does its surprisal explain?
 
     python recipes/reading_times.py natural-stories > stories.txt
-    elmokit surprisal stories.txt --out surprisal.tsv
-    python recipes/reading_times.py natural-stories surprisal.tsv --vocabulary vocab.txt --text 'corpus/*.txt.xz'
+    elmokit surprisal stories.txt --words --out sentences.tsv
+    elmokit surprisal stories.txt --words --documents --out documents.tsv
+    python recipes/reading_times.py natural-stories sentences.tsv documents.tsv --vocabulary vocab.txt
 
 natural-stories is the release of github.com/languageMIT/naturalstories (May 2025 or later). The first command prints
-the stories, one sentence per line and a blank line after each story, for ``elmokit surprisal --documents``. The last
-one takes tables of one model or of several, and a vocabulary, whose words are counted in the text; without a text,
-their frequencies follow Zipf's law. It compares a regression of the reading time on length and log frequency, of a word
-and of the two words before it, with one that also has their surprisal.
+the stories as they were shown to the readers, one per paragraph. The last one takes tables of one model or of several,
+and a vocabulary, whose words follow Zipf's law; with ``--text 'corpus/*.txt.xz'``, they are counted in that text. It
+compares a regression of the reading time on length and log frequency, of a word and of the two words before it, with
+one that also has their surprisal.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import numpy as np
 import pandas
 from statsmodels.api import OLS
 
+from elmokit import tokenize
+
 TSV = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False}
-CLOSING = ("'", '"', "''", ")", "]", "\u2019", "\u201d")
 LAGS = (0, 1, 2)
 
 
@@ -36,35 +38,25 @@ def find(folder: Path, name: str) -> Path:
 
 
 def read_words(folder: Path) -> pandas.DataFrame:
-    """Return a row for each word of the stories: as it was shown, its tokens, its reading time, its sentence."""
+    """Return a row for each word of the stories: as it was shown, and its reading time."""
     lines = pandas.read_csv(find(folder, "words.tsv"), names=["code", "text"], **TSV)
     lines[["story", "zone", "kind"]] = lines["code"].str.split(".", n=2, expand=True)
-    lines = lines.astype({"story": int, "zone": int}).set_index(["story", "zone"])
-    words = lines[lines["kind"] == "whole"]["text"].str.replace(" ", "").to_frame("word").sort_index()
-    tokens = lines[lines["kind"].str.isdigit()].groupby(level=[0, 1])["text"].agg(" ".join)
-    # The release splits forty-seven into three tokens, but tokenizers of running text do not.
-    words["tokens"] = tokens.str.replace(r"(?<=\S) - (?=\S)", "-", regex=True).str.split()
+    lines = lines[lines["kind"] == "whole"].astype({"story": int, "zone": int}).set_index(["story", "zone"])
+    words = lines["text"].str.replace(" ", "").to_frame("word").sort_index()
     times = pandas.read_csv(find(folder, "processed_wordinfo.tsv"), index_col=["item", "zone"], **TSV)
     words[["timed", "milliseconds"]] = times[["word", "meanItemRT"]].reindex(words.index)
     if (words["timed"].notna() & (words["timed"] != words["word"])).mean() > 0.01:
         sys.exit(f"{folder}: the reading times are of other words; expected the release of May 2025 or later.")
-    last = words["tokens"].map(lambda tokens: next((token for token in tokens[::-1] if token not in CLOSING), ""))
-    is_before_small = words["word"].str[0].str.islower().groupby(level=0).shift(-1, fill_value=False)
-    is_end = last.isin([".", "!", "?"]) & ~is_before_small
-    is_start = is_end.groupby(level=0).shift(fill_value=True)  # as is the first word of a story
-    words["sentence"] = is_start.cumsum()
     return words
 
 
-def sum_by_word(words: pandas.DataFrame, table: pandas.DataFrame) -> pandas.DataFrame:
-    """Add up the surprisal of the tokens of each word."""
-    table = table[~table["token"].isin(["<S>", "</S>"])]
-    if table["token"].tolist() != [token for tokens in words["tokens"] for token in tokens]:
-        sys.exit("The tokens of the surprisal are not those of the stories.")
-    number = np.repeat(np.arange(len(words)), words["tokens"].map(len))
+def read_surprisal(words: pandas.DataFrame, path: Path) -> pandas.DataFrame:
+    """Return the surprisal of each word in each direction of a model."""
+    table = pandas.read_csv(path, sep="\t", keep_default_na=False)
+    if table["word"].tolist() != words["word"].tolist():
+        sys.exit(f"{path}: the words are not those of the stories.")
     nats = table.filter(regex="^(forward|backward)_nats$").apply(pandas.to_numeric)
-    sums = nats.groupby(number).sum(min_count=1).set_axis(words.index)
-    return sums.rename(columns=lambda name: name.removesuffix("_nats"))
+    return nats.set_axis(words.index).rename(columns=lambda name: name.removesuffix("_nats"))
 
 
 def large_model(words: pandas.DataFrame, path: Path) -> pandas.Series:
@@ -88,11 +80,12 @@ def log_frequencies(words: pandas.DataFrame, vocabulary: Path, texts: list[str])
         counts = {word: found[word] for word in known if found[word]}
     rarest, total = min(counts.values()), sum(counts.values())
 
-    def of_word(tokens: list[str]) -> float:
+    def of_word(word: str) -> float:
+        tokens = [token for sentence in tokenize(word) for token in sentence]
         shown = [token for token in tokens if any(map(str.isalnum, token))] or tokens
         return min(max(counts.get(token, rarest), counts.get(token.lower(), rarest)) for token in shown)
 
-    return np.log(words["tokens"].map(of_word) / total)
+    return np.log(words["word"].map(of_word) / total)
 
 
 def with_words_before(columns: pandas.DataFrame) -> pandas.DataFrame:
@@ -114,21 +107,19 @@ def log_likelihood(times: pandas.Series, columns: pandas.DataFrame) -> pandas.Se
 
 
 def main() -> None:
-    """Print the sentences of the stories; or, given tables of surprisal, the gain of each."""
+    """Print the stories; or, given tables of surprisal, the gain of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stories", type=Path, help="directory of Natural Stories")
-    parser.add_argument("surprisal", type=Path, nargs="*", help="tables of elmokit surprisal; needs --vocabulary")
+    parser.add_argument("surprisal", type=Path, nargs="*", help="tables of surprisal --words; needs --vocabulary")
     parser.add_argument("--vocabulary", type=Path, help="vocabulary file, most frequent words first")
     parser.add_argument("--text", action="append", default=[], help="files in which words are counted; can be repeated")
     arguments = parser.parse_args()
     words = read_words(arguments.stories)
     if not arguments.surprisal:
         for _, story in words.groupby(level=0):
-            for _, sentence in story.groupby("sentence"):
-                print(*(token for tokens in sentence["tokens"] for token in tokens))
-            print()  # a document ends
+            print(*story["word"], end="\n\n")
         return
-    tables = {path.stem: sum_by_word(words, pandas.read_csv(path, **TSV)) for path in arguments.surprisal}
+    tables = {path.stem: read_surprisal(words, path) for path in arguments.surprisal}
     nats = {f"{name}, {side}": table[[side]] for name, table in tables.items() for side in table}
     if (path := find(arguments.stories, "all_stories_gpt3.csv")).is_file():
         nats["large model"] = large_model(words, path).to_frame("nats")

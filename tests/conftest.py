@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +19,6 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig, WordFeaturesConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos
-from elmokit.evaluation.result import figure_paths
 from elmokit.formats import fetch
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
@@ -37,6 +38,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 WORDS = [*SPECIALS, "the", ".", "cat", "sat", "on", "mat", "dog", "ran"]
 TABLE = replace(PRESETS["tiny"], word_features=WordFeaturesConfig(len(WORDS), PRESETS["tiny"].projection_dim))
 """Sizes of a model that reads characters and rows of a table of words, as the included one does."""
+
+
+def pytest_collection_finish() -> None:
+    """Leave tests and imported libraries out of garbage collections: each would take a fifth of a second."""
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -136,27 +142,23 @@ def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unrendered_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trainings leave empty files for their curves, as rendering them takes longer than a small training."""
-
-    def touch(figure: object, path: Path, overwrite: bool) -> tuple[Path, Path]:
-        for file in figure_paths(path):
-            file.touch()
-        return figure_paths(path)
-
-    monkeypatch.setattr("elmokit.training.results.save_figure", touch)
-
-
-@pytest.fixture
 def model() -> PretrainedBiLM:
     return random_model()
 
 
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model in a directory, to be copied."""
+    path = tmp_path_factory.mktemp("saved") / "model"
+    save_model(random_model(), path)
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_model: Path) -> Path:
     """A working directory with a small model and a text; some test files override it with their own content."""
     monkeypatch.chdir(tmp_path)
-    save_model(random_model(), Path("model"))
+    shutil.copytree(saved_model, "model")
     Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
     return tmp_path
 

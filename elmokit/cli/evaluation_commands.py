@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, tee
+from itertools import count, groupby, tee
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,6 @@ import click
 from elmokit.cli.command import MORE, Calls, Flag, Values
 from elmokit.cli.parameters import (
     Device,
-    Figure,
     Json,
     Language,
     Model,
@@ -48,12 +47,11 @@ from elmokit.text.tokenize import Tokenization
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.result import Result, Row
-    from elmokit.formats.model import PretrainedBiLM
     from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
-    from elmokit.storage.part_results import PartResults
+    from elmokit.storage.text_files import TextLine
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
@@ -75,16 +73,8 @@ class EvaluationOptions:
     model: Model = None
     options: ModelOptions = None
     json: Json = False
-    figure: Figure = None
     device: Device = None
     overwrite: Annotated[bool, Flag("Start anew: replace an existing output and kept results.")] = False
-
-    def check_figure(self) -> None:
-        """Check before any work is done that the figure can be drawn."""
-        from elmokit.evaluation.result import check_figure_path
-
-        if self.figure is not None:
-            check_figure_path(self.figure, self.overwrite)
 
     def open_elmo(self) -> Elmo:
         """Open the model for its vectors."""
@@ -92,38 +82,8 @@ class EvaluationOptions:
 
         return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
 
-    def open_language_model(self) -> PretrainedBiLM:
-        """Open the model with its softmax and vocabulary."""
-        from elmokit.lm.language_model import LanguageModel
-
-        return LanguageModel.from_pretrained(self.model, options=self.options, device=self.device).model
-
-    @contextlib.contextmanager
-    def resumable_parts(
-        self, folder: Path | None, model: PretrainedBiLM, texts: Iterable[Path], settings: dict[str, Any]
-    ) -> Iterator[PartResults]:
-        """Yield the finished parts of an evaluation, and say how to resume it if the user stops it.
-
-        Args:
-            folder: Where they are kept; None to keep nothing.
-            model: The model.
-            texts: The files that the results depend on.
-            settings: What else they depend on.
-        """
-        from elmokit.embedding.fingerprint import prediction_settings
-        from elmokit.storage.bounded import file_digest
-        from elmokit.storage.part_results import PartResults
-
-        digests = [] if folder is None else [file_digest(path) for path in texts]
-        all_settings = prediction_settings(model, "warm") | settings | {"texts": digests}
-        parts = PartResults(folder, all_settings, overwrite=self.overwrite)
-        with resumable_command(lambda: parts.can_resume), parts:
-            yield parts
-
     def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
-        """Draw the figure, and print the result as JSON or as a table of its rows, or of others."""
-        if self.figure is not None:
-            print_note(f"wrote {' and '.join(map(str, result.draw(self.figure, self.overwrite)))}")
+        """Print the result as JSON or as a table of its rows, or of others."""
         if self.json:
             echo_json(result.to_dict())
         else:
@@ -158,15 +118,16 @@ def surprisal(
     """Compute how surprising each token or word of TEXTS is to a model.
 
     The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
-    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; and the line
-    of the file, from 1.
+    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; the line of
+    the file, from 1; and the file, if there are several.
 
     A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
     stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
 
-    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the other columns
-    of the table (or the line); the indices of the text, of the sentence in it and of the word in it; the word; its
-    first character in the text, and the one after it; and the sums over its n_tokens tokens.
+    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the file, if
+    there are several; the other columns of the table (or the line); the indices of the text, of the sentence in it and
+    of the word in it; the word; its first character in the text, and the one after it; and the sums over its n_tokens
+    tokens.
 
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
     per line, or - for standard input. For other text, pass --raw. With --words, they are tables (TSV or CSV with a
@@ -345,6 +306,8 @@ def _sentence_rows(write: WriteRow, bits: bool = False) -> Callable[[Surprisal],
 
 def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
     cells = row._asdict()
+    if cells.get("file", "") is None:  # of a single file
+        del cells["file"]
     if bits:
         in_bits = {name: value and value / math.log(2) for name, value in cells.items() if name.endswith("_nats")}
         cells = {name.replace("_nats", "_bits"): in_bits.get(name, value) for name, value in cells.items()}
@@ -356,11 +319,13 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
     from elmokit.lm.surprisal import WordSurprisal
     from elmokit.text.columns import is_table, read_table
 
+    files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
     if column is None and not any(map(is_table, paths)):
-        return chain.from_iterable(_read_lines(path, documents) for path in paths)
+        lines = (_read_lines(path, documents) for path in paths)
+        return ((file | known, text) for file, own in zip(files, lines, strict=True) for known, text in own)
     texts: list[tuple[dict[str, Any], str]] = []
     names: list[str] = []
-    for table in map(read_table, paths):
+    for file, table in zip(files, map(read_table, paths), strict=True):
         if column is None:
             raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
         index = table.column(column)
@@ -372,23 +337,23 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
             raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         for _, cells in table.rows:
             kept = dict(zip(names, cells, strict=True))
-            texts.append((kept, kept.pop(names[index])))
+            text = kept.pop(names[index])
+            texts.append((file | kept, text))
     return texts
 
 
 def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
-    from elmokit.storage.text_files import check_has_documents, split_lines
+    from elmokit.storage.text_files import split_documents, split_lines
 
-    lines = split_lines(path, split=lambda _: [])  # each text is split later
-    if documents:
-        check_has_documents(path)
-        groups = groupby(lines, lambda line: bool(line.text.strip()))
-        blocks = (list(block) for has_text, block in groups if has_text)
-    else:
-        blocks = ([line] for line in lines if line.text.strip())
-    for block in blocks:
-        yield {"line": block[0].number}, "\n".join(line.text for line in block)
+    def words_of(line: str) -> list[list[str]]:
+        return [line.split()]  # which says whether it is blank; each text is split later
+
+    blocks: Iterable[Iterable[TextLine]]
+    blocks = split_documents(path, words_of) if documents else ([line] for line in split_lines(path, split=words_of))
+    for block in map(list, blocks):
+        if any(block[0].sentences):
+            yield {"line": block[0].number}, "\n".join(line.text for line in block)
 
 
 def _write_words(
@@ -443,29 +408,35 @@ def minimal_pairs(
 
     Examples:
         elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
-        elmokit evaluate minimal-pairs blimp/ --figure blimp.png
+        elmokit evaluate minimal-pairs blimp/
         elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
     """
+    from elmokit.embedding.fingerprint import prediction_settings
     from elmokit.evaluation.minimal_pairs import (
         evaluate_minimal_pairs,
         read_minimal_pairs,
         read_published_accuracies,
     )
+    from elmokit.lm.language_model import LanguageModel
+    from elmokit.storage.bounded import file_digest
+    from elmokit.storage.part_results import PartResults
     from elmokit.storage.text_files import find_text_files, or_packed
     from elmokit.text.tokenize import get_tokenizer
 
-    common.check_figure()
     check_apart("--per-pair", per_pair, {"--keep": keep})  # kept results are sums
     paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
     _check_table_path(per_pair, common.overwrite, paths)
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
-    opened = common.open_language_model()
-    settings = {"tokenizer": tokenizer}
+    opened = LanguageModel.from_pretrained(common.model, options=common.options, device=common.device).model
+    digests = [] if keep is None else [file_digest(path) for path in paths]
+    settings = {**prediction_settings(opened, "warm"), "tokenizer": tokenizer, "texts": digests}
+    parts = PartResults(keep, settings, overwrite=common.overwrite)
     with (
         _table(per_pair, common.overwrite, is_quoted=True) as write,
-        common.resumable_parts(keep, opened, paths, settings) as parts,
+        resumable_command(lambda: parts.can_resume),
+        parts,
         ProgressBar("sentences") as progress,
     ):
         result = evaluate_minimal_pairs(
@@ -510,7 +481,6 @@ def similarity(
     from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
     from elmokit.text.tokenize import get_tokenizer
 
-    common.check_figure()
     check_needed("--sentences", sentences is not None, "--whiten", whiten)
     sentences = 2000 if sentences is None else sentences
     check_at_least("--sentences", sentences, 2)
@@ -562,7 +532,7 @@ def pos(
 
     Examples:
         elmokit evaluate pos train.conllu dev.conllu
-        elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control --figure pos.png
+        elmokit evaluate pos train.conllu dev.conllu --tags xpos --seeds 3 --control
     """
     from elmokit.evaluation.pos import LinearSettings, probe_pos
     from elmokit.evaluation.tagged import read_tagged
@@ -571,7 +541,6 @@ def pos(
         check_at_least("--sentences", sentences, 1)
     check_at_least("--seeds", seeds, 1)
     settings = LinearSettings(epochs=epochs)
-    common.check_figure()
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = common.open_elmo()
     with resumable_command(lambda: vectors is not None), ProgressBar("") as progress:
@@ -617,7 +586,6 @@ def wsd(
     from elmokit.evaluation.senses import ANSWERS, probe_senses, write_answers
     from elmokit.storage.atomic import check_output_path
 
-    common.check_figure()
     if answers is not None:
         check_output_path(answers, common.overwrite, folder=True, parts=[ANSWERS])
     train_set, test_sets = find_sense_set(train), [find_sense_set(test) for test in tests]

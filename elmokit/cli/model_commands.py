@@ -169,7 +169,12 @@ def convert(
     if target.suffix == ".onnx":
         stored = {"--storage": storage != "float32", "--precision": precision, "--calibrate": calibrate}
         check_apart("A target named .onnx", True, {**stored, "--whiten": whiten, "--alignment": alignment})
-        _export_onnx(source, target, options, start or "warm", overwrite)
+        from elmokit.integrations.onnx import export_onnx
+        from elmokit.storage.atomic import check_output_path
+
+        check_output_path(target, overwrite)
+        opened = open_model(source, options=options)
+        print_note(f"wrote {export_onnx(opened, target, start=start or 'warm', overwrite=overwrite)}")
         return
     check_apart("--start", start, {"--calibrate": calibrate})  # each stores a start state
     target_format = format_to_write(target, [".onnx"])
@@ -223,15 +228,6 @@ def convert(
     lost = [name for name, part in parts.items() if part is not None]
     if lost and not target_format.is_complete:
         click.echo(f"Not saved ({target.suffix} files cannot hold it): {', '.join(lost)}", err=True)
-
-
-def _export_onnx(source: str, target: Path, options: str | None, start: StartName, overwrite: bool) -> None:
-    from elmokit.formats.open import open_model
-    from elmokit.integrations.onnx import export_onnx
-    from elmokit.storage.atomic import check_output_path
-
-    check_output_path(target, overwrite)
-    print_note(f"wrote {export_onnx(open_model(source, options=options), target, start=start, overwrite=overwrite)}")
 
 
 def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads = None, json: Json = False) -> None:

@@ -98,5 +98,4 @@ ElmoOptions = Annotated[
 ]
 Output = Annotated[Path, OutputPath()]
 OptionalOutput = Annotated[Path | None, OutputPath()]
-Figure = Annotated[Path | None, OutputPath(), Flag("Draw a figure (PNG and SVG).")]
 Overwrite = Annotated[bool, Flag("Replace an existing output.")]

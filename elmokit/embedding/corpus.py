@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 from elmokit.embedding.documents import POOL_BATCHES
 from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, document_reader, embed_planned_batch
@@ -43,7 +43,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter, count_of, format_duration
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
@@ -132,8 +132,7 @@ def embed_file(
         batch_size: Sentences per batch if the start is stateful.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
-        report: Called before computing, with a line that says how much there is to do and how large the output will be;
-            and again after a few seconds of computing, with how long the rest will take.
+        report: Called before computing, with a line that says how much there is to do and how large the output will be.
         progress: Called with the number of tokens done and in total.
 
     Returns:
@@ -195,7 +194,7 @@ def embed_file(
         # The first call compiles and packs, which would spoil the reported speed of a short text.
         embedder.elmo.embed([["."]], layers=embedder.layers)
         started = time.monotonic()
-        n_skipped = _embed_pools(embedder, writer, layout, count, _Estimate(report))
+        n_skipped = _embed_pools(embedder, writer, layout, count)
         writer.commit()
         format_.write(writer, layout)
     return EmbedSummary(
@@ -228,37 +227,13 @@ def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLa
     return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
 
 
-WARM_UP_SECONDS, MEASURED_SECONDS = 1.0, 3.0
-"""The first batches are slower than the rest, because frequent words are not cached yet."""
-
-
-class _Estimate:
-    """Reports once how long the rest will take, at the speed of what has been computed, pooled and written."""
-
-    def __init__(self, report: Callable[[str], None] | None) -> None:
-        self._report, self._seconds, self._started, self._n_tokens = report, WARM_UP_SECONDS, time.monotonic(), 0
-        self._is_warm = False
-
-    def __call__(self, n_tokens: int, n_left: int) -> None:
-        """Note that some tokens were computed, and how many are left."""
-        self._n_tokens += n_tokens
-        seconds = time.monotonic() - self._started
-        if self._report is None or not n_left or seconds < self._seconds:
-            return
-        if self._is_warm:
-            rate = self._n_tokens / seconds
-            self._report(f"About {format_duration(n_left / rate)} left ({rate:,.0f} tokens/s)")
-            self._report = None
-        self._is_warm, self._seconds, self._started, self._n_tokens = True, MEASURED_SECONDS, time.monotonic(), 0
-
-
 def _embed_pools(
-    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter, estimate: _Estimate
+    embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter
 ) -> int:
     """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
     first, n_to_skip, n_skipped_tokens = writer.progress.n_sentences, writer.progress.n_batches, 0
     offsets = writer.offsets()
-    with BackgroundWriter[Callable[[], None]](lambda write: write(), WRITES_BEHIND) as background:
+    with BackgroundWriter(WRITES_BEHIND) as background:
         for pool in embedder.read_pools(writer.read_tokens(first)):
             places = offsets[first : first + len(pool)].tolist()
             for batch in embedder.plan(pool):
@@ -269,12 +244,11 @@ def _embed_pools(
                     n_skipped_tokens += n_tokens
                     count(n_tokens)
                     continue
-                for chunks in embedder.compute(pool, places, batch):
+                for rows, vectors in embedder.compute(pool, batch):
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
-                    background.put(partial(write_chunks, writer, chunks, layout.dtype))
-                    for chunk in chunks:
-                        count(chunk.n_tokens)
-                    estimate(sum(chunk.n_tokens for chunk in chunks), writer.progress.text.n_tokens - count.done)
+                    background.put(partial(write_batch, writer, [places[row] for row in rows], vectors, layout.dtype))
+                    for row in rows:
+                        count(len(pool[row]))
                 if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
                     background.put(writer.end_batch)
             background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
@@ -284,21 +258,6 @@ def _embed_pools(
 
 Pool = list[list[str]]
 """Consecutive sentences that are read together, and then batched by length."""
-
-
-class VectorChunk(NamedTuple):
-    """The vectors of a sentence, or of a part of a very long one, and where they belong."""
-
-    offset: int
-    """Where the vectors of the sentence begin in the file."""
-    n_tokens: int
-    """The number of tokens of the chunk."""
-    n_rows: int
-    """The number of vectors of the whole sentence, per layer: its tokens, or 1 for a sentence vector."""
-    first_row: int
-    """The position of the chunk's first vector in the sentence."""
-    vectors: Vectors
-    """``(rows, dim)`` or ``(layers, rows, dim)``."""
 
 
 class BatchEmbedder:
@@ -371,11 +330,8 @@ class BatchEmbedder:
             return [list(range(len(pool)))]
         return plan_batches(list(map(len, pool)), self.batch_tokens)
 
-    def compute(self, pool: Pool, offsets: list[int], batch: list[int]) -> Iterator[list[VectorChunk]]:
-        """Yield the vectors of a batch: all at once, or chunk by chunk for a sentence that is too long for that.
-
-        ``offsets`` says where in the file the vectors of each sentence of the pool begin.
-        """
+    def compute(self, pool: Pool, batch: list[int]) -> Iterator[tuple[list[int], list[Vectors]]]:
+        """Yield vectors of a batch of a pool: the numbers of some rows, and ``(..., tokens or 1, dim)`` for each."""
         sentences: list[Sequence[str]] = [pool[row] for row in batch]
         if self.pooler is not None:
             sentences = [self.pooler.fold(tokens) for tokens in sentences]
@@ -385,54 +341,26 @@ class BatchEmbedder:
             reader.state = self.state
             begins = [False, *(not tokens for tokens in pool)]  # after a blank line
             for rows, some in reader.read(list(zip(begins, sentences, strict=False))):
-                yield from self._chunks(pool, offsets, rows, [sentences[row] for row in rows], [some])
+                yield rows, self._pooled([sentences[row] for row in rows], some)
             self.state = reader.state if pool[-1] else reader.start
             return
         if self.state is not None:
             vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
             self.state = self.state.with_first_rows(after)
-            computed: Iterable[list[Vectors]] = [vectors]
         else:
-            computed = embed_planned_batch(self.elmo, sentences, self.layers)
-        yield from self._chunks(pool, offsets, batch, sentences, computed)
+            vectors = embed_planned_batch(self.elmo, sentences, self.layers)
+        yield batch, self._pooled(sentences, vectors)
 
-    def _chunks(
-        self,
-        pool: Pool,
-        offsets: list[int],
-        rows: list[int],
-        sentences: list[Sequence[str]],
-        computed: Iterable[list[Vectors]],
-    ) -> Iterator[list[VectorChunk]]:
-        """Say where the vectors of some rows of a pool belong, or pool them first."""
-        if self.pooler is not None:
-            pooled = self.pooler.pool_planned_batch(sentences, computed)
-            yield [
-                VectorChunk(offsets[row], len(pool[row]), 1, 0, vector[None])
-                for row, vector in zip(rows, pooled, strict=True)
-            ]
-            return
-        first_row = 0
-        for vectors in computed:
-            yield [
-                VectorChunk(offsets[row], array.shape[-2], len(pool[row]), first_row, array)
-                for row, array in zip(rows, vectors, strict=True)
-            ]
-            first_row += vectors[0].shape[-2]  # used only for the further chunks of a single long sentence
+    def _pooled(self, sentences: list[Sequence[str]], vectors: list[Vectors]) -> list[Vectors]:
+        if self.pooler is None:
+            return vectors
+        return [self.pooler.pool(tokens, array)[None] for tokens, array in zip(sentences, vectors, strict=True)]
 
 
-def write_chunks(writer: ResumableWriter, chunks: list[VectorChunk], dtype: StoredDtype) -> None:
+def write_batch(writer: ResumableWriter, offsets: list[int], vectors: list[Vectors], dtype: StoredDtype) -> None:
     """Write the vectors of a batch to where they belong."""
-    for chunk in chunks:
-        vectors = as_stored(chunk.vectors, dtype)
-        if vectors.shape[-2] == chunk.n_rows:
-            writer.write_vectors(chunk.offset, vectors)
-            continue
-        # A dataset is stored layer by layer, so the tokens of a chunk are in one range per layer.
-        layers = vectors.reshape(-1, *vectors.shape[-2:])
-        token_bytes = layers.shape[-1] * layers.itemsize
-        for number, layer in enumerate(layers):
-            writer.write_vectors(chunk.offset + (number * chunk.n_rows + chunk.first_row) * token_bytes, layer)
+    for offset, array in zip(offsets, vectors, strict=True):
+        writer.write_vectors(offset, as_stored(array, dtype))
 
 
 def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progress: WriteProgress) -> str:
@@ -443,59 +371,50 @@ def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progre
     return f"{line}; {output} will take {size}; computed in {embedder.elmo.model.network.computation()}"
 
 
-Item = TypeVar("Item")
+class BackgroundWriter:
+    """A context manager that calls functions one after the other in a thread; up to ``n`` of them may wait.
 
-
-class BackgroundWriter(Generic[Item]):
-    """A context manager that passes items in order to a function in a thread; up to ``n`` items may wait.
-
-    An exception of the function is raised by a later :meth:`put`, or at the end of the block; later items are dropped.
-    If the block ends without an exception, all items have been handled. However it ends, also by another Ctrl-C, no
-    item is being handled any more, so that the files it is written to can be closed.
+    An exception of a function is raised by a later :meth:`put`, or at the end of the block; later ones are dropped. If
+    the block ends without an exception, all have been called. However it ends, also by another Ctrl-C, none is running
+    any more, so that the files it writes to can be closed.
     """
 
-    def __init__(self, handle: Callable[[Item], None], n: int) -> None:
-        self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(n)  # a slow disk must not fill the memory
-        self._handle = handle
-        self._error: BaseException | None = None
-        self._is_dropping = False
-        # `Thread.join` cannot be called again after Ctrl-C: it then takes a running thread for one that has ended.
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def __init__(self, n: int) -> None:
+        self._n, self._is_dropping = n, False  # a slow disk must not fill the memory
+        self._thread = ThreadPoolExecutor(1, "elmokit-write")
+        self._pending: deque[Future[None]] = deque()
 
-    def __enter__(self) -> BackgroundWriter[Item]:
-        self._thread.start()
+    def __enter__(self) -> BackgroundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
-        self._is_dropping = self._is_dropping or kind is not None
         try:
-            self._items.put(None)
-            self._ended.wait()
+            if kind is None:
+                self._wait(0)
         finally:
+            # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
             self._is_dropping = True
-            while not self._ended.is_set():
+            while not all(writing.done() for writing in self._pending):
                 with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
-                    self._ended.wait()
-        if kind is None and self._error is not None:
-            raise self._error
+                    wait(self._pending)
+            self._thread.shutdown(wait=False)
 
-    def put(self, item: Item) -> None:
-        """Pass an item on. Blocks while ``n`` items are waiting."""
-        self._room.acquire()
-        if self._error is not None:
-            raise self._error
-        self._items.put(item)
+    def put(self, write: Callable[[], None]) -> None:
+        """Call a function after those before it. Blocks while ``n`` are waiting."""
+        self._wait(self._n)
+        self._pending.append(self._thread.submit(self._call, write))
 
-    def _run(self) -> None:
-        while (item := self._items.get()) is not None:
-            self._room.release()
-            # No later write follows a failed one: a journal must not count them.
-            if not self._is_dropping:
-                try:
-                    self._handle(item)
-                except BaseException as error:
-                    self._error, self._is_dropping = error, True
-        self._ended.set()
+    def _wait(self, n: int) -> None:
+        """Wait until no more than ``n`` functions are left besides the one that runs, or raise an error of one."""
+        while len(self._pending) > n:
+            self._pending[0].result()
+            self._pending.popleft()  # now, so that the end of the block waits for it after a Ctrl-C
+
+    def _call(self, write: Callable[[], None]) -> None:
+        # No later write follows a failed one: a journal must not count them.
+        if not self._is_dropping:
+            try:
+                write()
+            except BaseException:
+                self._is_dropping = True
+                raise

@@ -13,19 +13,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from elmokit.engine.network import NetworkInput
+from elmokit.config import check_at_least
+from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.batching import NumberedBatch, check_sentences, number_tokens, read_ahead
+from elmokit.text.batching import (
+    NumberedBatch,
+    check_sentences,
+    is_long,
+    map_in_batches,
+    number_tokens,
+    read_ahead,
+    restore_order,
+)
 
 PIECE_TOKENS = 128
 """Positions of a document in one call, unless a sentence has more: so few that many documents fit into a batch, and so
 many that pieces of whole sentences are of similar length."""
+WINDOW_TOKENS = 4096
+"""Positions of a window of a long sentence: few enough for memory, enough for matrix products to run at full speed."""
 POOL_BATCHES = 32
 """How many batches' worth of a stream are read before results are returned: so many that a pool has documents enough
 for all rows."""
@@ -72,13 +83,30 @@ def read_on(
         in_order = np.concatenate([words_of[number] for order in orders for number in order])
         row_lengths = np.array([lengths[list(order)].sum() for order in orders])
         inputs = NetworkInput(vectors, in_order, row_lengths, state)
-        computed, end = model.network.direction(direction, inputs, wanted)
+        computed, end = _read_in_windows(model.network, direction, inputs, wanted)
         by_number: dict[int, Floats] = {}
         for array, order in zip(computed, orders, strict=True):
             by_number |= zip(order, np.split(array, np.cumsum(lengths[list(order)])[:-1], axis=1), strict=True)
         layers.append([by_number[number] for number in range(first)])
         after = after.with_direction(direction, end)
     return Reading(batch, layers, after)
+
+
+def _read_in_windows(
+    network: Network, number: int, inputs: NetworkInput, wanted: Sequence[int]
+) -> tuple[list[Floats], State]:
+    """Compute one direction, as ``Network.direction`` does. One long row is read in windows, which saves memory."""
+    vectors, words, lengths, state = inputs
+    if len(lengths) > 1 or not is_long(len(words)):
+        return network.direction(number, inputs, wanted)
+    # A backward direction reads from the end of the text.
+    order = slice(None, None, -1) if network.config.read_backward[number] else slice(None)
+    layers: list[Floats] = []
+    for window in np.split(words, range(WINDOW_TOKENS, len(words), WINDOW_TOKENS))[order]:
+        row = NetworkInput(vectors, window, np.array([len(window)]), state)
+        (computed,), state = network.direction(number, row, wanted)
+        layers.append(computed)
+    return [np.concatenate(layers[order], axis=1)], state
 
 
 @dataclass
@@ -124,11 +152,13 @@ class DocumentReader(Generic[Result]):
         while waiting or rows:
             while waiting and len(rows) < self.n_rows:
                 rows.append(waiting.pop())
-            taken = [row.take() for row in rows]
-            state = State(*(np.concatenate(parts, axis=2) for parts in zip(*(row.state for row in rows), strict=True)))
+            # A long sentence is read alone.
+            turn = [row for row in rows if is_long(len(row.sentences[0][1]))][:1] or rows
+            taken = [row.take() for row in turn]
+            state = State(*(np.concatenate(parts, axis=2) for parts in zip(*(row.state for row in turn), strict=True)))
             results, after = self.compute([[tokens for _, tokens in some] for some in taken], state)
             yield [number for some in taken for number, _ in some], results
-            for at, row in enumerate(rows):
+            for at, row in enumerate(turn):
                 row.state = State(*(part[:, :, at : at + 1] for part in after))
             rows = [row for row in rows if row.sentences]
         self.state = documents[-1].state
@@ -148,10 +178,22 @@ def read_documents(
         (number == 0, sentence) for document in documents for number, sentence in enumerate(check_sentences(document))
     )
     for pool in read_ahead(sentences, max_tokens=n_tokens, length=lambda item: len(item[1])):
-        by_number: dict[int, Result] = {}
-        for numbers, results in reader.read(pool):
-            by_number |= zip(numbers, results, strict=True)
-        yield from (by_number[number] for number in range(len(pool)))
+        numbers, results = zip(*reader.read(pool), strict=True)
+        yield from restore_order(numbers, results)
+
+
+def read_texts(
+    texts: Iterable[Any], compute: Compute[Result], start: State, batch_tokens: int, *, documents: bool
+) -> Iterator[Result]:
+    """Yield the result of each sentence, in order: of sentences, or with ``documents`` of documents."""
+    check_at_least("batch_tokens", batch_tokens, 1)
+    if documents:
+        return read_documents(texts, DocumentReader(start, compute, batch_tokens), POOL_BATCHES * batch_tokens)
+
+    def compute_batch(sentences: list[Sentence]) -> list[Result]:
+        return compute([[sentence] for sentence in sentences], start)[0]
+
+    return map_in_batches(check_sentences(texts), compute_batch, batch_tokens=batch_tokens)
 
 
 def by_document(

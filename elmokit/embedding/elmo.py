@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -15,7 +15,7 @@ from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.documents import DocumentReader, by_document, read_documents, read_on
 from elmokit.embedding.start_state import check_start_name, note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
-from elmokit.engine.network import Network, NetworkInput
+from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
@@ -24,7 +24,6 @@ from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.storage.bounded import MIB
 from elmokit.text.batching import (
     READ_AHEAD_BATCHES,
-    check_sentence,
     check_sentences,
     is_long,
     make_batch,
@@ -32,7 +31,6 @@ from elmokit.text.batching import (
     number_tokens,
     read_ahead,
 )
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +38,6 @@ if TYPE_CHECKING:
 Start = Literal["warm", "zero", "stateful"]
 """The LSTM state that a sentence starts from; see :class:`Elmo`."""
 Vectors = NDArray[np.float32]
-
-CHUNK_TOKENS = 4096
-"""Tokens per chunk of a long text: few enough for memory, enough for the matrix products to run at full speed."""
 
 
 class Elmo:
@@ -371,42 +366,9 @@ class Elmo:
             return
 
         def compute(batch: list[Sequence[str]]) -> list[Vectors]:
-            # A sentence that is too long is alone in its batch (`plan_batches`).
-            if _needs_chunks(batch, selection):
-                return [self._embed_long(batch[0], selection)]
             return self._run(batch, self.start_state, selection)[0]
 
         yield from map_in_batches(sentences, compute, batch_tokens=batch_tokens)
-
-    def _embed_long(self, sentence: Sequence[str], selection: LayerSelection) -> Vectors:
-        # Allocated once its shape is known; joining the chunks at the end would take twice the memory.
-        vectors, stop = np.empty(0, np.float32), 0
-        for chunk in self._embed_in_chunks(sentence, selection):
-            if not stop:
-                vectors = np.empty((*chunk.shape[:-2], len(sentence), chunk.shape[-1]), np.float32)
-            first, stop = stop, stop + chunk.shape[-2]
-            vectors[..., first:stop, :] = chunk
-        return vectors
-
-    def _embed_in_chunks(self, sentence: Sequence[str], selection: LayerSelection) -> Iterator[Vectors]:
-        # Intermediate activations are never all in memory.
-        positions = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
-        # The boundaries belong to the first and the last chunk, so that every chunk has tokens of its own.
-        # Excluding the last position as an edge leaves no chunk of </S> alone.
-        edges = [0, *range(1 + CHUNK_TOKENS, len(positions) - 1, CHUNK_TOKENS), len(positions)]
-
-        def vectors_of(start: int, stop: int) -> tuple[Floats, Ids]:
-            # Each distinct token is computed once per chunk: in a long text most tokens are repetitions.
-            numbers: dict[str, int] = {}
-            words = [numbers.setdefault(token, len(numbers)) for token in positions[start:stop]]
-            return self.model.word_vectors(list(numbers), self.token_cache), np.array(words, np.int64)
-
-        chunks = read_in_chunks(self.model.network, vectors_of, edges, self.start_state, selection.computed)
-        # There is one edge more than there are chunks.
-        for start, layers in zip(edges, chunks, strict=False):
-            stop = start + layers.shape[1]
-            tokens = layers[:, int(start == 0) : layers.shape[1] - int(stop == len(positions))]
-            yield self._selected([tokens], selection)[0]
 
     def _run(
         self,
@@ -415,6 +377,9 @@ class Elmo:
         selection: LayerSelection,
         returns_state: bool = False,
     ) -> tuple[list[Vectors], State | None]:
+        # A long sentence is alone in its batch (`plan_batches`).
+        if len(sentences) == 1 and is_long(len(sentences[0])) and not (selection.is_context_free or returns_state):
+            return self._read_on([sentences], state, selection)
         batch = number_tokens(sentences)
         vectors = self.model.word_vectors(batch.words, self.token_cache)
         if selection.is_context_free and not returns_state:  # layer 0 alone needs no LSTM, which takes most of the time
@@ -460,17 +425,9 @@ class Elmo:
         return select_layers(layers, self.n_layers, self.mix, self.model.source_name or "this model")
 
 
-def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: Layers) -> Iterator[list[Vectors]]:
-    """Yield the vectors of one batch of ``plan_batches`` as they come.
-
-    That is once one array per sentence. Or, for the single sentence of a batch that is too long to be computed at once,
-    lists of one array: the vectors of its chunks in order.
-    """
-    selection = elmo._select(layers)
-    if _needs_chunks(sentences, selection):
-        yield from ([chunk] for chunk in elmo._embed_in_chunks(sentences[0], selection))
-    else:
-        yield elmo._run(sentences, elmo.start_state, selection)[0]
+def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: Layers) -> list[Vectors]:
+    """Compute the vectors of one batch of ``plan_batches``."""
+    return elmo._run(sentences, elmo.start_state, elmo._select(layers))[0]
 
 
 def document_reader(elmo: Elmo, layers: Layers, batch_tokens: int) -> DocumentReader[Vectors]:
@@ -483,70 +440,11 @@ def document_reader(elmo: Elmo, layers: Layers, batch_tokens: int) -> DocumentRe
     return DocumentReader(elmo.start_state, partial(elmo._read_on, selection=selection), batch_tokens)
 
 
-def _needs_chunks(batch: Sequence[Sequence[str]], selection: LayerSelection) -> bool:
-    # A sentence that is too long to be computed at once is alone in its planned batch.
-    return is_long(len(batch[0])) and not selection.needs_whole_batch
-
-
 def check_elmo(elmo: object) -> None:
     """Raise a ConfigError unless this is an :class:`Elmo`, or embeds as one: an :class:`~elmokit.ElmoModule`, say."""
     if not hasattr(elmo, "embed"):
         given = f"the name {str(elmo)!r}" if isinstance(elmo, str | Path) else f"one of type {type(elmo).__name__}"
         raise ConfigError(f"Expected an Elmo, but got {given}. Create one with Elmo.from_pretrained or Elmo(model).")
-
-
-def read_in_chunks(
-    network: Network,
-    vectors_of: Callable[[int, int], tuple[Floats, Ids]],
-    edges: Sequence[int],
-    start: State,
-    wanted: Sequence[int],
-) -> Iterator[Floats]:
-    """Yield the layers ``(wanted, chunk, output_dim)`` of each chunk of one text.
-
-    Args:
-        network: The network.
-        vectors_of: Returns token vectors ``(words, projection_dim)``, and for each of the positions ``[start, stop)``
-            the row of its own.
-        edges: The first position of each chunk, then the length of the text.
-        start: The state that both directions start from, for one row.
-        wanted: The numbers of the layers.
-    """
-    chunks = list(pairwise(edges))
-    read_backward = network.config.read_backward
-
-    def read(direction: int, chunk: tuple[Floats, Ids], state: State, layers: Sequence[int]) -> tuple[Floats, State]:
-        vectors, words = chunk
-        (computed,), after = network.direction(
-            direction, NetworkInput(vectors, words, np.array([len(words)]), state), layers
-        )
-        return computed, after
-
-    # The backward states before each chunk, for the last chunk first. The first chunk is not read here: no chunk needs
-    # the state after it.
-    backward_states: list[State] = []
-    if read_backward[-1]:
-        # A chunk is read backward from the state after its last position, which comes from the chunk that follows it in
-        # the text.
-        state = start
-        for first, stop in reversed(chunks):
-            backward_states.append(state)
-            if first > edges[0]:
-                _, state = read(len(read_backward) - 1, vectors_of(first, stop), state, ())
-    state = start
-    for first, stop in chunks:
-        chunk = vectors_of(first, stop)
-        directions: list[Floats] = []
-        for number, backward in enumerate(read_backward):
-            if backward:
-                # The list was filled from the end of the text, so `pop` returns the first chunk's state first. Each
-                # state is freed once it has been used.
-                layers, _ = read(number, chunk, backward_states.pop(), wanted)
-            else:
-                layers, state = read(number, chunk, state, wanted)
-            directions.append(layers)
-        # Layer 0, the token vector, is the same in both directions and is stored twice, as in the published format.
-        yield np.concatenate(directions, axis=-1)
 
 
 Embed = Callable[[Iterator[Sequence[str]]], Any]

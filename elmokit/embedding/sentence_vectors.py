@@ -251,7 +251,14 @@ class SentenceEmbedder:
         Returns:
             ``(dim,)``.
         """
-        return self._pool_chunks(tokens, [vectors])
+        if not len(tokens):
+            return np.zeros(self.dim, np.float32)
+        if self.linear_map is not None:
+            # Those of several layers are concatenated, as in a mean.
+            by_token = vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
+            mapped = self._mapped_words_of if self.pooling.is_context_free else self._mapped
+            vectors = mapped(tokens, by_token, self.linear_map)
+        return self._weighted_mean(tokens, vectors)
 
     def word_rows(self, words: Sequence[str]) -> NDArray[np.float32]:
         """Return for each word what it adds to the sum that a sentence vector is, ``(words, dim)``.
@@ -266,25 +273,6 @@ class SentenceEmbedder:
             rows.append(self.embed([[word] for word in some]) * weights[:, None])
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), np.float32)
 
-    def pool_planned_batch(
-        self, sentences: Sequence[Sequence[str]], batches: Iterable[Sequence[Vectors]]
-    ) -> list[NDArray[np.float32]]:
-        """Combine the vectors of a batch as they come.
-
-        Args:
-            sentences: The sentences of the batch, as :meth:`fold` returns them.
-            batches: One list with the vectors of all sentences; or lists of one array, the chunks of a single long
-                sentence.
-
-        Returns:
-            One vector ``(dim,)`` per sentence.
-        """
-        if len(sentences) == 1:
-            return [self._pool_chunks(sentences[0], (vectors for (vectors,) in batches))]
-        return [
-            self.pool(tokens, array) for vectors in batches for tokens, array in zip(sentences, vectors, strict=True)
-        ]
-
     def fingerprint(self) -> str:
         """Return a hash of everything but the model's layers that a sentence vector depends on."""
         parts = [repr(self.pooling).encode(), b"words only, folded, capitals, unit, by word"]  # the second: these rules
@@ -295,25 +283,6 @@ class SentenceEmbedder:
         if self.linear_map is not None:
             parts += [array.tobytes() for array in self.linear_map.tensors().values()]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
-
-    def _pool_chunks(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        if not len(tokens):
-            return np.zeros(self.dim, np.float32)
-        if self.linear_map is not None:
-            chunks = self._mapped_chunks(tokens, chunks, self.linear_map)
-        return self._weighted_mean(tokens, chunks)
-
-    def _mapped_chunks(
-        self, tokens: Sequence[str], chunks: Iterable[Vectors], linear_map: SentenceMap
-    ) -> Iterator[Vectors]:
-        """Apply the map to token vectors; those of several layers are concatenated, as in a mean."""
-        first = 0
-        for vectors in chunks:
-            stop = first + vectors.shape[-2]
-            by_token = vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
-            compute = self._mapped_words_of if self.pooling.is_context_free else self._mapped
-            yield compute(tokens[first:stop], by_token, linear_map)
-            first = stop
 
     def _mapped(self, tokens: Sequence[str], vectors: Vectors, linear_map: SentenceMap) -> Vectors:
         if len(linear_map.mean) > vectors.shape[1]:
@@ -356,7 +325,7 @@ class SentenceEmbedder:
             self.linear_map = None
         for_elmo, for_weights = itertools.tee(self.fold(tokens) for tokens in sentences if len(tokens))
         vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
-        means = (self._weighted_mean(tokens, [array]) for tokens, array in zip(for_weights, vectors, strict=True))
+        means = (self._weighted_mean(tokens, array) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
         self.linear_map = self.elmo.model.whitening = fit_whitening(batches, self.pooling, n_components)
@@ -382,14 +351,9 @@ class SentenceEmbedder:
             )
         return np.asarray(rounded / total) if len(tokens) else rounded
 
-    def _weighted_mean(self, tokens: Sequence[str], chunks: Iterable[Vectors]) -> NDArray[np.float32]:
-        weights = self._shares(tokens)
-        mean, first = np.zeros((), np.float32), 0
-        for vectors in chunks:
-            stop = first + vectors.shape[-2]
-            mean, first = mean + weights[first:stop] @ vectors, stop
+    def _weighted_mean(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
         # (layers, dim) for several layers, which are concatenated.
-        return mean.reshape(-1)
+        return np.asarray(self._shares(tokens) @ vectors).reshape(-1)
 
 
 def words_only(tokens: Sequence[str]) -> list[bool]:

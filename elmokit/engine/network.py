@@ -85,7 +85,7 @@ class Network(Protocol):
         """
 
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
-        """Compute the layers of some sentences in one direction, for scores and for texts that are read in chunks.
+        """Compute the layers of some sentences in one direction, for scores, documents and long sentences.
 
         Args:
             number: The direction.

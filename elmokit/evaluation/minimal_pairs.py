@@ -133,10 +133,6 @@ class MinimalPairsResult(Result):
         """Return the mean accuracy over all paradigms, or over those of a phenomenon."""
         return _mean_accuracy(self._of(phenomenon), choice)
 
-    def published_accuracy(self, model: str, phenomenon: str | None = None) -> float:
-        """Return a published model's mean over the same paradigms; NaN if one of them is not published."""
-        return self._mean_published(self._of(phenomenon), model)
-
     def table_rows(self, by_paradigm: bool = False) -> list[Row]:
         """Return accuracies in percent: a row for each phenomenon, or for each paradigm, and one for all."""
         if by_paradigm:

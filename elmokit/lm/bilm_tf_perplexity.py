@@ -8,7 +8,7 @@ NaN if B is larger than the number of sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,13 @@ def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
         yield from read_sentences(path, like_bilm_tf=True)
 
 
-def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]], batch_size: int) -> BilmTfPerplexity:
-    """Compute bilm-tf's test perplexity for a batch size."""
+def bilm_tf_perplexity(
+    model: PretrainedBiLM,
+    sentences: Iterable[Sequence[str]],
+    batch_size: int,
+    on_read: Callable[[int], object] = lambda _: None,
+) -> BilmTfPerplexity:
+    """Compute bilm-tf's test perplexity for a batch size; ``on_read`` is called with the predictions of a sentence."""
     check_at_least("batch_size", batch_size, 1)
     model = model.replace(exact_marks=True)
     _, vocabulary = softmax_and_vocabulary(model)
@@ -84,6 +89,7 @@ def bilm_tf_perplexity(model: PretrainedBiLM, sentences: Iterable[Sequence[str]]
     def counted() -> Iterator[Sequence[str]]:
         nonlocal n_text, n_sentences, n_unknown
         for sentence in map(check_sentence, check_sentences(sentences)):
+            on_read(len(sentence) + 1)
             n_text += len(sentence) + 1
             n_sentences += 1
             n_unknown += vocabulary.count_unknown(sentence)

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, starmap, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from elmokit.embedding.documents import by_document, read_on
+from elmokit.config import token_index
+from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
@@ -21,22 +22,21 @@ from elmokit.formats.model import PretrainedBiLM, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import Perplexity, Spelling, perplexity, spelling_of
-from elmokit.lm.substitutes import Direction, Substitute, all_substitutes, substitutes
+from elmokit.lm.substitutes import Direction, Substitute, expected_words
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
     Surprisal,
     WordSurprisal,
-    document_surprisals,
     score_minimal_pairs,
     softmax_and_vocabulary,
     sum_by_word,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_documents, numbered_sentences
-from elmokit.text.batching import check_sentences, check_texts
-from elmokit.text.tokenize import ENGLISH, TextSplitter, Word, group_words, text_splitter, tokenize
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
+from elmokit.text.batching import check_sentence, check_texts
+from elmokit.text.tokenize import ENGLISH, TextSplitter, text_splitter, tokenize
 
 if TYPE_CHECKING:
     import torch
@@ -116,8 +116,8 @@ class LanguageModel:
     def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
         """Compute the surprisal of each token of each sentence.
 
-        For a text that does not fit in memory, use ``elmokit.lm.surprisal.surprisals``, which yields the same
-        results one by one.
+        For texts that do not fit in memory, use ``elmokit.lm.surprisal.surprisals``, which yields the same results
+        one by one, of documents too.
 
         Args:
             sentences: Tokenized sentences, without boundaries.
@@ -136,8 +136,6 @@ class LanguageModel:
         self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
     ) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
-
-        For a stream, use ``elmokit.lm.surprisal.document_surprisals``.
 
         Args:
             documents: The tokenized sentences of each document.
@@ -198,16 +196,10 @@ class LanguageModel:
     def _word_rows(
         self, texts: Iterable[str], documents: bool, language: str, batch_tokens: int
     ) -> Iterator[WordSurprisal]:
-        words: deque[list[Word]] = deque()  # of the texts that were read and are not scored yet
-
-        def read() -> Iterator[list[list[str]]]:
-            for text in texts:
-                sentences = tokenize(text, language, offsets=True)
-                words.append(group_words(text, sentences))
-                yield [[token.text for token in sentence] for sentence in sentences]
-
-        for number, scored in enumerate(self._by_text(read(), documents, batch_tokens)):
-            yield from sum_by_word(words.popleft(), scored, number)
+        texts, again = tee(texts)
+        scored = self._by_text((tokenize(text, language) for text in again), documents, batch_tokens)
+        for number, (text, sentences) in enumerate(zip(texts, scored, strict=True)):
+            yield from sum_by_word(text, sentences, number)
 
     def _by_text(
         self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
@@ -215,11 +207,10 @@ class LanguageModel:
         """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
 
         def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
-            if documents:
-                return document_surprisals(self.model, texts, self.start, batch_tokens)
-            return surprisals(self.model, chain.from_iterable(texts), self.start, batch_tokens)
+            read = texts if documents else chain.from_iterable(texts)
+            return map(self._priced, surprisals(self.model, read, self.start, batch_tokens, documents=documents))
 
-        return (list(map(self._priced, scored)) for scored in by_document(texts, read))
+        return by_document(texts, read)
 
     def perplexity(
         self,
@@ -252,16 +243,16 @@ class LanguageModel:
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         split = None if raw_language is None else text_splitter(raw_language)
-        lines: deque[int] = deque()  # of the sentences that were read and are not scored yet
+        places: deque[tuple[str | None, int]] = deque()  # of the sentences that were read and are not scored yet
         sentences, total = self._sentences(
-            texts, count=progress is not None, split=split, on_line=lines.append, documents=documents
+            texts, count=progress is not None, split=split, on_place=places.append, documents=documents
         )
         counter = StageCounter(progress, "perplexity", total)
 
         def after(sentence: Surprisal) -> None:
-            line = lines.popleft() if lines else None
+            file, line = places.popleft() if places else (None, None)
             if on_sentence is not None:
-                on_sentence(replace(self._priced(sentence), line=line))
+                on_sentence(replace(self._priced(sentence), line=line, file=file))
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
@@ -283,15 +274,7 @@ class LanguageModel:
             batch_size: The batch size of ``run_test``, on which its number depends.
         """
         sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
-
-        counter = StageCounter(progress, "perplexity", total)
-
-        def counted() -> Iterator[Sentence]:
-            for sentence in sentences:
-                counter(len(sentence) + 1)
-                yield sentence
-
-        return bilm_tf_perplexity(self.model, counted(), batch_size)
+        return bilm_tf_perplexity(self.model, sentences, batch_size, StageCounter(progress, "perplexity", total))
 
     @overload
     def substitutes(
@@ -345,13 +328,14 @@ class LanguageModel:
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
         """
-        start = self.start
-        if before:
-            start = read_on(self.model, [list(check_sentences(before))], start_state(self.model, start), ()).after
-        if position is None:
-            (words,) = all_substitutes(self.model, [sentence], direction, n, start, special_words=special_words)
-            return words
-        return substitutes(self.model, sentence, position, direction, n, start, special_words)
+        n_tokens = len(check_sentence(sentence))
+        positions = range(n_tokens) if position is None else [token_index("position", position, n_tokens)]
+        document = [*((other, ()) for other in before), (sentence, positions)]
+        *_, found = expected_words(
+            self.model, [document], [direction], n, self.start, special_words=special_words, documents=True
+        )
+        words = [one[direction] for one in found]
+        return words if position is None else words[0]
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
         """Score pairs of sentences, the acceptable one first, as BLiMP does.
@@ -383,12 +367,12 @@ class LanguageModel:
         count: bool,
         like_bilm_tf: bool = False,
         split: TextSplitter | None = None,
-        on_line: Callable[[int], object] = lambda _: None,
+        on_place: Callable[[tuple[str | None, int]], object] = lambda _: None,
         documents: bool = False,
     ) -> tuple[Iterable[Any], int | None]:
         """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
-        For each sentence of a file, ``on_line`` is called with its line.
+        For each sentence of a file, ``on_place`` is called with its line, and with the file if there are several.
         """
         items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
         first = next(items, None)
@@ -409,11 +393,16 @@ class LanguageModel:
         if like_bilm_tf:
             return read_like_bilm_tf(paths), total
 
-        def read(sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+        def read(path: Path, sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
+            file = str(path) if len(paths) > 1 else None
             for line, tokens in sentences:
-                on_line(line)
+                on_place((file, line))
                 yield tokens
 
         if documents:
-            return (read(document) for path in paths for document in numbered_documents(path, split)), total
-        return chain.from_iterable(read(numbered_sentences(path, split=split)) for path in paths), total
+            found = ((path, lines) for path in paths for lines in split_documents(path, split))
+            numbered = (
+                (path, ((line.number, one) for line in lines for one in line.sentences)) for path, lines in found
+            )
+            return starmap(read, numbered), total
+        return chain.from_iterable(read(path, numbered_sentences(path, split=split)) for path in paths), total

@@ -16,13 +16,7 @@ from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import (
-    BATCH_TOKENS,
-    Surprisal,
-    document_surprisals,
-    softmax_and_vocabulary,
-    surprisals,
-)
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.text.characters import UNKNOWN
 
 MANY_UNKNOWN = 0.2
@@ -152,17 +146,14 @@ def perplexity(
     """Compute the perplexity of a text, without dropout.
 
     Args:
-        texts: Tokenized sentences; or, with ``documents``, the sentences of each document.
-        start: As in ``surprisals``: the start state of each sentence or document.
-        documents: Read each sentence from the state after the one before it, as ``document_surprisals`` does.
+        texts, start, documents, batch_tokens: As in ``surprisals``.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
     """
-    scored = (document_surprisals if documents else surprisals)(model, texts, start, batch_tokens)
     total = np.zeros(model.config.n_directions)
     n_sentences = n_tokens = n_unknown = n_characters = 0
     spelling_bits = 0.0
-    for sentence in scored:
+    for sentence in surprisals(model, texts, start, batch_tokens, documents=documents):
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
         words = sentence.tokens[1:-1]
         n_sentences += 1

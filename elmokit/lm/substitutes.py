@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from elmokit.config import check_at_least, check_choice, token_index
+from elmokit.config import check_at_least, check_choice
+from elmokit.embedding.documents import read_on, read_texts
 from elmokit.embedding.start_state import StartName, start_state
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.softmax import ROWS_AT_ONCE
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
-from elmokit.text.batching import check_sentence, check_sentences, map_in_batches, number_tokens
+from elmokit.text.batching import check_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 Direction = Literal["forward", "backward", "both"]
@@ -37,21 +39,6 @@ class Substitute(NamedTuple):
     word_id: int
 
 
-def substitutes(
-    model: PretrainedBiLM,
-    sentence: Sequence[str],
-    position: int,
-    direction: Direction = "both",
-    n: int = 10,
-    start: StartName | State = "warm",
-    special_words: bool = False,
-) -> list[Substitute]:
-    """Find the words that a model expects at a position, as ``LanguageModel.substitutes`` does."""
-    query = (sentence, [token_index("position", position, len(check_sentence(sentence)))])
-    ((words,),) = expected_words(model, [query], [direction], n, start, special_words=special_words)
-    return words[direction]
-
-
 def all_substitutes(
     model: PretrainedBiLM,
     sentences: Iterable[Sequence[str]],
@@ -69,31 +56,36 @@ def all_substitutes(
 
 def expected_words(
     model: PretrainedBiLM,
-    queries: Iterable[Query],
+    texts: Iterable[Any],
     directions: Sequence[Direction],
     n: int = 10,
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
+    *,
+    documents: bool = False,
 ) -> Iterator[list[dict[Direction, list[Substitute]]]]:
     """Yield for each query, in order, the words that each direction expects at each of its positions.
 
-    Every sentence is read once, however many positions and directions there are. With ``special_words``, ``<S>``,
-    ``</S>`` and ``<UNK>`` can be among the words. Otherwise the probabilities are normalized over the other words:
-    ``<UNK>`` has the probability of all rare words together, so it would often come first.
+    ``texts`` are queries; or, with ``documents``, those of the sentences of each document. Every sentence is read once,
+    however many positions and directions there are. With ``special_words``, ``<S>``, ``</S>`` and ``<UNK>`` can be
+    among the words. Otherwise the probabilities are normalized over the other words: ``<UNK>`` has the probability of
+    all rare words together, so it would often come first.
     """
     for direction in directions:
         _check(model, direction, n)
-    state = start_state(model, start)
+    asked: deque[Sequence[int]] = deque()  # the positions of the sentences that were read
 
-    def compute(batch: list[Query]) -> list[list[dict[Direction, list[Substitute]]]]:
-        hidden = _hidden(model, [sentence for sentence, _ in batch], state)
-        return [
-            _best(model, [side[list(positions)] for side in sides], directions, n, special_words)
-            for (_, positions), sides in zip(batch, hidden, strict=True)
-        ]
+    def sentences_of(queries: Iterable[Query]) -> Iterator[Sequence[str]]:
+        for sentence, positions in queries:
+            asked.append(positions)
+            yield sentence
 
-    yield from map_in_batches(queries, compute, batch_tokens=batch_tokens, length=lambda query: len(query[0]))
+    read = map(sentences_of, texts) if documents else sentences_of(texts)
+    hidden = read_texts(read, partial(_hidden, model), start_state(model, start), batch_tokens, documents=documents)
+    for sides in hidden:
+        positions = list(asked.popleft())
+        yield _best(model, [side[positions] for side in sides], directions, n, special_words)
 
 
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
@@ -104,19 +96,20 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
     check_at_least("n", n, 1)
 
 
-def _hidden(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], state: State) -> list[list[Floats]]:
-    """Compute what predicts each token: per sentence and direction ``(tokens, projection_dim)``."""
-    batch, read_backward = number_tokens(sentences), model.config.read_backward
-    vectors = model.word_vectors(batch.words)
-    layers, _ = model.network.layers(NetworkInput(vectors, batch.index, batch.lengths, state), [model.config.n_layers])
-    # With <S> at 0, token i is at i + 1: the forward LSTM predicts it at i, the backward LSTM at i + 2.
-    offsets = [2 if backward else 0 for backward in read_backward]
-    sides = []
-    for sentence, (top,) in zip(sentences, layers, strict=True):
-        model.check_finite(top)
-        halves = np.split(top, len(read_backward), axis=-1)
-        sides.append([half[first : first + len(sentence)] for first, half in zip(offsets, halves, strict=True)])
-    return sides
+def _hidden(
+    model: PretrainedBiLM, rows: Sequence[Sequence[Sequence[str]]], state: State
+) -> tuple[list[list[Floats]], State]:
+    """Compute what predicts each token, per sentence and direction ``(tokens, projection_dim)``; see ``read_on``."""
+    _, layers, after = read_on(model, rows, state, [model.config.n_layers])
+    for tops in layers:
+        for top in tops:
+            model.check_finite(top)
+    # The forward LSTM predicts a token from the position before it, the backward LSTM from the one after it.
+    predicting = [
+        [top[1:] if backward else top[:-1] for (top,) in tops]
+        for tops, backward in zip(layers, model.config.read_backward, strict=True)
+    ]
+    return list(map(list, zip(*predicting, strict=True))), after
 
 
 def _best(

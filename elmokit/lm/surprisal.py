@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.config import check_at_least
-from elmokit.embedding.documents import POOL_BATCHES, DocumentReader, read_documents, read_on
+from elmokit.embedding.documents import read_on, read_texts
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.softmax import Softmax
@@ -20,8 +19,7 @@ from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.batching import check_sentences, map_in_batches
-from elmokit.text.tokenize import Word
+from elmokit.text.tokenize import group_words, locate_tokens
 from elmokit.text.vocabulary import Vocabulary
 
 BATCH_TOKENS = 2048
@@ -45,6 +43,8 @@ class Surprisal:
     None if there was no spelling model."""
     line: int | None = None
     """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
+    file: str | None = None
+    """The file, if there are several."""
 
     @property
     def total_nats(self) -> tuple[float, ...]:
@@ -59,7 +59,15 @@ class Surprisal:
         ]
         nats += [[None] * n] * (len(DIRECTIONS) - len(nats))
         spelling = [None] * n if self.spelling_nats is None else self.spelling_nats.tolist()
-        columns = ([index] * n, self.tokens, *nats, self.is_unknown.tolist(), spelling, [self.line] * n)
+        columns = (
+            [index] * n,
+            self.tokens,
+            *nats,
+            self.is_unknown.tolist(),
+            spelling,
+            [self.line] * n,
+            [self.file] * n,
+        )
         return [TokenSurprisal(*cells) for cells in zip(*columns, strict=True)]
 
 
@@ -74,6 +82,7 @@ class TokenSurprisal(NamedTuple):
     unknown: bool
     spelling_nats: float | None
     line: int | None
+    file: str | None
 
 
 class WordSurprisal(NamedTuple):
@@ -104,14 +113,9 @@ class WordSurprisal(NamedTuple):
     """The nats that the letters of its unknown tokens cost besides."""
 
 
-def sum_by_word(words: Iterable[Word], scored: Sequence[Surprisal], text_index: int = 0) -> list[WordSurprisal]:
-    """Add up the surprisal of the tokens of each word of a text.
-
-    Args:
-        words: The words of the text, from :func:`~elmokit.text.tokenize.group_words`.
-        scored: The surprisal of its sentences.
-        text_index: The number of the text.
-    """
+def sum_by_word(text: str, scored: Sequence[Surprisal], text_index: int = 0) -> list[WordSurprisal]:
+    """Add up the surprisal of the tokens of each word of a raw text, from that of its sentences."""
+    words = group_words(text, locate_tokens(text, [one.tokens[1:-1] for one in scored]))
     rows = []
     for number, word in enumerate(words):
         # At position 0 of a scored sentence is <S>.
@@ -139,19 +143,22 @@ def sum_by_word(words: Iterable[Word], scored: Sequence[Surprisal], text_index: 
 
 def surprisals(
     model: PretrainedBiLM,
-    sentences: Iterable[Sequence[str]],
+    texts: Iterable[Any],
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
+    *,
+    documents: bool = False,
 ) -> Iterator[Surprisal]:
     """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
 
-    A sentence's surprisal does not depend on the other sentences or on the batches. Only a few batches of sentences
-    are in memory at a time.
+    A sentence's surprisal does not depend on the batches, nor on other sentences, except on those before it in its
+    document. Only a few batches of sentences are in memory at a time.
 
     Args:
-        sentences: Tokenized sentences, without boundaries.
-        start: Start state of each sentence: "warm", the model's own; "zero"; or a state of one batch row.
+        texts: Tokenized sentences, without boundaries; or, with ``documents``, the sentences of each document.
+        start: Start state of each sentence or document: "warm", the model's own; "zero"; or a state of one batch row.
         batch_tokens: Positions per batch, padding included.
+        documents: Read each sentence of a document from the state after the sentence before it.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
@@ -159,31 +166,8 @@ def surprisals(
         ConfigError: ``batch_tokens`` is not a whole number above 0.
     """
     softmax_and_vocabulary(model)
-    check_at_least("batch_tokens", batch_tokens, 1)
-    state = start_state(model, start)
-
-    cache = TokenCache()
-
-    def compute(batch: list[Sequence[str]]) -> list[Surprisal]:
-        return score_rows(model, [[sentence] for sentence in batch], state, cache)[0]
-
-    yield from map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens)
-
-
-def document_surprisals(
-    model: PretrainedBiLM,
-    documents: Iterable[Iterable[Sequence[str]]],
-    start: StartName | State = "warm",
-    batch_tokens: int = BATCH_TOKENS,
-) -> Iterator[Surprisal]:
-    """Yield the surprisal of each sentence of documents, read from the state after the sentence before it.
-
-    Arguments and errors are those of ``surprisals``, but ``start`` is the state that each document starts from.
-    """
-    softmax_and_vocabulary(model)
-    check_at_least("batch_tokens", batch_tokens, 1)
-    reader = DocumentReader(start_state(model, start), partial(score_rows, model, cache=TokenCache()), batch_tokens)
-    yield from read_documents(documents, reader, POOL_BATCHES * batch_tokens)
+    compute = partial(_score_rows, model, TokenCache())
+    return read_texts(texts, compute, start_state(model, start), batch_tokens, documents=documents)
 
 
 def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
@@ -197,8 +181,8 @@ def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
     return model.softmax, model.vocabulary
 
 
-def score_rows(
-    model: PretrainedBiLM, rows: Sequence[Sequence[Sequence[str]]], state: State, cache: TokenCache | None = None
+def _score_rows(
+    model: PretrainedBiLM, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[Surprisal], State]:
     """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
     softmax, vocabulary = softmax_and_vocabulary(model)
@@ -249,16 +233,10 @@ class MinimalPairScores:
         return self.nats - self.unknown_nats + self.unknown_price * self.unknown[:, :, None]
 
     @property
-    def prefers_first(self) -> NDArray[np.bool_]:
-        """``(pairs,)``: True if the first sentence is more probable, by the sum over both directions."""
-        total = self.nats.sum(axis=2)
-        preferred: NDArray[np.bool_] = total[:, 0] < total[:, 1]
-        return preferred
-
-    @property
     def accuracy(self) -> float:
         """Fraction of pairs whose first sentence is more probable, by the sum over both directions."""
-        return float(self.prefers_first.mean())
+        total = self.nats.sum(axis=2)
+        return float((total[:, 0] < total[:, 1]).mean())
 
     @property
     def accuracy_per_direction(self) -> tuple[float, ...]:

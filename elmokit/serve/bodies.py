@@ -30,7 +30,6 @@ from elmokit.lm.substitutes import Direction, Substitute
 from elmokit.lm.surprisal import Surprisal, sum_by_word
 from elmokit.serve.problems import JSON, Problem
 from elmokit.text.batching import N_BOUNDARIES
-from elmokit.text.tokenize import group_words, locate_tokens
 
 ARROW = "application/vnd.apache.arrow.stream"
 Sentences = Sequence[Sequence[str]]
@@ -144,21 +143,21 @@ class SurprisalRequest(_ServeRequest):
     ] = 0
 
 
-class SubstitutesRequest(_ServeRequest):
-    """A request for the words that the model expects at a position."""
-
+class _PositionRequest(_ServeRequest):
     sentence: Sentence
     position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
     documents: Documents = False
+
+
+class SubstitutesRequest(_PositionRequest):
+    """A request for the words that the model expects at a position."""
+
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
 
 
-class NeighborsRequest(_ServeRequest):
+class NeighborsRequest(_PositionRequest):
     """A request for the occurrences in the index that are most similar to a token."""
 
-    sentence: Sentence
-    position: Annotated[int, Field(strict=True, description="Index of the token in the text, from 0.")]
-    documents: Documents = False
     layers: Annotated[
         Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
     ] = None
@@ -249,11 +248,11 @@ def surprisal_data(
     return data
 
 
-def word_rows(text: str, sentences: Sentences, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:
+def word_rows(text: str, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:
     """Return the surprisal of each word of a raw text as it is written, the sum over its tokens, as plain values."""
-    rows = sum_by_word(group_words(text, locate_tokens(text, sentences)), scored)
     omitted = {"text_index", "spelling_nats"}  # there is one text, and letters have no price here
-    return [{name: value for name, value in row._asdict().items() if name not in omitted} for row in rows]
+    rows = (row._asdict() for row in sum_by_word(text, scored))
+    return [{name: value for name, value in row.items() if name not in omitted} for row in rows]
 
 
 def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:

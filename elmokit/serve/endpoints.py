@@ -176,8 +176,8 @@ class Endpoints:
         def content() -> bytes:
             data = surprisal_data(scored, expected, self.model.directions)
             if body.words:
-                for result, *text in zip(data, body.input, texts, scored, strict=True):
-                    result["words"] = word_rows(*text)
+                for result, text, sentences in zip(data, body.input, scored, strict=True):
+                    result["words"] = word_rows(str(text), sentences)
             return data_json(self.model.name, data, total)
 
         return await self._answer(request, content, texts, total * (1 + n) * len(self.model.expectations))

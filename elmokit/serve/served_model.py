@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.embedding.documents import by_document, read_on
 from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
@@ -20,7 +19,7 @@ from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, expected_words
-from elmokit.lm.surprisal import Surprisal, document_surprisals, surprisals
+from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import Pooling, ServeConfig
 from elmokit.storage.text_files import split_tokens
@@ -110,26 +109,15 @@ class ServedModel:
 
     def surprisals(self, texts: Sequence[SplitText], documents: bool = False) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of each sentence, by text."""
-        model, start = self.elmo.model, self.elmo.start_state
-        if documents:
-            return list(by_document(texts, partial(document_surprisals, model, start=start)))
-        scored = surprisals(model, chain.from_iterable(texts), start)
+        read = texts if documents else chain.from_iterable(texts)
+        scored = surprisals(self.elmo.model, read, self.elmo.start_state, documents=documents)
         return [list(islice(scored, len(text))) for text in texts]
 
     def expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
         """Find the words that each direction, and both together, expect at positions of the sentences of each text."""
-        model, start = self.elmo.model, self.elmo.start_state
-        if not documents:  # then each text has one sentence
-            return list(expected_words(model, [query for (query,) in texts], self.expectations, n, start))
-        found: list[list[Any]] = []
-        for text in texts:
-            state = start
-            found.append([])
-            for sentence, positions in text:
-                if positions:
-                    found[-1] += next(expected_words(model, [(sentence, positions)], self.expectations, n, state))
-                state = read_on(model, [[sentence]], state, ()).after
-        return found
+        read = texts if documents else chain.from_iterable(texts)
+        found = expected_words(self.elmo.model, read, self.expectations, n, self.elmo.start_state, documents=documents)
+        return [list(chain.from_iterable(islice(found, len(text)))) for text in texts]
 
 
 def _split_at_spaces(text: str) -> list[list[str]]:

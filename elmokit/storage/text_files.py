@@ -474,26 +474,17 @@ def numbered_sentences(
         raise TextError(f"{_name(path)} contains no sentence.")
 
 
-def numbered_documents(
+def split_documents(
     path: str | Path, split: Callable[[str], list[list[str]]] | None = None
-) -> Iterator[Iterator[tuple[int, list[str]]]]:
-    """Yield for each document of a text what ``numbered_sentences`` does; each must be read before the next one.
-
-    A blank line ends a document. So does the end of the text.
+) -> Iterator[Iterator[TextLine]]:
+    """Yield the lines of each document of a text, which a blank line ends; each must be read before the next one.
 
     Raises:
-        TextError: As in ``read_sentences``; or the text is CoNLL-U, where blank lines end sentences.
+        TextError: As in ``text_lines``; or the text is CoNLL-U, where blank lines end sentences.
     """
     check_has_documents(path)
-    n_documents = last = 0
-
-    def document_of(sentence: tuple[int, list[str]]) -> int:
-        nonlocal n_documents, last
-        n_documents += sentence[0] > last + 1  # a blank line was skipped
-        last = sentence[0]
-        return n_documents
-
-    return (document for _, document in groupby(numbered_sentences(path, split=split), document_of))
+    groups = groupby(split_lines(path, split=split), key=lambda line: any(line.sentences))
+    return (lines for has_tokens, lines in groups if has_tokens)
 
 
 def check_has_documents(path: str | Path) -> None:

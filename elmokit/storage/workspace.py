@@ -25,7 +25,6 @@ import os
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,7 @@ from typing import IO, Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 from numpy.typing import DTypeLike, NDArray
 
 from elmokit.errors import OutputError
@@ -52,28 +52,17 @@ class OtherSettingsError(OutputError):
     """A workspace was started with other settings than those that are given now."""
 
 
-class _Journal(msgspec.Struct):
-    """What the journal of a workspace holds."""
-
-    settings: dict[str, Any]
-    progress: dict[str, Any]
-    sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
-    state: str | None
-    published: str | None = None
-    workspace: int = 0
-
-
-@dataclass(frozen=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """What is committed in a workspace, from :func:`read_workspace` or :attr:`Workspace.committed`."""
 
-    # It stays valid while another process appends, because committed data never changes.
+    # It stays valid while another process appends, because committed data never changes. All but the folder is what the
+    # journal holds.
 
     folder: Path
     settings: dict[str, Any]
     progress: dict[str, Any]
     """The record of the last commit; empty if nothing is committed."""
-    sizes: dict[str, int]
+    sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     state: str | None = None
     published: str | None = None
     """The file that is about to be moved to its final place."""
@@ -119,12 +108,12 @@ def read_workspace(folder: str | Path) -> Committed | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        if msgspec.json.decode(content, type=dict[str, Any]).get("workspace") != _VERSION:
+        journal = msgspec.json.decode(content, type=dict[str, Any])
+        if journal.get("workspace") != _VERSION:
             raise OutputError(f"{folder} was started by another version of elmokit: {_restart(folder)}.")
-        journal = msgspec.json.decode(content, type=_Journal)
+        return msgspec.convert({**journal, "folder": folder}, Committed)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
-    return Committed(folder, journal.settings, journal.progress, journal.sizes, journal.state, journal.published)
 
 
 class Workspace:
@@ -333,8 +322,8 @@ class Workspace:
 
     def _write_journal(self, contents: Committed) -> None:
         """Replace the journal, so that it survives a power loss."""
-        made = (contents.settings, contents.progress, contents.sizes, contents.state, contents.published)
-        journal = _Journal(*made, workspace=_VERSION)
+        journal = {**asdict(contents), "workspace": _VERSION}
+        del journal["folder"]
         temporary = self.folder / _NEW_JOURNAL
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(journal), indent=1))
         # Without this, a file system may store the new name before the new content: then power fails, and it is empty.

@@ -234,12 +234,6 @@ def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
         raise TextError(f"Expected a list of strings, but got the string {_shortened(texts)!r}. Wrap it in a list.")
 
 
-def sentences_of(text: str | Sequence[str], split: Callable[[str], list[list[str]]]) -> list[list[str]]:
-    """Return the tokenized sentences of a text; a list of tokens is one sentence."""
-    # Something else, such as a missing value of a table, is a TextError.
-    return split(text) if isinstance(text, str) else [list(check_sentence(text))]
-
-
 def sentences_of_all(
     texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None
 ) -> list[list[list[str]]]:
@@ -251,7 +245,8 @@ def sentences_of_all(
 
     check_texts(texts)
     split = split_text if tokenize is None else lambda text: [tokenize(text)]
-    return [sentences_of(text, split) for text in texts]
+    # Something else, such as a missing value of a table, is a TextError.
+    return [split(text) if isinstance(text, str) else [list(check_sentence(text))] for text in texts]
 
 
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:

@@ -1,8 +1,8 @@
 """Split English text into sentences and tokens in the style of the Penn Treebank, in time linear in its length.
 
-The rules for tokens are those of NLTK's ``NLTKWordTokenizer``, and the rules for sentences those of NLTK's Punkt with a
-fixed list of abbreviations; for ASCII text, the results are equal. Typographic marks, which those rules know in part,
-are split like the ASCII marks in their place.
+The rules are those of NLTK's ``NLTKWordTokenizer`` and of its Punkt with a fixed list of abbreviations. For ASCII text,
+the results are equal, but these are not ends of sentences: *"Why?" she asked*, and *Mr.* in *"Mr. Smith?"*. Typographic
+marks, which those rules know in part, are split like the ASCII marks in their place.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ _CONTRACTIONS = [
         *(rf"\b{two}\b" for two in ("(can)(not)", "(d)('ye)", "(gim)(me)", "(gon)(na)", "(got)(ta)", "(lem)(me)")),
         r"\b(more)('n)\b",
         r"\b(wan)(na)(?=\s)",
-        r" ('t)(is)\b",
-        r" ('t)(was)\b",
+        r" ('t)(is|was)\b",
     )
 ]
 _DOUBLE_QUOTES = re.compile("``|''|\"")
@@ -81,6 +80,7 @@ _WORDS = re.compile(
     rf"[^{_SPACE}]*?(?=[{_SPACE}]|$|{_NO_WORD}|{_DOTS_OR_DASHES}|,(?:$|[{_SPACE}]|{_NO_WORD}|{_DOTS_OR_DASHES}))"
     rf"|[^{_SPACE}]"
 )
+_QUOTED_END = re.compile(rf"[?!][\"')\]{_CLOSING}]+[{_SPACE}]+[a-z]")
 _END = re.compile(rf"[.?!](?=(?P<after>{_NO_WORD}|[{_SPACE}]++(?P<next>[^{_SPACE}]++)))")
 _AFTER_END = re.compile(rf"[\"')\]}}{_CLOSING}]+?(?:[{_SPACE}]+|(?=--|[\u2012-\u2015])|$)", re.MULTILINE)
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*$")
@@ -170,7 +170,7 @@ def _sentence_spans(text: str) -> list[Span]:
     spans: list[Span] = []
     start = 0
     for word, end in _possible_ends(text):
-        if _has_end(f"{text[word : end.end()]}{end['after']}"):
+        if not _QUOTED_END.match(text, end.start()) and _has_end(text[word : end.end()], end["after"]):
             spans.append((start, end.end()))
             start = end.start("next") if end["next"] else end.end()
     spans.append((start, len(text.rstrip())))
@@ -202,10 +202,10 @@ def _possible_ends(text: str) -> Iterator[tuple[int, re.Match[str]]]:
         yield word, last
 
 
-def _has_end(context: str) -> bool:
-    """Check whether a sentence ends in a word with what follows it."""
-    tokens = [token for line in context.split("\n") for token in _WORDS.findall(line)]
-    return any(_ends(token, following) for token, following in pairwise(tokens))
+def _has_end(word: str, after: str) -> bool:
+    """Check whether a sentence ends in a word, given what follows it."""
+    tokens = pairwise(_WORDS.finditer(word + after))
+    return any(_ends(token[0], following[0]) for token, following in tokens if token.start() < len(word))
 
 
 def _ends(token: str, following: str) -> bool:

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, needs_extra
-from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import HEAD_LINES, are_wrapped, check_tokens
+from elmokit.storage.text_files import join_wrapped, split_tokens
+from elmokit.storage.text_formats import check_tokens
 from elmokit.text.any_language import split_any
 from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
@@ -138,17 +138,10 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
 
 
 def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
-    """Return the sentences of all lines of a text."""
-    return [sentence for line in _unwrapped(text).split("\n") for sentence in split(line)]
-
-
-def _unwrapped(text: str) -> str:
-    """Return a text of the same length whose lines end with ``\\n``: a paragraph is one line, if lines are wrapped."""
+    """Return the sentences of all lines of a text, or of its paragraphs if the lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
-    text = text.replace("\r\n", " \n").replace("\r", "\n")
-    if are_wrapped("the text", text.split("\n", HEAD_LINES)[:HEAD_LINES]):
-        text = re.sub(r"(\S[^\S\n]*)\n(?=[^\S\n]*\S)", r"\1 ", text)
-    return text
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [sentence for _, line in join_wrapped("the text", enumerate(lines)) for sentence in split(line)]
 
 
 @cache  # the tables of a language take up to a second to build

@@ -15,7 +15,6 @@ the journal (``training_run.py``). Next to it are::
 The training adds log and checkpoints, and::
 
     model/                  the best model so far, by held-out perplexity
-    curves.png, curves.svg  training loss and held-out perplexity, drawn at the end
     tensorboard/            the log for TensorBoard, if the settings ask for it
 """
 
@@ -72,7 +71,7 @@ VOCABULARY, HELD_OUT, OLD_TEXT = "vocab.txt", "held-out.txt", "old-text.txt"
 CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER = "card.json", "initial", "teacher", "initial-optimizer.safetensors"
 FILES = (
     *(VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
-    *(RUN_MODEL, "curves.*", "tensorboard"),
+    *(RUN_MODEL, "tensorboard"),
 )
 RUN_VERSION = 4  # raised when a change makes earlier runs impossible to resume
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError
@@ -128,8 +127,6 @@ class DistillationLosses(WindowLosses):
     def _distance(self, given: Tensor, wanted: Tensor) -> Tensor:
         """Compare vectors ``(batch, window_length, dim)``: 0 for equal ones, near 1 for unrelated ones."""
         given, wanted = given.float().flatten(0, 1), wanted.flatten(0, 1)
-        if self.config.layer_loss == "cosine":
-            return 1 - F.cosine_similarity(given, wanted, dim=1).mean()
         # Divided by the variance, because layers differ in size, and so do teachers: this is 1 - R².
         variance = (wanted - wanted.mean(dim=0)).square().mean()
         return (given - wanted).square().mean() / variance.clamp(min=SMALLEST_VARIANCE)

@@ -1,4 +1,4 @@
-"""The result of a training: its best model, its perplexities, and its log as curves and for TensorBoard."""
+"""The result of a training: its best model, its perplexities, and its log for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from elmokit.engine.architecture import DIRECTIONS
-from elmokit.errors import TrainingError, install_command, needs_extra
-from elmokit.evaluation.result import COLORS, PAGE, can_draw, save_figure, styled_figure
+from elmokit.errors import TrainingError, needs_extra
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
@@ -25,46 +22,6 @@ from elmokit.training.reports import (
     format_unknown_ratio,
 )
 from elmokit.training.training_config import TrainingConfig
-from elmokit.training.training_run import log_lines
-
-
-def draw_curves(
-    run: Path, loss_name: str = "training loss", directions: Sequence[str] = DIRECTIONS
-) -> tuple[Path, Path]:
-    """Draw a run's training loss and held-out perplexity as ``curves.png`` and ``curves.svg`` in its directory."""
-    records = read_log(run)
-    evaluations = [record for record in records if record.held_out]
-
-    def millions(of: list[TrainingProgress]) -> list[float]:
-        return [record.n_predictions / 1e6 for record in of]
-
-    with styled_figure(PAGE, 2.6) as figure:
-        left, right = figure.subplots(1, 2)
-        for index, direction in enumerate(directions[: len(records[0].losses) if records else 0]):
-            style = {"color": COLORS[index], "linestyle": ("-", "--")[index], "label": direction}
-            left.plot(millions(records), [record.losses[index] for record in records], **style)
-            right.plot(
-                millions(evaluations),
-                [record.held_out[index] for record in evaluations if record.held_out],
-                marker="o^"[index],
-                markevery=max(1, len(evaluations) // 12),
-                **style,
-            )
-        left.set_ylabel(f"{loss_name} (nats)")
-        right.set_ylabel("held-out perplexity")
-        right.set_yscale("log")
-        right.yaxis.set_major_formatter("{x:.4g}")
-        right.yaxis.set_minor_formatter("{x:.3g}")
-        for axes in (left, right):
-            axes.set_xlabel("predictions per direction (millions)")
-            if records:  # matplotlib warns of a legend without lines
-                axes.legend()
-        return save_figure(figure, run / "curves", overwrite=True)
-
-
-def read_log(run: Path) -> list[TrainingProgress]:
-    """Read the lines of a log."""
-    return msgspec.convert(log_lines(run), list[TrainingProgress])
 
 
 class TensorBoardLog:
@@ -112,8 +69,6 @@ class TrainingResult:
     perplexity: Perplexity
     """Perplexity on the held-out text at the end of the training, from the model's start state."""
     best_model: PretrainedBiLM | None = field(repr=False)
-    curves: tuple[Path, ...] = ()
-    """The figures of loss and perplexity, if matplotlib is installed."""
     is_main_process: bool = True
     """False in the other processes of a training under ``torchrun``, which return no model."""
 
@@ -188,26 +143,18 @@ class TrainingResult:
                 f"Held-out perplexity {end} at the end ({unknown}).",
                 f"The best model, {best} at {step}, is in {self.run / RUN_MODEL}.",
             ]
-        if self.curves:
-            lines.append(f"The curves are in {self.curves[0]}.")
-        elif not can_draw():
-            lines.append(f"No curves were drawn; {install_command('plot')} to get them.")
         return "\n".join(lines)
 
 
 def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
-    """Draw the curves of a finished run, and add perplexities before and after a fine-tuning to its model card."""
-    curves: tuple[Path, ...] = ()
+    """Return the result of a finished run; add perplexities before and after a fine-tuning to its model card."""
     best: PretrainedBiLM | None = None
-    if can_draw():  # if not, the printed result says so
-        loss = "training loss" if config.distillation is None else "distillation loss"
-        curves = draw_curves(run, "sampled loss" if config.n_samples else loss, config.model.direction_names)
     if is_model_folder(run / RUN_MODEL):
         best = load_folder(run / RUN_MODEL)
         if (run / INITIAL).exists():
             best.card |= _before_and_after(run, best, report)
             save_folder(best, run / RUN_MODEL, overwrite=True)
-    return TrainingResult(run, end, best, curves)
+    return TrainingResult(run, end, best)
 
 
 def compare_models(

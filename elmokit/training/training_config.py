@@ -39,12 +39,9 @@ class DistillationConfig:
     """What a student learns, for `elmokit distill`: the loss is the weighted sum of three losses."""
 
     layer_weight: float = setting(
-        1.0, "Weight of the loss that compares the layers with the teacher's. 0 leaves it out."
-    )
-    layer_loss: Literal["mse", "cosine"] = setting(
-        "mse",
-        "How layers are compared, after a learned projection: by the mean squared error, as a fraction of the variance "
-        "of the teacher's layer, or by the cosine distance.",
+        1.0,
+        "Weight of the loss that compares the layers with the teacher's, after a learned projection: the mean squared "
+        "error, as a fraction of the variance of the teacher's layer. 0 leaves it out.",
     )
     prediction_weight: float | None = setting(
         None,
@@ -60,7 +57,6 @@ class DistillationConfig:
         for name in ("layer_weight", "text_weight", "prediction_weight"):
             check_not_negative(name, getattr(self, name) or 0.0)
         check_positive("temperature", self.temperature)
-        check_choice("layer_loss", self.layer_loss, ("mse", "cosine"))
         if not (self.layer_weight or self.text_weight or self.prediction_weight is None or self.prediction_weight):
             raise ConfigError("layer_weight, prediction_weight and text_weight are all 0: there is nothing to learn.")
 

@@ -175,16 +175,6 @@ class RunCheckpoint:
         return load_folder(self.path / name)
 
 
-def log_lines(run: Path) -> list[dict[str, Any]]:
-    """Read the log. A line that is not complete, because it is being written, is left out."""
-    records = []
-    if (run / LOG).exists():
-        for line in (run / LOG).read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
-                records.append(json.loads(line))
-    return records
-
-
 def random_states(device: torch.device) -> dict[str, Tensor]:
     """Read the states of PyTorch's random number generators: ``cpu``, and ``cuda`` for a GPU."""
     states = {"cpu": torch.get_rng_state()}

@@ -25,7 +25,6 @@ import elmokit
 from elmokit.evaluation import probe_corpus as corpus
 from elmokit.storage import workspace
 from elmokit.tasks import layer_cache
-from elmokit.training import results
 from tests.helpers.children import Ended, Limits, run_elmokit
 
 Outcome = tuple[int, list[str], str]
@@ -72,9 +71,8 @@ def in_parallel(attempt: Callable[[int], list[str]], numbers: Iterable[int]) -> 
 
 
 def commit_always() -> None:
-    """Commit after every batch, make batches and chunks small, and draw no curves, which takes longer than training."""
+    """Commit after every batch, and make batches and chunks small."""
     workspace.COMMIT_SECONDS = 0.0
-    results.draw_curves = lambda *_: ()
     corpus.CHUNK_TOKENS = 60
     layer_cache.CHUNK_TOKENS = 20
 

@@ -20,7 +20,7 @@ from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from tests.campaign.hostile_text import hostile_line, tokens_of
 from tests.campaign.specimens import small_model
 
-N_LINES = 5_000
+N_LINES = 2_000
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.* is read as one token")]
 

@@ -13,7 +13,7 @@ from tests.campaign import arguments
 from tests.campaign.specimens import SPECIMENS
 from tests.helpers.children import within
 
-N_MUTANTS, N_ARGUMENTS = 2, 2  # of each; the first command line has no change
+N_MUTANTS, N_ARGUMENTS = 1, 2  # of each; the first command line has no change
 SECONDS = 20
 """After this time, a test tries no more of its mutants, because the machine is busy."""
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
-import pytest
 from click.testing import CliRunner, Result
 
 from elmokit.cli.command import Calls, Flag, Values, command_of, setting_options, with_settings, with_underscores
@@ -227,17 +226,3 @@ def test_a_command_has_the_options_and_the_texts_of_the_function_that_it_calls()
     expected = ((0, 2), {"kind": "b", "n_steps": 3, "device": None})
     assert run(show, "--kind", "b", "--layers", "0,2").output == f"{expected}\n"
     assert "'c' is not one of 'a', 'b'" in run(show, "--kind", "c").output
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (("--layers", "0,x"), "not a list of whole numbers"),
-        (("--kind", "c"), "'c' is not one of 'a', 'b'"),
-        (("--layer", "0"), "Did you mean '--layers'?"),
-    ],
-)
-def test_a_wrong_value_or_name_is_a_usage_error(option: tuple[str, str], message: str) -> None:
-    ran = run(train, "text", *option)
-    assert ran.exit_code == 2
-    assert message in ran.output

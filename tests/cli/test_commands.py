@@ -195,12 +195,24 @@ def test_surprisal_names_the_line_of_each_sentence(shell: Shell) -> None:
         ran = shell(*flags, "--raw", "--model", "model")
         rows = [line.split("\t") for line in ran.out.splitlines()[1:]]
         assert dict.fromkeys((row[0], row[6]) for row in rows) == dict.fromkeys([("0", "1"), ("1", "1"), ("2", "3")])
+
+
+def test_surprisal_names_the_file_if_there_are_several(shell: Shell) -> None:
     Path("text.txt").write_text("the cat sat .\n\nthe dog sat .\n")
     Path("other.txt").write_text("\nthe cat\n")
-    rows = [
-        line.split("\t") for line in shell("surprisal", "text.txt", "other.txt", "--model", "model").out.splitlines()
-    ]
-    assert dict.fromkeys((row[0], row[6]) for row in rows[1:]) == dict.fromkeys([("0", "1"), ("1", "3"), ("2", "2")])
+    Path("a.tsv").write_text("text\titem\nthe cat\t1\n")
+    Path("b.tsv").write_text("text\titem\nthe dog\t1\n")
+    lines = [("text.txt", "1"), ("text.txt", "3"), ("other.txt", "2")]
+    for files, flags, expected in (
+        (("text.txt", "other.txt"), (), lines),
+        (("text.txt", "other.txt"), ("--documents",), lines),
+        (("text.txt", "other.txt"), ("--words",), lines),
+        (("a.tsv", "b.tsv"), ("--words", "--column", "text"), [("a.tsv", None), ("b.tsv", None)]),
+    ):
+        table = list(
+            csv.DictReader(shell("surprisal", *files, *flags, "--model", "model").out.splitlines(), delimiter="\t")
+        )
+        assert list(dict.fromkeys((row["file"], row.get("line")) for row in table)) == expected
 
 
 def test_words_of_a_table_keep_its_other_columns(shell: Shell) -> None:

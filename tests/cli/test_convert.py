@@ -20,13 +20,10 @@ from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import WORDS, random_model
 from tests.helpers.shell import Shell
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 10
 TRAIN = ("text.txt", "--held-out", "text.txt", "--preset", "tiny", "--max-words", "9", "--tokens", "60")
 SMALL = ("--batch-size", "2", "--window-length", "5", "--eval-every", "3", "--save-every", "2", "--threads", "1")
 KINDS = {
-    "full": (),
     "inner layer": ("--softmax-inner-dim", "5"),
     "tied": ("--softmax", "tied", "--input", "words"),
     "one layer, forward": ("--n-layers", "1", "--forward-only"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,16 +50,7 @@ def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     assert lines[-1] == "4 tags, 8 training words, 8 test words."
 
 
-@pytest.mark.parametrize("command", [POS, WSD])
-def test_without_matplotlib_a_figure_is_refused_before_any_work(
-    shell: Shell, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = shell(*command, "--figure", "layers")
-    assert (ran.code, ran.out) == (2, "")
-    assert "Drawing a figure needs an optional dependency" in ran.err
-
-
+@pytest.mark.slow
 def test_pos_reads_columns_and_writes_json(shell: Shell) -> None:
     flags = ("--tags", "3", "--layers", "0,2", "--seeds", "2", "--control", "--json", "--vectors", "kept")
     facts = json.loads(shell(*POS[:2], "tags.txt", "tags.txt", *POS[4:], *flags).out)
@@ -83,16 +73,15 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     assert "Some instances have no answer: the inventory lacks their lemma; see precision and recall" in shown
 
 
-def test_wsd_writes_json_answers_means_and_a_figure(shell: Shell) -> None:
-    pytest.importorskip("matplotlib")
-    flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means", "--figure", "wsd")
+@pytest.mark.slow
+def test_wsd_writes_json_answers_and_means(shell: Shell) -> None:
+    flags = ("--inventory", "inventory.tsv", "--json", "--answers", "answers", "--senses", "means")
     facts = json.loads(shell(*WSD, *flags).out)
     assert facts["instances"] == {"one": 4, "two": 2}
     assert facts["rows"][0]["scores"]["one"].keys() == {"precision", "recall", "f1"}
     assert facts["rows"][0]["parts_of_speech"].keys() == {"NOUN", "VERB"}
     assert Path("answers/one.layer-0.key.txt").exists()
     assert Path("means").exists()
-    assert Path("wsd.svg").exists()
     assert "already exists" in shell(*WSD, *flags).err
 
 

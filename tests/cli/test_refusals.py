@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,6 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("convert model out.hdf5 --storage float16", "--storage float16"),
     ("convert model words --overwrite", "words contains notes.md"),
     ("convert model . --overwrite", "has no name"),
-    ("evaluate minimal-pairs pairs.tsv --figure f.jpg", "f.jpg ends in .jpg"),
     (f"{POS} --vectors tags.txt", "tags.txt"),
     ("neighbors index text.txt model --model model", "model already exists"),
     ("embed text.txt nowhere/out.hdf5 --model model", "nowhere does not exist"),
@@ -219,18 +217,17 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=11)), folder / "words.hdf5")
     for name in ("lonely_options.json", "words_vocab.txt"):
         (folder / name).unlink()
+    (folder / "text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
+    os.mkfifo(folder / "pipe")
+    write_config(folder=folder)
     return folder
 
 
 @pytest.fixture
-def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it as the working directory."""
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("the cat sat .\n\nthe dog 's mat\n", encoding="utf-8")
-    os.mkfifo("pipe")
-    write_config()
-    return tmp_path
+def folder(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same working directory for all commands, as none of them may change a file."""
+    monkeypatch.chdir(prepared)
+    return prepared
 
 
 def _contents(folder: Path) -> dict[Path, bytes | None]:

@@ -14,9 +14,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["many_langs", "simple_elmo"])
-def test_classes_that_return_arrays_do_not_import_pytorch(name: str) -> None:
-    ran = run(f"import sys, elmokit.compat.{name}\nassert 'torch' not in sys.modules")
+def test_classes_that_return_arrays_do_not_import_pytorch() -> None:
+    ran = run("import sys, elmokit.compat.many_langs, elmokit.compat.simple_elmo\nassert 'torch' not in sys.modules")
     assert ran.returncode == 0, ran.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,10 +81,18 @@ class Given(NamedTuple):
         return self.folder / name
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's two files, to be copied."""
+    folder = tmp_path_factory.mktemp("written")
+    write_files(folder)
+    return folder
+
+
 @pytest.fixture
-def given(tmp_path: Path) -> Given:
-    options, weights, _ = write_files(tmp_path / "model")
-    return Given(options, weights, tmp_path)
+def given(written: Path, tmp_path: Path) -> Given:
+    shutil.copytree(written, tmp_path / "model")
+    return Given(str(tmp_path / "model/options.json"), str(tmp_path / "model/weights.hdf5"), tmp_path)
 
 
 Row = tuple[Callable[[Given], object], type[Exception], str]

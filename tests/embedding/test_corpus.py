@@ -9,7 +9,6 @@ import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -17,12 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import BackgroundWriter, BatchEmbedder, embed_file
+from elmokit.embedding.corpus import BackgroundWriter, embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.layer_selection import Layers
 from elmokit.engine.precision import VARIABLE
 from elmokit.engine.threads import set_threads
 from elmokit.errors import OutputError, TextError
@@ -195,30 +193,6 @@ def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, t
         np.testing.assert_array_equal(called["vectors"], plain["vectors"])
 
 
-@pytest.mark.parametrize(("layers", "dtype"), [("all", "float32"), ("top", "float16"), ([0, 2], "float16")])
-def test_a_long_line_is_written_chunk_by_chunk(
-    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers, dtype: str
-) -> None:
-    monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
-    monkeypatch.setattr("elmokit.embedding.elmo.CHUNK_TOKENS", 4)
-    long = "the cat sat on the mat . " * 3
-    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n\nthe cat\n{long} .\n")
-    seen: list[int] = []
-    embed_file(
-        elmo,
-        tmp_path / "text.txt",
-        tmp_path / "out.hdf5",
-        layers=layers,
-        dtype=dtype,  # type: ignore[arg-type]
-        progress=lambda stage, done, total: seen.append(done),
-    )
-    assert sorted(np.diff(seen)) == [0, 1, 2, 2, 3, *[4] * 10]
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        sentences = [line.split() for line in ("the dog .", long, "", "the cat", f"{long} .")]
-        for number, expected in enumerate(elmo.embed(sentences, layers=layers)):
-            np.testing.assert_allclose(file[str(number)][...], expected, atol=1e-5 if dtype == "float32" else 2e-3)
-
-
 def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path: Path) -> None:
     module = ElmoModule(random_model())
     for number, elmo in enumerate((module, module.elmo)):
@@ -231,37 +205,14 @@ def test_a_module_of_pytorch_embeds_a_file_as_its_elmo_does(text: Path, tmp_path
             np.testing.assert_array_equal(ours[key], expected[key])
 
 
-@pytest.mark.parametrize("pools", [False, True])
-def test_the_time_that_is_left_is_estimated_from_the_work_itself(
-    pools: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "text.txt").write_text("the cat sat\n" * 100)
-    now, compute = [0.0], BatchEmbedder.compute
-    monkeypatch.setattr("elmokit.embedding.corpus.time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    def slow_compute(*arguments: Any) -> Any:
-        """Computing and pooling take 0.5 s the first time, and then 1 s; 10 sentences are 30 tokens."""
-        now[0] += 1.0 if now[0] else 0.5
-        return compute(*arguments)
-
-    monkeypatch.setattr(BatchEmbedder, "compute", slow_compute)
-    elmo, reports = Elmo(random_model()), list[str]()
-    embedder = SentenceEmbedder(elmo) if pools else elmo
-    embed_file(embedder, tmp_path / "text.txt", tmp_path / "out.npz", batch_tokens=50, report=reports.append)
-    size = r"100 sentences, 300 tokens; .+out.npz will take .+ kB \(.+\); computed in float32 \(.+, cpu\)"
-    assert re.fullmatch(size, reports[0])
-    # Batches 1 and 2 warm up, 3 to 5 are measured, and 5 are left.
-    assert reports[1:] == ["About 5 s left (30 tokens/s)"]
-
-
 def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> None:
     def broken(item: int) -> None:
         raise OSError(f"disk full at {item}")
 
-    with pytest.raises(OSError, match="disk full at 0"), BackgroundWriter(broken, 1) as behind:
-        list(map(behind.put, range(1000)))
-    with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(broken, 1) as behind:
-        behind.put(7)
+    with pytest.raises(OSError, match="disk full at 0"), BackgroundWriter(1) as behind:
+        list(map(behind.put, [partial(broken, item) for item in range(1000)]))
+    with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(1) as behind:
+        behind.put(partial(broken, 7))
 
 
 def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
@@ -287,8 +238,8 @@ def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         # The first Ctrl-C comes while the block ends by itself and waits for its last item.
-        with pytest.raises(KeyboardInterrupt), BackgroundWriter(slowly, 1) as behind:
-            behind.put(1)
+        with pytest.raises(KeyboardInterrupt), BackgroundWriter(1) as behind:
+            behind.put(partial(slowly, 1))
     finally:
         signal.signal(signal.SIGINT, before)
     assert handled == [1]

@@ -210,6 +210,6 @@ def test_a_pool_is_bounded_and_its_state_is_that_of_its_last_document() -> None:
     pools = list(embedder.read_pools([["the", "cat"]] * 100))
     assert max(map(len, pools)) == 32
     for pool, is_start in (([["the"], []], True), ([[], ["the"]], False)):
-        list(embedder.compute(pool, [0] * 2, [0, 1]))
+        list(embedder.compute(pool, [0, 1]))
         assert embedder.state is not None
         assert np.array_equal(embedder.state.cell, embedder.elmo.start_state.cell) == is_start

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import elmokit
-from elmokit.embedding import elmo as embedder
+from elmokit.embedding import documents
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.layer_selection import Layers
@@ -195,17 +195,18 @@ def test_raw_texts_are_split_on_request(model: PretrainedBiLM) -> None:
 
 
 @settings(max_examples=12)
-@given(n_tokens=st.integers(0, 40), chunk=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
+@given(n_tokens=st.integers(0, 40), window=st.integers(1, 45), bidirectional=st.booleans(), seed=st.integers(0, 99))
 @pytest.mark.parametrize("layers", ["all", "top", "average", (0, 2)])
-def test_a_sentence_in_chunks_has_the_vectors_of_the_whole(
-    layers: Layers, n_tokens: int, chunk: int, bidirectional: bool, seed: int
+def test_a_sentence_in_windows_has_the_vectors_of_the_whole(
+    layers: Layers, n_tokens: int, window: int, bidirectional: bool, seed: int
 ) -> None:
     elmo = Elmo(random_model(replace(PRESETS["tiny"], bidirectional=bidirectional), seed))
     sentence = np.random.default_rng(seed).choice(WORDS[3:], n_tokens).tolist()
-    (whole,) = elmo.embed([sentence], layers=layers)
+    document = [["the", "cat"], sentence, ["sat"]]
+    whole = [*elmo.embed([sentence], layers=layers), *elmo.embed_documents([document], layers=layers)[0]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "LONG_SENTENCE_TOKENS", -1)
-        patch.setattr(embedder, "CHUNK_TOKENS", chunk)
-        (in_chunks,) = elmo.embed([sentence], layers=layers)
-    np.testing.assert_allclose(in_chunks, whole, atol=1e-5)
-    assert in_chunks.flags.owndata
+        patch.setattr(batching, "LONG_SENTENCE_TOKENS", 5)
+        patch.setattr(documents, "WINDOW_TOKENS", window)
+        in_windows = [*elmo.embed([sentence], layers=layers), *elmo.embed_documents([document], layers=layers)[0]]
+    for array, expected in zip(in_windows, whole, strict=True):
+        np.testing.assert_allclose(array, expected, atol=1e-5)

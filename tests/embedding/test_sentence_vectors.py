@@ -79,6 +79,7 @@ def test_an_iterator_gives_the_same_vectors_one_by_one(elmo: Elmo) -> None:
     assert embedder.embed([]).shape == (0, elmo.output_dim)
 
 
+@pytest.mark.slow
 def test_whitened_vectors_have_mean_zero_and_unit_covariance(elmo: Elmo) -> None:
     sentences, pooling = random_sentences(3000), SentencePooling(layers=1)  # more than are in memory at a time
     whitening = SentenceEmbedder(elmo, pooling).fit(sentences).linear_map

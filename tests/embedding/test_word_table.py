@@ -22,8 +22,6 @@ from tests.helpers.instruction_sets import machine_library
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
 

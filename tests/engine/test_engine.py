@@ -95,7 +95,7 @@ def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_eithe
     mask[1], mask[3] = False, True
     vectors, start = generator.normal(size=(5, 9, dim)).astype(np.float32), random_state(config, 5)
     for directions in ([0, 1], [0], [1]):
-        for threads in (1, 2, 3):
+        for threads in (1, 3):
             layers = np.zeros((3, 5, 9, len(directions) * dim), np.float32)
             after = lstm.padded(vectors, mask, start, layers, directions, [reverse[d] for d in directions], threads)
             assert not layers[:, ~mask].any()

@@ -77,7 +77,7 @@ def test_threads_may_read_at_the_same_time(kind: str, tmp_path: Path) -> None:
     path = write_model(kind, tmp_path / "model")
     model, expected = open_model(path), copy.deepcopy(open_model(path))
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(lambda _: same_numbers(model, expected), range(16)))
+        assert all(pool.map(lambda _: same_numbers(model, expected), range(8)))
 
 
 @pytest.mark.parametrize("kind", ["elmokit", "tied", "hdf5", "checkpoint", "module"])

@@ -45,8 +45,7 @@ _PRELOADED = [
     ),
     *("elmokit.lm.perplexity", "elmokit.network.lstm_training"),
     *(f"elmokit.tasks.{name}" for name in ("run", "task_table", "allennlp.task_archive")),
-    *("elmokit.training.api", "matplotlib.figure"),
-    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    "elmokit.training.api",
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_PRELOADED)

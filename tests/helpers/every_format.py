@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +39,23 @@ FORMATS = (
 
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:
     """Write a model of a format, and return its path; another seed gives another model of the same sizes."""
-    folder.mkdir(parents=True)
+    name, files = _files_of(kind, seed)
+    for file, content in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    return folder / name
+
+
+@functools.cache
+def _files_of(kind: str, seed: int) -> tuple[Path, dict[Path, bytes]]:
+    """Return the path of a model, and the files next to and below it with their content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = _write(kind, Path(folder), seed)
+        files = [file for file in Path(folder).rglob("*") if file.is_file()]
+        return path.relative_to(folder), {file.relative_to(folder): file.read_bytes() for file in files}
+
+
+def _write(kind: str, folder: Path, seed: int) -> Path:
     words = replace(PRESETS["tiny"], char_cnn=None, n_words=len(WORDS))
     model = random_model(words if kind in ("words", "tied") else PRESETS["tiny"], seed)
     path = folder / kind

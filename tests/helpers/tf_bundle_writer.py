@@ -15,14 +15,20 @@ TYPE_NUMBERS = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "float16": 1
 Tensors = Mapping[str, NDArray[Any]]
 
 
+@functools.cache
+def _octet_crc32c(octet: int) -> int:
+    """Divide an octet by the polynomial, bit by bit."""
+    for _ in range(8):
+        octet = (octet >> 1) ^ (0x82F63B78 if octet & 1 else 0)
+    return octet
+
+
 @functools.cache  # the tests write the same tensors again and again
 def slow_crc32c(data: bytes) -> int:
-    """Compute the checksum bit by bit, as the polynomial says."""
+    """Compute the checksum octet by octet."""
     crc = 0xFFFFFFFF
     for octet in data:
-        crc ^= octet
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        crc = (crc >> 8) ^ _octet_crc32c((crc ^ octet) & 0xFF)
     return crc ^ 0xFFFFFFFF
 
 

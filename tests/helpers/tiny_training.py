@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport
 from elmokit.training.training_config import TrainingConfig
-from elmokit.training.training_run import Run, RunCheckpoint, checkpoints
+from elmokit.training.training_run import LOG, Run, RunCheckpoint, checkpoints
 from tests.helpers.killing import Killed
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n" * 20
@@ -85,3 +86,8 @@ def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def log_lines(run: Path) -> list[dict[str, Any]]:
+    """Read the log of a run."""
+    return [json.loads(line) for line in (run / LOG).read_text(encoding="utf-8").splitlines()]

@@ -16,7 +16,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
-from elmokit.lm.surprisal import document_surprisals, score_minimal_pairs, surprisals
+from elmokit.lm.surprisal import score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -34,30 +34,13 @@ def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None
     assert lm.perplexity(TEXT) == perplexity(model, TEXT, spelling=spelling_of(model))
     documents = [TEXT[:2], [], TEXT[2:]]
     assert [as_lists(document) for document in lm.surprisal_documents(documents)] == [
-        as_lists(document_surprisals(model, [document])) for document in documents
+        as_lists(surprisals(model, [document], documents=True)) for document in documents
     ]
     assert lm.perplexity(documents, documents=True).mean_nats == perplexity(model, documents, documents=True).mean_nats
     assert lm.bilm_tf_perplexity(TEXT, 2) == bilm_tf_perplexity(model, TEXT, 2)
     zero = LanguageModel(model, start="zero")
     assert as_lists(zero.surprisal(TEXT)) == as_lists(surprisals(model, TEXT, "zero"))
     assert zero.perplexity(TEXT).mean_nats == perplexity(model, TEXT, "zero").mean_nats != lm.perplexity(TEXT).mean_nats
-
-
-def test_the_command_prints_the_same_numbers(model: PretrainedBiLM, shell: Shell) -> None:
-    save_model(model, "lm")
-    Path("text.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in TEXT))
-    lm = LanguageModel.from_pretrained("lm")
-    result = lm.perplexity("text.txt")
-    assert shell("evaluate", "perplexity", "text.txt", "--model", "lm").out == result.to_text() + "\n"
-    facts = json.loads(shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--json").out)
-    assert {name: facts[name] for name in result.to_dict()} == result.to_dict()
-    rows = shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--per-token", "-").out.splitlines()[1:]
-    expected = [f"{nats[0]:.6f}" for sentence in lm.surprisal(TEXT) for nats in sentence.nats.T]
-    assert [row.split("\t")[2] or "nan" for row in rows] == expected
-    theirs = lm.bilm_tf_perplexity(["text.txt"], 2)
-    assert (
-        shell("evaluate", "perplexity", "text.txt", "--model", "lm", "--as-bilm-tf", "2").out == theirs.to_text() + "\n"
-    )
 
 
 def test_a_text_can_be_files_or_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -93,15 +76,6 @@ def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path)
     found: list[tuple[str, int, int | None]] = []
     result = LanguageModel(model).perplexity(tmp_path / "text.txt", progress=lambda *report: found.append(report))
     assert found[-1] == ("perplexity", result.n_predictions, result.n_predictions)
-
-
-def test_the_included_model_is_a_language_model() -> None:
-    lm = LanguageModel.from_pretrained()
-    good = ["The", "book", "is", "old", "."]
-    bad = ["The", "book", "are", "old", "."]
-    result = lm.minimal_pairs([(good, bad), (good, bad)])
-    assert result.nats.shape == (2, 2, 2)
-    assert result.nats[0].tolist() == result.nats[1].tolist()
 
 
 def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> None:

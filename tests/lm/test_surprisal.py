@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit.embedding.start_state import boundary_state
 from elmokit.errors import ModelNotFoundError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
@@ -30,13 +29,6 @@ def test_each_direction_predicts_every_token_but_its_first(
         assert np.isnan(sentence.nats[0]).nonzero()[0].tolist() == [0]
         assert np.isnan(sentence.nats[1]).nonzero()[0].tolist() == [len(sentence.tokens) - 1]
     assert [sentence.is_unknown.nonzero()[0].tolist() for sentence in found] == [[], [], [], [2]]
-
-
-def test_surprisals_add_up_to_the_perplexity(model: PretrainedBiLM) -> None:
-    start = boundary_state(model)
-    total = sum(np.nansum(sentence.nats, axis=1, dtype=float) for sentence in surprisals(model, TEXT, start))
-    result = perplexity(model, TEXT, start)
-    assert result.mean_nats == pytest.approx(total / result.n_predictions)
 
 
 def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, embed_file, finetune, open_model, train
 from elmokit.compat.allennlp import ElmoEmbedder
-from elmokit.embedding import elmo as embedder
+from elmokit.embedding import documents
 from elmokit.formats.save import save_model
 from elmokit.text import batching
 from tests.conftest import random_model
@@ -80,11 +80,11 @@ def test_changed_weights_are_noticed() -> None:
     assert np.abs(elmo.embed(SENTENCES)[0] - before).max() > TOLERANCE
 
 
-def test_a_long_text_in_chunks_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_in_windows_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     whole = elmo.embed([["the", "river", "bank"] * 20])
     monkeypatch.setattr(batching, "LONG_SENTENCE_TOKENS", 30)
-    monkeypatch.setattr(embedder, "CHUNK_TOKENS", 16)
+    monkeypatch.setattr(documents, "WINDOW_TOKENS", 16)
     assert_equal_vectors(elmo.embed([["the", "river", "bank"] * 20]), whole)
 
 

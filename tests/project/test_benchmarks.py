@@ -23,7 +23,8 @@ from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py"}  # tests/project/test_quotes.py, and transformer.py
+# Started by tests/project/test_quotes.py, transformer.py and report.py.
+STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py", "pages.py"}
 # How each is started, and the modules that it needs. Some only say which arguments they take, because they start many
 # processes or take minutes.
 PROGRAMS = [
@@ -40,7 +41,7 @@ PROGRAMS = [
     ("loading.py model options.json weights.hdf5 --rounds 1", ""),
     ("mteb_sts.py pairs.csv --model model", "mteb"),
     (
-        "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --table table.tsv",
+        "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --words text.txt w",
         "",
     ),
     ("onnx_speed.py text.txt", "onnxruntime"),

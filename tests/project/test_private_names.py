@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.paths import ROOT
-from tests.helpers.syntax import tree_of
+from tests.helpers.syntax import nodes_of, tree_of
 
 FILES = [file for folder in ("elmokit", "recipes", "examples") for file in sorted((ROOT / folder).rglob("*.py"))]
 OURS = ("elmokit", "tests", "__future__", "_typeshed")  # the last one is read by type checkers only
@@ -46,7 +46,7 @@ def own_names(tree: ast.Module) -> Iterator[str]:
 def private_names(path: Path, ours: set[str]) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of every private module, class, function or attribute that is not among ``ours``."""
     libraries: set[str] = set()  # the names under which the file knows what it imports
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [(alias.name, alias.asname or alias.name.split(".")[0]) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -58,7 +58,7 @@ def private_names(path: Path, ours: set[str]) -> Iterator[tuple[int, str]]:
                 libraries.add(known)
                 if any(map(is_private, name.split("."))):
                     yield node.lineno, name
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             root = node.value
             while isinstance(root, ast.Attribute | ast.Call):
@@ -73,19 +73,3 @@ def test_no_private_name_of_a_library_is_used() -> None:
     ours = {name for path in FILES for name in own_names(tree_of(path))}
     found = [f"{path}:{line}: {name}" for path in FILES for line, name in private_names(path, ours)]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("import torch._dynamo", "torch._dynamo"),
-        ("from h5py._hl.files import File", "h5py._hl.files.File"),
-        ("from tarfile import _Stream", "tarfile._Stream"),
-        ("import tarfile\ntarfile.TarInfo._proc_member", "tarfile.TarInfo._proc_member"),
-        ("def stop(server):\n    server._quit()", "server._quit"),
-        ("from uvicorn import Server\nServer(config)._serve()", "Server(config)._serve"),
-    ],
-)
-def test_each_kind_of_use_is_found(code: str, name: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(code, encoding="utf-8")
-    assert [found for _, found in private_names(tmp_path / "program.py", set())] == [name]

@@ -77,7 +77,6 @@ def test_a_state_is_carried_from_batch_to_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unrendered_curves")
 def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the cat sat .\na dog ran .\n" * 20)

@@ -154,12 +154,6 @@ def test_a_location_that_cannot_be_written_is_an_output_error(tmp_path: Path) ->
         pytest.fail("the block must not run")
 
 
-@pytest.mark.parametrize("path", [".", "/", ""])
-def test_an_output_without_a_name_is_rejected(path: str) -> None:
-    with pytest.raises(OutputError, match="name"):
-        check_output_path(path, overwrite=True)
-
-
 def test_the_longest_line_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(b"short\n" + b"x" * (MAX_LINE_BYTES + 1))

@@ -1,4 +1,4 @@
-"""Configs of AllenNLP are read as Jsonnet reads them, and within limits."""
+"""Configs of AllenNLP are read as Jsonnet reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from elmokit.errors import ConfigError, MissingExtraError
-from elmokit.tasks.allennlp import config_table
 from elmokit.tasks.allennlp.config_table import read_config_file
 
 
@@ -92,8 +91,6 @@ def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
         ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
         ('{model: import "../secret.libsonnet"}', "outside the directory"),
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
-        ("{[std.toString(n)]: std.extVar('V%d' % n) for n in std.range(1, 11)}", "more than 10 external variables"),
-        ("[" * 100_000, "depth|deep|the evaluator failed"),
     ],
 )
 def test_jsonnet_that_cannot_be_evaluated_is_rejected(tmp_path: Path, text: str, message: str) -> None:
@@ -106,17 +103,3 @@ def test_jsonnet_that_cannot_be_evaluated_is_rejected(tmp_path: Path, text: str,
 def test_variables_are_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"variable 'DATA'"):
         read_config_file(config(tmp_path, "{}"), {"DATA": "a\udcff"})
-
-
-@pytest.mark.slow  # each runs until it meets its limit
-@pytest.mark.parametrize(
-    "text",
-    [
-        "local f(n) = if n < 2 then n else f(n - 1) + f(n - 2); {a: f(60)}",
-        "{a: std.length(std.makeArray(1000000000, function(i) i))}",
-    ],
-)
-def test_jsonnet_without_an_end_is_stopped(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_table, "MAX_SECONDS", 1)
-    with pytest.raises(ConfigError, match=r"needs more than 1 seconds or 1,024 MiB of memory"):
-        evaluated(tmp_path, text)

@@ -331,8 +331,6 @@ def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None
     np.testing.assert_allclose(after, before, atol=1e-5)
 
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 CPU = torch.device("cpu")
 SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran", "."], ["the", "zebra", "ran"]] * 20
 

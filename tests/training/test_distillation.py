@@ -25,8 +25,6 @@ from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 SMALL: dict[str, Any] = {
     "preset": "tiny",
@@ -93,10 +91,9 @@ def test_a_student_equal_to_its_teacher_with_the_identity_has_no_loss(corpus: Pa
         torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["mse", "cosine"])
-def test_the_loss_of_layers_is_that_of_its_definition(corpus: Path, model: PretrainedBiLM, kind: str) -> None:
+def test_the_loss_of_layers_is_that_of_its_definition(corpus: Path, model: PretrainedBiLM) -> None:
     student = small_student()
-    config = DistillationConfig(layer_loss=kind, prediction_weight=0.0, text_weight=0.0)  # type: ignore[arg-type]
+    config = DistillationConfig(prediction_weight=0.0, text_weight=0.0)
     losses, arguments = losses_of(student, model, config)
     found = losses(*arguments)[0]
     tokens, inputs = arguments[:2]
@@ -110,10 +107,7 @@ def test_the_loss_of_layers_is_that_of_its_definition(corpus: Path, model: Pretr
         for layer, (given, wanted) in enumerate(zip(*layers, strict=True)):
             given = losses.projections[layer and layer + 2 * direction](given).flatten(0, 1)
             wanted = wanted.flatten(0, 1)
-            if kind == "cosine":
-                expected.append(1 - torch.cosine_similarity(given, wanted).mean())
-            else:
-                expected.append((given - wanted).square().mean() / wanted.var(dim=0, correction=0).mean())
+            expected.append((given - wanted).square().mean() / wanted.var(dim=0, correction=0).mean())
         torch.testing.assert_close(found[direction], torch.stack(expected).mean(), atol=1e-5, rtol=1e-4)
 
 

@@ -18,9 +18,9 @@ from elmokit.storage.workspace import Workspace
 from elmokit.tasks import task_loop
 from elmokit.tasks.run import train_task
 from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.training_run import Run, TrainingInterrupted, checkpoints, log_lines, stop_requests
+from elmokit.training.training_run import Run, TrainingInterrupted, checkpoints, stop_requests
 from tests.helpers.task_examples import changed, tiny
-from tests.helpers.tiny_training import Reports, newest_checkpoint
+from tests.helpers.tiny_training import Reports, log_lines, newest_checkpoint
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SETTINGS: dict[str, Any] = {

@@ -24,8 +24,6 @@ from elmokit.training.transfer import read_optimizer_state, transfer_optimizer_s
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 SMALL: dict[str, Any] = {
     "batch_size": 4,
     "window_length": 10,

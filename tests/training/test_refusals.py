@@ -22,8 +22,6 @@ from elmokit.training.training_run import checkpoints
 from tests.conftest import random_model
 from tests.helpers.tiny_training import SETTINGS, TEXT
 
-pytestmark = pytest.mark.usefixtures("unrendered_curves")
-
 NOT_UTF8 = os.fsdecode(b"caf\xe9.txt")
 IS_LINUX = sys.platform.startswith("linux")  # elsewhere, no file has such a name
 CALLS: dict[str, Callable[..., object]] = {"train": train, "distill": distill, "finetune": finetune}
@@ -127,7 +125,6 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("finetune", {"model": NEWEST, "keep_optimizer": True, "recipe": "bilm-tf"}, TrainingError, "of adagrad"),
         ("distill", {"layer_weight": -1.0}, ConfigError, "layer_weight"),
         ("distill", {"temperature": 0.0}, ConfigError, "temperature"),
-        ("distill", {"layer_loss": "mae"}, ConfigError, "layer_loss"),
         ("distill", {"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, ConfigError, "layer_weight"),
         ("distill", {"max_words": 6, "prediction_weight": 2.0}, ConfigError, "prediction_weight"),
         ("distill", {"model": FORWARD}, ConfigError, "forward"),

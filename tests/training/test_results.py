@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from elmokit.engine.architecture import DIRECTIONS
 from elmokit.errors import MissingExtraError
 from elmokit.training.reports import TrainingProgress
-from elmokit.training.results import TensorBoardLog, draw_curves
-from elmokit.training.training_run import Run
+from elmokit.training.results import TensorBoardLog
 
 
 def line(n_steps: int, held_out: tuple[float, ...] | None = None) -> TrainingProgress:
@@ -35,21 +32,6 @@ def test_tensorboard_has_a_series_per_value_and_hides_repeated_steps(tmp_path: P
     assert set(found.Tags()["scalars"]) == names
     assert [(event.step, event.value) for event in found.Scalars("training loss/forward")] == [(1, 6), (2, 7), (3, 8)]
     assert [event.step for event in found.Scalars("held-out perplexity/backward")] == [2, 3]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("n_lines", "n_evaluations", "n_directions"), [(0, 0, 2), (2, 1, 1)])
-def test_the_figure_of_a_short_log_is_rendered_without_a_warning(
-    n_lines: int, n_evaluations: int, n_directions: int, tmp_path: Path
-) -> None:
-    pytest.importorskip("matplotlib")
-    with Run(tmp_path / "run", {}) as run:
-        run.commit({"n_steps": n_lines})
-        for number in range(n_lines):
-            held_out = (20.0,) * n_directions if number < n_evaluations else None
-            run.log(asdict(replace(line(number, held_out), losses=(5.0,) * n_directions)))
-        drawn = draw_curves(run.folder, directions=DIRECTIONS[:n_directions])
-    assert all(path.stat().st_size for path in drawn)
 
 
 def test_a_missing_tensorboard_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,10 @@ import contextlib
 import shutil
 from pathlib import Path
 
-import pytest
 import torch
 
-from elmokit.errors import TrainingError
-from elmokit.storage.workspace import read_workspace
-from elmokit.training.training_run import Run, checkpoints, last_checkpoint, log_lines
+from elmokit.training.training_run import Run, checkpoints, last_checkpoint
+from tests.helpers.tiny_training import log_lines
 
 
 class Interrupted(BaseException):
@@ -39,18 +37,6 @@ def test_a_commit_names_its_checkpoint_and_the_log_ends_there(tmp_path: Path) ->
     assert newest is not None
     assert newest.tensors("state")["x"].tolist() == [100]
     assert log_lines(tmp_path) == [{"n_steps": 9}, {"n_steps": 10}, {"n_steps": 100}]
-
-
-def test_a_checkpoint_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    with Run(tmp_path, {}) as run:
-        save(run, 1)
-    shutil.rmtree(tmp_path / "checkpoints")
-    committed = read_workspace(tmp_path)
-    assert committed is not None
-    checkpoint = last_checkpoint(committed)
-    assert checkpoint is not None
-    with pytest.raises(TrainingError, match="step-00000001"), checkpoint.errors():
-        checkpoint.tensors("state")
 
 
 def test_copies_of_checkpoints_are_not_taken_for_checkpoints_and_stay(tmp_path: Path) -> None:

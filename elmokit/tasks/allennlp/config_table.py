@@ -1,30 +1,23 @@
 """Read AllenNLP's configs (JSON, Jsonnet) through rows, and list every value that differs here.
 
 A table removes each key when it is read or explained. What is left in the end has no counterpart here and is listed, so
-that nothing of the config is dropped silently. Jsonnet is evaluated in a process of its own with limits on time and
-memory.
+that nothing of the config is dropped silently.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from elmokit.config import decode_json
-from elmokit.errors import ConfigError, MissingExtraError
+from elmokit.errors import ConfigError, needs_extra
 from elmokit.storage.text_files import read_text
-from elmokit.tasks.allennlp import jsonnet_process
 
 UNSET = 'std.extVar("{}")'
 """The value of an external variable that was not given, with its name in place of the braces."""
-MAX_MEMORY = 1 << 30  # bytes of address space of the process that evaluates Jsonnet
-MAX_SECONDS = 20
 # A key and a colon after blanks and comments.
 _KEY_FIRST = re.compile(
     r"""(?: \s | (?://|\#)[^\n]* | /\*.*?\*/ )*+ (?: "[^"\n]*" | '[^'\n]*' | [A-Za-z_]\w* ) \s* :""",
@@ -59,25 +52,32 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
 
 
 def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str]) -> Any:
-    if importlib.util.find_spec("_jsonnet") is None:
-        raise MissingExtraError(f"{path} is not JSON; reading it as Jsonnet", "tasks")
-    limits = {"max_memory": MAX_MEMORY, "max_seconds": MAX_SECONDS}
-    request = {"name": str(path), "text": text, "variables": dict(variables), "unset": UNSET, **limits}
-    # -P: otherwise Python would import modules from the directory of the script first.
-    command = [sys.executable, "-P", jsonnet_process.__file__]
-    try:
-        ran = subprocess.run(
-            command, input=json.dumps(request).encode(), capture_output=True, timeout=2 * MAX_SECONDS, check=False
-        )
-        answer = json.loads(ran.stdout) if ran.returncode == 0 else {}
-    except subprocess.TimeoutExpired:
-        answer = {}
-    if "value" in answer:
-        return json.loads(answer["value"])
-    failed = f"evaluating it failed, or needs more than {MAX_SECONDS} seconds or {MAX_MEMORY >> 20:,} MiB of memory"
-    missing = ", ".join(answer.get("unset", ()))
-    hint = f" External variables without a value: {missing}; give them with --var." if missing else ""
-    raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {answer.get('error', failed)}.{hint}")
+    with needs_extra(f"{path} is not JSON; reading it as Jsonnet", "tasks"):
+        import _jsonnet
+    home = Path(path).parent.resolve()
+
+    def read_import(folder: str, imported: str) -> tuple[str, bytes]:
+        # A config from the internet could otherwise read any file of the user.
+        found = (Path(folder) / imported).resolve()
+        if not found.is_relative_to(home):
+            raise RuntimeError(f"{imported} is outside the directory of {Path(path).name}")
+        return str(found), found.read_bytes()
+
+    unset: dict[str, str] = {}
+    # A variable without a value is an error that names it, so we define it and evaluate the file again.
+    while True:
+        given = {**unset, **variables}
+        try:
+            return json.loads(_jsonnet.evaluate_snippet(str(path), text, ext_vars=given, import_callback=read_import))
+        except (RuntimeError, ValueError) as error:
+            missing = re.search(r"[Uu]ndefined external variable: (\w+)", str(error))
+            if missing is not None and missing[1] not in given:
+                unset[missing[1]] = UNSET.format(missing[1])
+                continue
+            reason = " ".join(line.strip() for line in str(error).split("\n")[:2])
+            names = ", ".join(sorted(unset))
+            hint = f" External variables without a value: {names}; give them with --var." if unset else ""
+            raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {reason}.{hint}") from None
 
 
 Value = TypeVar("Value")

@@ -195,7 +195,7 @@ export interface Token {
   stop: number;
 }
 
-/** Split raw English text into sentences. The end of a line ends a sentence, too. */
+/** Split raw English text into sentences. The end of a line ends a sentence, too, so join wrapped lines before. */
 export function splitSentences(text: string, options?: { offsets?: false }): string[];
 export function splitSentences(text: string, options: { offsets: true }): Token[];
 

@@ -16,6 +16,7 @@ const WORDS = new RegExp(
     `(?=[${SPACE}]|$|${NO_WORD}|${DOTS_OR_DASHES}|,(?:$|[${SPACE}]|${NO_WORD}|${DOTS_OR_DASHES}))|[^${SPACE}]`,
   "gu",
 );
+const QUOTED_END = new RegExp(`[?!]["')\\]${CLOSING}]+[${SPACE}]+[a-z]`, "uy");
 const END = new RegExp(`[.?!](?=(${NO_WORD}|[${SPACE}]+([^${SPACE}]+)))`, "gu");
 const AFTER_END = new RegExp(`["')\\]}${CLOSING}]+?(?:[${SPACE}]+|(?=--|[\\u2012-\\u2015])|$)`, "muy");
 const TRAILING_SPACE = new RegExp(`${PYTHON_SPACE}+$`, "u");
@@ -37,7 +38,8 @@ function spans(text) {
   for (const { word, end } of possibleEnds(text)) {
     const stop = end.index + 1;
     const [, after, next] = end;
-    if (!hasEnd(text.slice(word, stop) + after)) continue;
+    QUOTED_END.lastIndex = end.index;
+    if (QUOTED_END.test(text) || !hasEnd(text.slice(word, stop), after)) continue;
     found.push([start, stop]);
     start = next === undefined ? stop : stop + after.length - next.length;
   }
@@ -69,10 +71,10 @@ function* possibleEnds(text) {
   if (last) yield { word, end: last };
 }
 
-/** Check whether a sentence ends in a word with what follows it. */
-function hasEnd(context) {
-  const tokens = context.match(WORDS) ?? [];
-  return tokens.some((token, number) => number + 1 < tokens.length && ends(token, tokens[number + 1]));
+/** Check whether a sentence ends in a word, given what follows it. */
+function hasEnd(word, after) {
+  const tokens = [...(word + after).matchAll(WORDS)];
+  return tokens.slice(1).some(([following], number) => tokens[number].index < word.length && ends(tokens[number][0], following));
 }
 
 function ends(token, following) {

@@ -206,7 +206,7 @@ def tokens() -> list[tuple[str, list[str]]]:
 def texts() -> list[tuple[str, list[list[str]]]]:
     """Split texts into sentences and tokens: random ones of parts on which the rules act."""
     chosen = random.Random(0)
-    parts = [*PARTS, ". The", "! he", "Mr. ", " A. ", " 5. ", ". . .", "etc. ", '." ']
+    parts = [*PARTS, ". The", "! he", "Mr. ", " A. ", " 5. ", ". . .", "etc. ", '." ', "!' "]
     made = ["".join(chosen.choices(parts, k=chosen.randrange(1, 16))) for _ in range(N_RANDOM)]
     return [(text, tokenize(text)) for text in made]
 

@@ -273,19 +273,6 @@ def test_a_sentence_embedder_writes_one_vector_per_line(
     assert_equal(columns["vector"], expected)
 
 
-def test_sentence_vectors_of_chunks_are_those_of_the_whole_sentence(
-    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embedder = SentenceEmbedder(elmo, SentencePooling("sif", layers="all"))
-    long = "the cat sat on the mat . " * 3
-    (tmp_path / "text.txt").write_text(f"the dog .\n{long}\n")
-    expected = list(embedder.embed([["the", "dog", "."], long.split()]))
-    monkeypatch.setattr("elmokit.text.batching.LONG_SENTENCE_TOKENS", 9)
-    monkeypatch.setattr("elmokit.embedding.elmo.CHUNK_TOKENS", 4)
-    embed_file(embedder, tmp_path / "text.txt", tmp_path / "out.npz")
-    assert_equal(read(tmp_path / "out.npz")["vector"], expected)
-
-
 def test_a_whitening_of_another_text_is_not_resumed(elmo: Elmo) -> None:
     pooling = SentencePooling("mean")
     plain, fitted, again = (SentenceEmbedder(Elmo(random_model()), pooling) for _ in range(3))

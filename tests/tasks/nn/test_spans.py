@@ -25,7 +25,7 @@ spans_and_scores = st.lists(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(spans_and_scores, st.integers(0, 8))
 def test_pruning_equals_the_greedy_definition(spans: list[tuple[int, int, int]], n_best: int) -> None:
     starts, ends = [start for start, _, _ in spans], [start + width for start, width, _ in spans]
