@@ -7,6 +7,7 @@ command-line flag with its type, default and help text, and a row of the referen
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -24,6 +25,8 @@ Config = TypeVar("Config")
 Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
+type_hints = functools.cache(typing.get_type_hints)
+"""The types of a dataclass's fields; each uncached call evaluates the strings that they are written as."""
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
@@ -67,7 +70,7 @@ def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
         return SettingError(".".join([*names, missing[1]]), "is missing, and has no default.", where)
     hint, value = cls, table
     for name in names:
-        hint, value = typing.get_type_hints(_dataclasses_in(hint)[0])[name], value[name]
+        hint, value = type_hints(_dataclasses_in(hint)[0])[name], value[name]
     expected = describe_type(hint).removesuffix(" or none")  # TOML has no null value
     return SettingError(".".join(names), f"is {value!r}. Expected type: {expected}.", where)
 
@@ -99,15 +102,13 @@ def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
     if not isinstance(table, dict):
         place = f"{path.removesuffix('.')} is" if path else "found"
         raise ConfigError(f"{where}: expected a table of named values, {place} {table!r}.")
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     checked = {}
     for name, value in table.items():
         if name not in hints:
             known = [path + other for other in hints]
             for outer, hint in hints.items():  # the key may be right, but outside its table
-                known += [
-                    f"{path}{outer}.{key}" for kind in _dataclasses_in(hint) for key in typing.get_type_hints(kind)
-                ]
+                known += [f"{path}{outer}.{key}" for kind in _dataclasses_in(hint) for key in type_hints(kind)]
             problem = f"unknown key {path + name!r}. {did_you_mean(path + name, known)}"
             raise ConfigError(f"{where}: {problem}" if where else f"There is an {problem}")
         accepted = typing.get_args(hints[name]) or (hints[name],)
