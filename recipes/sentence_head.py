@@ -32,14 +32,16 @@ from elmokit.text.tokenize import get_tokenizer
 
 Pair = tuple[Sequence[str], Sequence[str]]
 SCORED_AT_ONCE, ENTAILED_AT_ONCE = 512, 256  # pairs of a step
-SCORED_WEIGHT, TEMPERATURE = 3.0, 0.05
-WORD_DECAY = 1e-3  # the pull on the logarithms of the word weights against that on the map
+SCORED_WEIGHT, TEMPERATURE = 4.0, 0.05
+WORD_DECAY = 5e-4  # the pull on the logarithms of the word weights against that on the map
+WORD_DROPOUT, DROPPED_WEIGHT = 0.2, 1e-3  # of a word that is left out; not 0, as all words of a sentence may be
 
 
 class Words:
     """The distinct words of sentences, with what a sentence vector is made of."""
 
-    def __init__(self, embedder: SentenceEmbedder, sentences: Sequence[Sequence[str]]) -> None:
+    def __init__(self, embedder: SentenceEmbedder, sentences: Sequence[Sequence[str]], seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
         folded = [embedder.fold(list(sentence)) for sentence in sentences]
         counted = [[word for word, counts in zip(one, words_only(one), strict=True) if counts] for one in folded]
         numbers = {word: number for number, word in enumerate(dict.fromkeys(word for one in counted for word in one))}
@@ -53,11 +55,12 @@ class Words:
         self.ids, self.is_known = ids.clamp(min=0), (ids >= 0).float()  # -1: a vocabulary without <UNK>
 
     def units(self, chosen: Sequence[int], log_weights: Tensor, mean: Tensor, projection: Tensor) -> Tensor:
-        """Return the vectors of sentences, of length 1: weighted means of their words' mapped vectors."""
+        """Return the vectors of sentences, of length 1: weighted means of their words' mapped vectors, without some."""
         sentences = [self.sentences[number] for number in chosen]
         words = torch.cat(sentences)
         rows = torch.repeat_interleave(torch.arange(len(sentences)), torch.tensor([*map(len, sentences)]))
         weights = self.weights[words] * (log_weights[self.ids[words]] * self.is_known[words]).exp()
+        weights = weights * ((torch.rand(len(words), generator=self.generator) > WORD_DROPOUT) + DROPPED_WEIGHT)
         shares = weights / torch.zeros(len(sentences)).index_add(0, rows, weights)[rows]
         distinct, places = torch.unique(words, return_inverse=True)
         mapped = F.normalize((self.vectors[distinct] - mean) @ projection, dim=1)
@@ -88,7 +91,7 @@ def train_head(
         embedder = SentenceEmbedder(elmo, pooling)
         start = fit_whitening((embedder.embed(list(pair)) for pair in pairs), pooling)
     # A pair's sentences have the numbers 2 n and 2 n + 1.
-    words = Words(SentenceEmbedder(elmo, pooling), [sentence for pair in pairs for sentence in pair])
+    words = Words(SentenceEmbedder(elmo, pooling), [sentence for pair in pairs for sentence in pair], given.seed)
     padding = words.vectors.shape[1] - len(start.mean)  # a row of the table of words counts nothing at first
     mean = F.pad(torch.from_numpy(start.mean), (0, padding)).requires_grad_()
     projection = F.pad(torch.from_numpy(start.projection), (0, 0, 0, padding)).requires_grad_()
@@ -125,7 +128,7 @@ def main() -> None:
     parser.add_argument("--model", help="the model  [default: the one in the package]")
     parser.add_argument("--out", type=Path, required=True, help="directory for the model with its head")
     parser.add_argument("--held-out", type=Path, help="scored pairs to measure on, before and after")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the map")
     parser.add_argument("--word-learning-rate", type=float, default=1e-2, help="of the logarithms of the word weights")
     parser.add_argument("--decay", type=float, default=1.0, help="pull of map and weights to their initial values")
