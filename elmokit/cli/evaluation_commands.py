@@ -332,7 +332,7 @@ def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) 
         names = names or table.columns
         if table.columns != names:
             raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
-        fields = {*WordSurprisal._fields, *(name.replace("_nats", "_bits") for name in WordSurprisal._fields)}
+        fields = {*file, *WordSurprisal._fields, *(name.replace("_nats", "_bits") for name in WordSurprisal._fields)}
         if taken := fields & set(names) - {names[index]}:
             raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         for _, cells in table.rows:
