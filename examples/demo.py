@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 
 import h5py
-import numpy as np
 
 from elmokit import Elmo
 from elmokit.embedding.corpus import embed_file
 from elmokit.engine.threads import set_threads
-from elmokit.evaluation.neighbors import in_context
+from elmokit.evaluation.neighbors import in_context, nearest_tokens
 from elmokit.storage.text_files import read_lines, split_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
@@ -48,15 +47,9 @@ def main() -> None:
         token = sentences[line].index(word)
         print(f"\nnearest to         {in_context(sentences[line], token)}")
         for layer in range(elmo.n_layers):
-            rows = [array[layer] / np.linalg.norm(array[layer], axis=1, keepdims=True) for array in vectors]
-            cosines = [
-                (float(row @ rows[line][token]), number, index)
-                for number, array in enumerate(rows)
-                for index, row in enumerate(array)
-                if number != line
-            ]
-            for cosine, number, index in sorted(cosines, key=lambda one: -one[0])[:3]:
-                print(f"  layer {layer}  {cosine:.2f}    {in_context(sentences[number], index)}")
+            for neighbor in nearest_tokens(vectors, line, token, layer, n_neighbors=3):
+                shown = in_context(sentences[neighbor.sentence], neighbor.token)
+                print(f"  layer {layer}  {neighbor.similarity:.2f}    {shown}")
 
 
 def words_per_second(sentences: list[list[str]]) -> float:

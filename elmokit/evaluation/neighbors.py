@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class Occurrence:
@@ -65,6 +68,41 @@ class Neighbors:
                 for neighbor in neighbors
             ] or [f"layer {layer}  none"]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """A token of another sentence in memory and its similarity."""
+
+    sentence: int
+    token: int
+    similarity: float
+    """Cosine, from -1 to 1."""
+
+
+def nearest_tokens(
+    vectors: Sequence[NDArray[np.float32]],
+    sentence: int,
+    token: int,
+    layer: int,
+    n_neighbors: int = 5,
+    among: Sequence[tuple[int, int]] | None = None,
+) -> list[Neighbor]:
+    """Find the tokens of other sentences that are most similar to one token, for text in memory.
+
+    ``vectors`` are ``(layers, tokens, dim)`` per sentence, and ``among`` the candidates as ``(sentence, token)``: None
+    for all tokens of all other sentences. For a large corpus, ``occurrences`` has an index on disk.
+    """
+    query = vectors[sentence][layer, token]
+    neighbors: list[Neighbor] = []
+    for other, array in enumerate(vectors):
+        if other == sentence:
+            continue
+        tokens = range(array.shape[1]) if among is None else [index for number, index in among if number == other]
+        rows = array[layer, list(tokens)]
+        cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
+        neighbors += [Neighbor(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
+    return sorted(neighbors, key=lambda neighbor: -neighbor.similarity)[:n_neighbors]
 
 
 def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:

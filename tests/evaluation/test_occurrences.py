@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation import occurrences
 from elmokit.evaluation import probe_corpus as corpus_module
+from elmokit.evaluation.neighbors import nearest_tokens
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.storage.workspace import Workspace
@@ -59,12 +59,15 @@ def test_neighbors_equal_those_of_a_plain_search(index: OccurrenceIndex, data: s
     distinct = [words for number, words in enumerate(CORPUS) if words not in CORPUS[:number] and words != query]
     vectors = ELMO.embed([query, *distinct])
     for layer in (1, 2):
-        wanted = unit(vectors[0][layer, token])
-        cosines = [[float(unit(row) @ wanted) for row in array[layer]] for array in vectors[1:]]
-        best = sorted(itertools.chain.from_iterable(cosines), reverse=True)[:4]
-        assert [one.similarity for one in found.layers[layer]] == pytest.approx(best, abs=2e-3)
-        for one, plain in zip(found.layers[layer], best, strict=True):
-            assert cosines[distinct.index(one.words)][one.token] == pytest.approx(plain, abs=2e-3)
+        expected = nearest_tokens(vectors, 0, token, layer, 4)
+        assert [one.similarity for one in found.layers[layer]] == pytest.approx(
+            [one.similarity for one in expected], abs=2e-3
+        )
+        for one, plain in zip(found.layers[layer], expected, strict=True):
+            exact = float(
+                unit(vectors[distinct.index(one.words) + 1][layer, one.token]) @ unit(vectors[0][layer, token])
+            )
+            assert exact == pytest.approx(plain.similarity, abs=2e-3)
 
 
 def unit(vector: np.ndarray) -> np.ndarray:

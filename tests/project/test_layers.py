@@ -39,7 +39,7 @@ LINES = {
     "elmokit/compat": 3880,
     "elmokit/embedding": 3370,
     "elmokit/engine": 2560,
-    "elmokit/evaluation": 2660,
+    "elmokit/evaluation": 2690,
     "elmokit/formats": 4460,
     "elmokit/integrations": 2420,
     "elmokit/lm": 1300,
@@ -49,7 +49,7 @@ LINES = {
     "elmokit/tasks": 9810,
     "elmokit/text": 2140,
     "elmokit/training": 3700,
-    "tests": 41230,
+    "tests": 41250,
 }
 """How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
