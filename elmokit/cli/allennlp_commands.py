@@ -70,7 +70,7 @@ def allennlp_elmo(
     check_output_path(output, overwrite=True)
     check_input_file(input, output)
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
-    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device)
+    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device, exact_marks=True)
     with ProgressBar("tokens", lines=file_friendly_logging) as progress:
         summary = embed_file(
             elmo,

@@ -60,7 +60,7 @@ def embed(
         threads: Number of CPU threads for computing.  [default: all cores]
 
     Models and programs of 2018:
-        options, token_embeddings, vocabulary, start, batch_size:
+        options, token_embeddings, vocabulary, start, exact_marks, batch_size:
         use_sentence_keys, forget_sentences, include_sentence_indices, strict:
 
     Examples:

@@ -127,6 +127,7 @@ def convert(
     options: ModelOptions = None,
     precision: ModelPrecision = None,
     start: StartName | None = None,
+    exact_marks: bool = False,
     calibrate: Path | None = None,
     whiten: Path | None = None,
     alignment: tuple[str, ...] = (),
@@ -149,6 +150,7 @@ def convert(
         start: Store the state that sentences start from. warm: the model's own, or else the state after an empty
             sentence. zero: as in TF-Hub's ELMo. (AllenNLP and bilm-tf carry the state from sentence to sentence, as
             embed does with --start stateful.)
+        exact_marks: Store that typographic marks are read as they are, as bilm-tf and AllenNLP did, and not in ASCII.
         calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
             start state.
         whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.
@@ -168,7 +170,8 @@ def convert(
     storage, overwrite = saving["storage"], saving["overwrite"]
     if target.suffix == ".onnx":
         stored = {"--storage": storage != "float32", "--precision": precision, "--calibrate": calibrate}
-        check_apart("A target named .onnx", True, {**stored, "--whiten": whiten, "--alignment": alignment})
+        stored |= {"--whiten": whiten, "--alignment": alignment, "--exact-marks": exact_marks}
+        check_apart("A target named .onnx", True, stored)
         from elmokit.integrations.onnx import export_onnx
         from elmokit.storage.atomic import check_output_path
 
@@ -181,7 +184,7 @@ def convert(
     if not target_format.is_complete:
         check_apart(f"A target named {target.suffix}", True, {f"--storage {storage}": storage != "float32"})
     target_format.check_target(target, overwrite)
-    model = open_model(source, options=options)
+    model = open_model(source, options=options, exact_marks=exact_marks)
     if precision is not None:
         model.precision = precision
     if start is not None:
@@ -224,6 +227,7 @@ def convert(
         "sentence head": model.sentence_head,
         "alignment": model.alignment,
         "precision": model.precision,
+        "exact marks": model.exact_marks or None,
     }
     lost = [name for name, part in parts.items() if part is not None]
     if lost and not target_format.is_complete:

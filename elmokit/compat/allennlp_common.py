@@ -29,7 +29,7 @@ def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
         raise ConfigurationError(
             f"{missing} is empty. Pass the two files of a model, or options_file=None and a model as weight_file."
         )
-    return open_model(weight_file, options=options_file).replace(exact_marks=True)
+    return open_model(weight_file, options=options_file, exact_marks=True)
 
 
 def on_cuda_device(module: Module, number: int) -> Module:

@@ -266,7 +266,7 @@ def _check_directions(has: str, bidirectional: bool, data: LMDataset | Bidirecti
 
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:
     """Open a checkpoint with the vocabulary of the data."""
-    model = open_model(checkpoint, vocabulary=data.vocab.path).replace(exact_marks=True)
+    model = open_model(checkpoint, vocabulary=data.vocab.path, exact_marks=True)
     _check_directions(f"{checkpoint} has", model.config.bidirectional, data)
     return model
 

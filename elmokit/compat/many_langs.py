@@ -52,7 +52,7 @@ class Embedder:
     def __init__(
         self, model_dir: str | Path, batch_size: int = 64, *, start: Start = "zero", device: str | None = None
     ) -> None:
-        self.elmo = Elmo(open_model(model_dir, device=device).replace(exact_marks=True), start=start)
+        self.elmo = Elmo(open_model(model_dir, device=device, exact_marks=True), start=start)
         self.model_dir = model_dir
         self.batch_size = batch_size
         self.use_cuda = str(device).startswith("cuda")

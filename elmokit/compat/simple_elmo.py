@@ -120,7 +120,7 @@ class ElmoModel:
         if isinstance(max_batch_size, bool):  # `top`, from a program for the old signature
             return self.load(directory, limit=limit, full=full, top=max_batch_size)
         check_at_least("max_batch_size", max_batch_size, 1)
-        model = open_model(_preferred_file(directory, full)).replace(exact_marks=True)
+        model = open_model(_preferred_file(directory, full), exact_marks=True)
         if full:
             softmax_and_vocabulary(model)
         self._zero = Elmo(model, start="zero")

@@ -108,6 +108,7 @@ class Elmo:
         token_cache_mib: int = 64,
         precision: Precision | None = None,
         device: str | torch.device | None = None,
+        exact_marks: bool = False,
     ) -> Elmo:
         """Open a model by its path or name.
 
@@ -124,6 +125,8 @@ class Elmo:
             precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
                 model's own, which is int8 for en-mini. See docs/how-to/speed.md.
             device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
+            exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII. See
+                docs/how-to/embed-corpus.md.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
@@ -143,6 +146,7 @@ class Elmo:
             vocabulary=vocabulary,
             precision=precision,
             device=device,
+            exact_marks=exact_marks,
         )
         return cls(model, start=start, token_cache_mib=token_cache_mib)
 

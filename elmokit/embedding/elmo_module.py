@@ -172,11 +172,13 @@ class ElmoModule(nn.Module):
         token_cache_mib: int = 64,
         precision: Precision | None = None,
         device: str | torch.device | None = None,
+        exact_marks: bool = False,
     ) -> ElmoModule:
         """Open a model by its path or name.
 
         Args:
-            path_or_name, options, token_embeddings, vocabulary: As in :meth:`elmokit.Elmo.from_pretrained`.
+            path_or_name, options, token_embeddings, vocabulary, exact_marks: As in
+                :meth:`elmokit.Elmo.from_pretrained`.
             precision: The lowest precision in which the biLM may be computed when no gradient is needed, likewise.
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See
@@ -195,6 +197,7 @@ class ElmoModule(nn.Module):
             vocabulary=vocabulary,
             precision=precision,
             device=device,
+            exact_marks=exact_marks,
         )
         return cls(
             model,

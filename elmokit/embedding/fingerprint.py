@@ -47,7 +47,10 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
 
 def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's layers depend on, as settings of stores of vectors."""
-    return {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
+    settings = {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
+    if model.exact_marks:  # not in the fingerprint, which files have recorded without it
+        settings["exact_marks"] = True
+    return settings
 
 
 def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:

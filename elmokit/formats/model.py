@@ -478,6 +478,7 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "start state": "stored with the model"
         if model.start_state is not None
         else "none stored: warm is the state after an empty sentence; AllenNLP and bilm-tf used stateful, TF-Hub zero",
+        "typographic marks": "read as they are" if model.exact_marks else "read in ASCII, except those that it knows",
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }

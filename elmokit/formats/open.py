@@ -29,6 +29,7 @@ def open_model(
     vocabulary: str | Path | None = None,
     precision: Precision | None = None,
     device: str | torch.device | None = None,
+    exact_marks: bool = False,
 ) -> PretrainedBiLM:
     """Open a model in any known format, from a path, a URL or a name.
 
@@ -57,6 +58,8 @@ def open_model(
         precision: The lowest precision in which it may be computed: "float32", "bfloat16", "int8" or "int7". None
             leaves the model's own: float32, unless its files name another one.
         device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
+        exact_marks: Read typographic marks such as ’ and – as they are, as bilm-tf and AllenNLP did. Otherwise the
+            model reads them in ASCII, unless it knows them or its files say that it reads them as they are.
 
     Raises:
         ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
@@ -84,6 +87,8 @@ def open_model(
         model.precision = precision
     if device is not None:
         model.to(device)
+    if exact_marks:
+        model.exact_marks = True
     return model
 
 

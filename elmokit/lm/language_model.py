@@ -87,6 +87,7 @@ class LanguageModel:
         start: StartName = "warm",
         device: str | torch.device | None = None,
         precision: Precision | None = None,
+        exact_marks: bool = False,
     ) -> LanguageModel:
         """Open a model as a language model.
 
@@ -99,13 +100,21 @@ class LanguageModel:
             precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
                 model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
                 average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+            exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII.
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
             ConfigError: The device cannot be used, or the precision is unknown.
             MissingExtraError: The device needs PyTorch, which is not installed.
         """
-        model = open_model(source, options=options, vocabulary=vocabulary, precision=precision, device=device)
+        model = open_model(
+            source,
+            options=options,
+            vocabulary=vocabulary,
+            precision=precision,
+            device=device,
+            exact_marks=exact_marks,
+        )
         return cls(model, start=start)
 
     def to(self, device: str | torch.device) -> LanguageModel:

@@ -178,6 +178,7 @@ def finetune(
     max_words: int | None = None,
     held_out_sentences: int = HELD_OUT_SENTENCES,
     options: str | Path | None = None,
+    exact_marks: bool = False,
     device: str | torch.device = "auto",
     overwrite: bool = False,
     report: TrainingCallback | None = None,
@@ -207,6 +208,7 @@ def finetune(
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
+        exact_marks: Read typographic marks as they are, as bilm-tf did, and not in ASCII. The trained model keeps this.
         device: cpu, cuda, or auto: a GPU if there is one.
         overwrite: Start anew: replace the run.
         report: As in :func:`train`.
@@ -229,6 +231,8 @@ def finetune(
         # A config file of a fine-tuning has no table [data].
         data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
         initial = as_model(model, options=options)
+        if exact_marks:
+            initial = initial.replace(exact_marks=True)
         training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
         how |= {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
         return started_or_continued(config=training, data=data, vocabulary=words, **how)

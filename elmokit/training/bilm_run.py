@@ -251,6 +251,8 @@ def started_or_continued(
         "keep_optimizer": keep_optimizer,
         "old text": sentences_digest(old_sentences),
     }
+    if model is not None and model.exact_marks and not config.bilm_tf_lines:  # with such lines, it always reads so
+        settings["exact_marks"] = True
     run, setup = Run(path, settings, FILES, overwrite), None
     if not run.continues():
         _check_output(run.folder, data)

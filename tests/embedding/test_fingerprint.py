@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from elmokit import open_model, save_model
-from elmokit.embedding.fingerprint import fingerprint, prediction_settings
+from elmokit.embedding.fingerprint import fingerprint, prediction_settings, vector_settings
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM, TokenTable
@@ -54,3 +54,4 @@ def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) 
     ]
     assert len({fingerprint(one, "warm") for one in models}) == len(models)
     assert prediction_settings(model, "warm") != prediction_settings(model.replace(softmax=None), "warm")
+    assert vector_settings(model, "warm") != vector_settings(model.replace(exact_marks=True), "warm")

@@ -4,20 +4,26 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import elmokit
-from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
+from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.compat.many_langs import Embedder
+from elmokit.embedding.outputs.output_format import read_about
+from elmokit.errors import OutputError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import EXACT, MarkReader, encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
+from tests.helpers.shell import Shell
+from tests.helpers.tiny_training import SETTINGS, Reports
 
 TYPED = "I don’t know what “they” said—it’s a well‑known trick… ‘no’ – oﬃce co\u00adoperation"
 PLAIN = "I don't know what \"they\" said -- it's a well-known trick ... 'no' – office cooperation"
@@ -84,6 +90,55 @@ def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedB
     np.testing.assert_array_equal(open_model(tmp_path / "saved").encode(["n’t"]), bytes_of)
     knows = bare.replace(vocabulary=Vocabulary([*SPECIALS, "’"]))
     np.testing.assert_array_equal(knows.encode(["n’t"]), bytes_of)
+
+
+def test_every_way_to_open_a_model_can_read_marks_as_they_are(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "model")
+    openers: list[Callable[..., Any]] = [
+        *(open_model, Elmo.from_pretrained, ElmoModule.from_pretrained),
+        *(LanguageModel.from_pretrained, SentenceEmbedder.from_pretrained),
+    ]
+    for opener in openers:
+        usual, exact = opener(tmp_path / "model"), opener(tmp_path / "model", exact_marks=True)
+        assert [_model_of(one).read("’") for one in (usual, exact)] == ["'", "’"], opener
+
+
+def _model_of(opened: Any) -> PretrainedBiLM:
+    """Return the model inside what was opened."""
+    if isinstance(opened, SentenceEmbedder):
+        opened = opened.elmo
+    return opened if isinstance(opened, PretrainedBiLM) else opened.model
+
+
+def test_commands_read_marks_as_they_are_where_asked(shell: Shell, model: PretrainedBiLM) -> None:
+    save_model(model, "marked")
+    Path("text.txt").write_text("the ’ cat\n", encoding="utf-8")
+    exact = LanguageModel(model.replace(exact_marks=True))
+    usual = (*("--model", "marked"), "text.txt")
+    assert shell("embed", *usual, "usual.npz").code == 0
+    assert shell("embed", *usual, "exact.npz", "--exact-marks").code == 0
+    with np.load("usual.npz") as in_ascii, np.load("exact.npz") as as_written:
+        assert np.abs(in_ascii["vectors"] - as_written["vectors"]).max() > 0.01
+    assert read_about("exact.npz")["exact_marks"] is True
+    assert "exact_marks" not in read_about("usual.npz")
+    assert shell("surprisal", *usual, "--exact-marks", "--out", "table.tsv").code == 0
+    forward = [float(line.split("\t")[2]) for line in Path("table.tsv").read_text(encoding="utf-8").splitlines()[2:5]]
+    np.testing.assert_allclose(forward, exact.surprisal([["the", "’", "cat"]])[0].nats[0, 1:4], atol=1e-4)
+    assert shell("convert", "marked", "copy", "--exact-marks").code == 0
+    assert open_model("copy").exact_marks
+    assert "exact marks" in shell("convert", "marked", "copy.hdf5", "--exact-marks").err  # which it cannot hold
+    assert "typographic marks" in shell("info", "--model", "copy", "--all").out
+
+
+def test_a_fine_tuned_model_keeps_how_it_reads_marks(model: PretrainedBiLM, folder: Path) -> None:
+    Path("text.txt").write_text("the ’ cat sat\n" * 20, encoding="utf-8")
+    settings: dict[str, Any] = {**SETTINGS, "held_out": "text.txt", "out": "run", "report": Reports()}
+    del settings["preset"], settings["max_words"]
+    tuned = elmokit.finetune(model, "text.txt", exact_marks=True, **settings)
+    assert tuned.model is not None
+    assert tuned.model.exact_marks
+    with pytest.raises(OutputError, match="exact marks True, and now it is not set"):
+        elmokit.finetune(model, "text.txt", **settings)
 
 
 def test_the_old_class_reads_marks_as_they_are(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def _elmo_of(
         weights, options = table.get("weight_file"), options or table.get("options_file")
         if not isinstance(weights, str) or not weights:
             raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
-        return open_model(weights, options=options).replace(exact_marks=True), None
+        return open_model(weights, options=options, exact_marks=True), None
     prefix = name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm."
     own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
     own.pop(prefix + CACHE, None)
