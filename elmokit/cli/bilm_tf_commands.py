@@ -68,7 +68,7 @@ def train_elmo(
     """
     from elmokit.compat import bilm_tf_training
     from elmokit.formats.bilm_tf import read_options
-    from elmokit.text.vocabulary import Vocabulary
+    from elmokit.text.vocabulary import read_new_vocabulary
     from elmokit.training.settings import options_from_settings
     from elmokit.training.training_config import RECIPES
 
@@ -76,7 +76,7 @@ def train_elmo(
     for name, number in numbers.items():
         check_at_least(name, number, 1, optional=True)
     if options_file is None:
-        options = options_from_settings(RECIPES["bilm-tf"], len(Vocabulary.from_file(vocab_file)))
+        options = options_from_settings(RECIPES["bilm-tf"], len(read_new_vocabulary(vocab_file)))
     else:
         options = read_options(options_file)
     data = _dataset(options, vocab_file, train_prefix)

@@ -31,7 +31,7 @@ from elmokit.text.characters import (
     UNKNOWN,
     encode_tokens,
 )
-from elmokit.text.vocabulary import IGNORED_LINE
+from elmokit.text.vocabulary import IGNORED_LINE, find_columns
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream
 
@@ -72,7 +72,9 @@ class Vocabulary:
         """Raise a FormatError unless all these words are listed."""
         missing = [word for word in words if word not in self._word_to_id]
         if missing:
-            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}.")
+            columns = find_columns(self._id_to_word)
+            reason = "" if columns is None else f" {columns.problem[0].upper()}{columns.problem[1:]}"
+            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}.{reason}")
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import check_not_input, find_text_files, read_sentences, total_bytes
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, rank_words, read_words
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, find_columns, has_space, rank_words, read_rows
 
 COUNTS_SUFFIX = ".counts.tsv"
 
@@ -128,7 +128,7 @@ def repair_vocabulary(
     """
     path = Path(path)
     check_output_path(path, overwrite)
-    words, changes = repaired_words(read_words(source))
+    words, changes = repaired_words(read_rows(source))
     if len(words) == len(SPECIALS):
         raise TextError(f"{source} contains no word to repair a vocabulary from.")
     if texts:
@@ -160,14 +160,19 @@ def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a valid word list and the changes it took.
 
-    Special words in another case (``<unk>``) are renamed where they are. Of a repeated word, the first is kept.
+    Of a file with several columns, such as counts or vectors, the words are kept. Special words in another case
+    (``<unk>``) are renamed where they are. Of a repeated word, the first is kept.
     """
-    changes = []
+    numbered, changes = _without_columns(words)
     valid: dict[str, int] = {}
-    other_case = {special.lower(): special for special in SPECIALS if special not in words}
-    for number, word in enumerate(words, start=1):
+    listed = {word for _, word in numbered}
+    other_case = {special.lower(): special for special in SPECIALS if special not in listed}
+    for number, word in numbered:
         if not word:
             changes.append(f"line {number}: removed a blank line")
+            continue
+        if has_space(word):
+            changes.append(f"line {number}: removed {word!r}, which no token equals because of its space")
             continue
         if (special := other_case.get(word.lower())) is not None and special not in valid:
             changes.append(f"line {number}: renamed {word} to {special}")
@@ -179,6 +184,27 @@ def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     missing = [special for special in SPECIALS if special not in valid]
     changes += [f"added {special}, which was missing, to the first lines" for special in missing]
     return [*missing, *valid], changes
+
+
+def _without_columns(words: Sequence[str]) -> tuple[list[tuple[int, str]], list[str]]:
+    """Return the words of a list with the numbers of their lines, and the changes that drop its other columns."""
+    columns = find_columns(words)
+    if columns is None:
+        return list(enumerate(words, start=1)), []
+    changes = [f"kept the words alone: {columns.problem.removesuffix('.')}"]
+    numbered = [(number, columns.word(row)) for number, row in enumerate(columns.rows, start=1)]
+    if is_vector_header(columns.rows):
+        changes.append(f"line 1: removed the size of the table, {' '.join(columns.rows[0])!r}")
+        del numbered[0]
+    return numbered, changes
+
+
+def is_vector_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first line is the number and the size of the vectors, as in the text format of word2vec."""
+    first = rows[0]
+    if len(first) != 2 or len(rows) < 2 or not all(map(str.isdecimal, first)):
+        return False
+    return len(rows[1]) == int(first[1]) + 1
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ from elmokit.storage.atomic import sync
 from elmokit.storage.bounded import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list, read_sentences
 from elmokit.storage.workspace import read_workspace
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.reports import TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAY_CHANGE, DataConfig, TrainingConfig
@@ -189,7 +189,7 @@ def merge_data(
     if vocabulary is not None and max_words is not None:
         raise ConfigError("Give only one of vocabulary and max_words.")
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
-        vocabulary = Vocabulary.from_file(Path(vocabulary))
+        vocabulary = read_new_vocabulary(Path(vocabulary))
     return data, vocabulary
 
 

@@ -15,7 +15,7 @@ from elmokit.config import check_at_least
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
-from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary
 from elmokit.text.vocabulary_files import count_words
 from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
@@ -92,7 +92,7 @@ def count_corpus(
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
         elif not isinstance(vocabulary, Vocabulary):
-            vocabulary = Vocabulary.from_file(Path(vocabulary))
+            vocabulary = read_new_vocabulary(Path(vocabulary))
         word_counts, n_types = dict.fromkeys(vocabulary.words, 0), 0
         for word, count in counts.items():
             n_types += 1

@@ -27,7 +27,7 @@ from elmokit.text.batching import sentences_of_all
 from elmokit.text.columns import read_column_sentences, read_table
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words, row_vocabulary
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, read_words, row_vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.text.windows import WindowStream
 
@@ -89,6 +89,15 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (Vocabulary.from_file, f"{FIRST}a\nb\na\n", FormatError, "Word 4 of the vocabulary"),
     (Vocabulary.from_file, "<S>\n</S>\n\n<UNK>\n", FormatError, "Word 3 of the vocabulary"),
     (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "utf-8"),
+    *(
+        (read_new_vocabulary, content, FormatError, name)
+        for content, name in (
+            (f"{FIRST}the\t9\ncat\t5\n", "line 4 is 'the\\t9'. Repair it"),
+            ("<S> 4\n</S> 4\n<UNK> 2\nthe 9\n", "the lines have several columns: line 1 is '<S> 4'"),
+            (f"{FIRST}the\nNew York\ncat\n", "line 5: 'New York' has a space"),
+            (f"{FIRST}a\nb\na\n", "Word 4 of the vocabulary"),
+        )
+    ),
     (rows_of, FIRST, TensorMismatchError, "lists 3 words, and the table has 4 rows"),
     (rows_of, "a\nb\nc\nd\n", FormatError, "missing: <S>, </S>"),
 ]

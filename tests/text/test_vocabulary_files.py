@@ -61,7 +61,7 @@ def test_a_repair_lists_its_changes() -> None:
     assert repaired_words([*SPECIALS, "<unk>"]) == ([*SPECIALS, "<unk>"], [])
 
 
-@given(st.lists(st.sampled_from(["", "a", "b", "<s>", "<S>", "</S>", "<UNK>", "<unk>", "<Unk>"])))
+@given(st.lists(st.sampled_from(["", "a", "b", "a 1", "b\t2", "3 a", "<s>", "<S>", "</S>", "<UNK>", "<unk>", "<Unk>"])))
 def test_a_repaired_list_is_valid_and_needs_no_repair(words: list[str]) -> None:
     valid, changes = repaired_words(words)
     assert Vocabulary(valid).words == valid
@@ -74,6 +74,47 @@ def test_a_file_is_repaired(tmp_path: Path) -> None:
     old.write_text("a\nb\na\n!!!MAXTERMID\n")
     assert len(repair_vocabulary(old, new)) == 4
     assert Vocabulary.from_file(new).words == [*SPECIALS, "a", "b"]
+
+
+COLUMNS = {
+    "counts": "the\t100\ncat\t5\n",
+    "counts after spaces": "<S>\n</S>\n<UNK>\nthe 100\ncat  5\n",
+    "counts before the words": "    100 the\n      5 cat\n",
+    "ids, words and counts": "1 the 100\n2 cat 5\n",
+    "scores of SentencePiece": "<unk>\t0\n<s>\t0\n</s>\t0\nthe\t-3.14\ncat\t-1e-05\n",
+    "vectors of word2vec": "3 2\n</s> 0.1 0.2\nthe 0.1 0.2\ncat 0.3 -0.4\n",
+    "vectors of GloVe": "the 0.1 0.2\ncat 0.3 -0.4\n",
+}
+
+
+@pytest.mark.parametrize("content", COLUMNS.values(), ids=COLUMNS)
+def test_a_repair_keeps_the_words_alone_of_a_file_with_several_columns(content: str, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.tsv", tmp_path / "new.txt"
+    old.write_text(content)
+    changes = repair_vocabulary(old, new)
+    words = Vocabulary.from_file(new).words
+    assert sorted(words[:3]) == sorted(SPECIALS)
+    assert words[3:] == ["the", "cat"]
+    assert changes[0].startswith("kept the words alone: the lines have several columns: line ")
+
+
+def test_a_repair_reads_the_counts_that_were_written_with_a_vocabulary(texts: list[Path], tmp_path: Path) -> None:
+    build_vocabulary(texts, tmp_path / "vocab.txt")
+    repair_vocabulary(counts_path(tmp_path / "vocab.txt"), tmp_path / "again.txt")
+    assert (tmp_path / "again.txt").read_text() == (tmp_path / "vocab.txt").read_text()
+
+
+def test_a_repair_removes_a_word_with_a_space() -> None:
+    words, changes = repaired_words([*SPECIALS, "the", "New York", "cat", "10\u00a0000"])
+    assert words == [*SPECIALS, "the", "cat", "10\u00a0000"]
+    assert changes == ["line 5: removed 'New York', which no token equals because of its space"]
+
+
+def test_opening_a_model_whose_words_have_a_second_column_warns(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("<S>\n</S>\n<UNK>\nthe\t100\ncat\t5\n")
+    with pytest.warns(UserWarning, match=r"vocab\.txt: the lines have several columns: line 4 is 'the\\t100'"):
+        assert Vocabulary.from_file(path).words == [*SPECIALS, "the\t100", "cat\t5"]
 
 
 def test_tokens_and_sentences_are_counted_and_blank_lines_are_not(tmp_path: Path) -> None:
