@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from elmokit.cli.command import Calls, Flag, Values
-from elmokit.cli.parameters import Json, OptionalOutput, Output
-from elmokit.cli.running import echo_json, resumable_command
+from elmokit.cli.parameters import Json, Language, OptionalOutput, Output, Raw
+from elmokit.cli.running import check_apart, echo_json, raw_language, resumable_command
+from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +104,11 @@ def predict(
     text: Path,
     *,
     json: bool = False,
+    raw: Raw = False,
+    language: Language = None,
+    best: Annotated[int | None, Flag("Question answering: the N most probable answers.", metavar="N")] = None,
     tokenize: bool = False,
+    tokenized: bool = False,
     opening: Annotated[Values, Calls("elmokit.tasks.run:open_run")],
 ) -> None:
     """Label TEXT (- for standard input) with RUN's model.
@@ -112,23 +117,35 @@ def predict(
     depends on the task (docs/reference/tasks.md).
 
     Args:
-        seed, device:
         json: Print one JSON object per line.
-        tokenize: TEXT is raw text: split it into Penn Treebank tokens.
+        seed, device:
+
+    More options:
+        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
+        tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
 
     Examples:
         elmokit task predict ner text.txt
-        elmokit task predict ner reviews.txt --tokenize --json
+        elmokit task predict ner reviews.txt --raw --json
+        elmokit task predict qa questions.jsonl --best 3
     """
-    from elmokit.storage.text_files import is_conllu, text_lines
     from elmokit.tasks.run import open_run
-    from elmokit.text.tokenize import get_tokenizer
 
-    tokenizer = get_tokenizer("treebank" if tokenize and not is_conllu(text) else "spaces")
+    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": tokenized})
+    check_apart("--tokenize", tokenize, {"--tokenized": tokenized})
+    language = raw_language(raw, language)
+    if best is not None:
+        check_at_least("--best", best, 1)
     opened = open_run(run, **opening)
     is_empty = True
-    lines = (line for _, line in text_lines(text, accepted=opened.task.text_formats))
-    for example, prediction in opened.predict_lines(lines, str(text), tokenizer):
+    predictions = opened.predict_file(
+        text,
+        raw_language=language,
+        tokenization="treebank" if tokenize else "spaces",
+        tokenized=tokenized,
+        n_best=best,
+    )
+    for example, prediction in predictions:
         is_empty = False
         if json:
             click.echo(json_module.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))

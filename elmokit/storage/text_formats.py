@@ -101,6 +101,7 @@ _MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$)
 # Markdown begins with some of HTML's elements, too.
 _ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
+_JSON_OBJECT = re.compile(r'\{\s*"[^"]*"\s*:')
 # A text can begin with `[ Music ]` or `[1]`.
 _JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
 
@@ -117,6 +118,11 @@ def _is_markup(lines: Sequence[str]) -> bool:
     at_edge = [line for line in lines if line[0] == "<" or line[-1] == ">"]
     n_marked = sum(any(tag[2] in closed or tag[3] for tag in _TAG.finditer(line)) for line in at_edge)
     return 2 * n_marked > len(lines)
+
+
+def is_json_object(line: str) -> bool:
+    """Say whether a line is one of JSON lines rather than a sentence that begins with a brace."""
+    return _JSON_OBJECT.match(line.lstrip()) is not None
 
 
 def _is_json(lines: Sequence[str]) -> bool:

@@ -42,6 +42,7 @@ from elmokit.tasks.task_config import (
 )
 from elmokit.text.batching import plan_batches
 from elmokit.text.columns import read_column_sentences
+from elmokit.text.tokenize import tokenize as tokenize_text
 
 BEGIN, END = "#begin document", "#end document"
 PART = re.compile(r"part\s+(\d+)$")
@@ -94,6 +95,22 @@ class _JsonDocument(msgspec.Struct):
     doc_key: str = ""
     speakers: list[list[str]] | None = None
     clusters: list[list[tuple[int, int]]] | None = None
+
+
+class _RawDocument(msgspec.Struct):
+    document: str | None = None
+    doc_key: str = ""
+
+
+def parse_text(line: str, where: str, key: str) -> Document:
+    """Parse a line of JSON to predict on: one of e2e-coref's, or an object with a raw ``document``."""
+    raw = parse_json(line, where, _RawDocument, "one JSON object per line with sentences, or with a raw document")
+    if raw.document is None:
+        return replace(parse_document(line, where), clusters=None)
+    sentences = tuple(map(tuple, tokenize_text(raw.document)))
+    if not sentences:
+        raise TextError(f"{where}: the document {raw.document[:40]!r} contains no word.")
+    return Document(where, raw.doc_key or key, sentences, None, None)
 
 
 def parse_document(line: str, where: str) -> Document:
@@ -366,12 +383,16 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
             yield document
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: CorefConfig) -> Iterator[Document]:
-        """Read one sentence per line, with a blank line between documents, or JSON lines."""
+        """Read one sentence per line, with a blank line between documents, or JSON lines.
+
+        An object of JSON is a line of e2e-coref's files, or has a raw ``document``, as for AllenNLP's predictor.
+        """
         sentences: list[tuple[str, ...]] = []
         start, n_documents = 1, 0
         for number, line in enumerate(chain(lines, [""]), start=1):  # the added blank line ends the last document
             if line.startswith("{") and not sentences:
-                yield replace(parse_document(line, f"{name}, line {number}"), clusters=None)
+                yield parse_text(line, f"{name}, line {number}", f"{name}_{n_documents}")
+                n_documents += 1
                 continue
             tokens = tuple(tokenize(line))
             if tokens:

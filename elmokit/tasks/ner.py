@@ -16,6 +16,7 @@ from elmokit.config import check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_formats import JSON
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
@@ -33,7 +34,7 @@ from elmokit.tasks.tags import (
     tags_of,
     types_in,
 )
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable
+from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, read_sentence
 from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
@@ -206,6 +207,7 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     """Named entity recognition: find and label the names in a sentence."""
 
     name = "ner"
+    text_formats = (JSON,)
     presets: ClassVar[Mapping[str, NerConfig]] = {"published": NerConfig(), "small": SMALL}
     metric = "f1"
     elmo = ElmoConfig(input=MixConfig(penalty=0.1))
@@ -229,9 +231,10 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
             yield NerExample(tokens, chunks, sentence.where())
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig) -> Iterator[NerExample]:
-        """Read one sentence per line."""
+        """Read one sentence per line, or JSON lines."""
         for number, line in enumerate(lines, start=1):
-            yield NerExample(tokenize(line), None, f"{name}, line {number}")
+            where = f"{name}, line {number}"
+            yield NerExample(read_sentence(line, where, tokenize), None, where)
 
     def labels(self, examples: Sequence[NerExample], config: NerConfig) -> Labels:
         """Return the tags of all entity types that occur."""

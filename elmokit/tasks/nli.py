@@ -44,9 +44,9 @@ from elmokit.tasks.task_config import (
 from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree
-# Names of the columns in SNLI, in SICK's SemEval release, and in SICK's full release.
-FIRST = ("sentence1", "sentence_A")
-SECOND = ("sentence2", "sentence_B")
+# Names of the columns in SNLI, in SICK's SemEval release and its full release, and for AllenNLP's predictor.
+FIRST = ("sentence1", "sentence_A", "premise")
+SECOND = ("sentence2", "sentence_B", "hypothesis")
 LABEL = ("gold_label", "entailment_judgment", "entailment_label")
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse")
 NAMES = (*FIRST, *SECOND, *LABEL, *PARSES)
@@ -295,6 +295,7 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
 
     name = "nli"
     text_formats = (JSON, TABLE)
+    reads_tokens = False
     presets: ClassVar[Mapping[str, NliConfig]] = {"published": NliConfig(), "small": SMALL}
     elmo = ElmoConfig(input=_MIX, output=_MIX)
 
@@ -305,7 +306,7 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
     def read_text(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
     ) -> Iterator[SentencePair]:
-        """Read one pair per line: premise and hypothesis separated by a tab, or JSON with sentence1 and sentence2.
+        """Read one pair per line: premise and hypothesis separated by a tab, or JSON with the names of a file.
 
         Blank lines are skipped. Sentences are tokenized like the training data of the run; ``tokenize`` is used only if
         that consisted of parses.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
+import math
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -28,7 +29,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_text
 from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
-from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans
+from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans, span_scores
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores import squad_v1, squad_v2
 from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_learnable, parse_json, require_gold
@@ -117,7 +118,8 @@ class _Squad(msgspec.Struct):
 
 class _Line(msgspec.Struct):
     question: str
-    context: str
+    context: str | None = None
+    passage: str | None = None  # as AllenNLP's predictor calls it
     id: str = ""
 
 
@@ -137,7 +139,8 @@ def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched:
 def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
     """Read questions without answers, to predict on: SQuAD's JSON, or one question per line.
 
-    A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` and optionally ``id``.
+    A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` (or ``passage``) and
+    optionally ``id``.
     """
     lines = list(lines)
     if _is_whole_file(lines):
@@ -155,9 +158,12 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
             record = parse_json(
                 line, where, _Line, "a question, a tab and a passage, or a JSON object with question and context"
             )
+            text = record.passage if record.context is None else record.context
+            if text is None:
+                raise TextError(f"{where}: the JSON object has neither context nor passage.")
         else:
-            record = _Line(question, context)
-        passage = passages.setdefault(record.context, _passage(record.context, where))
+            record, text = _Line(question), context
+        passage = passages.setdefault(text, _passage(text, where))
         tokens = _question(record.question, where)
         yield QaExample(where, record.id or str(number), record.question, tokens, passage)
 
@@ -354,6 +360,9 @@ class Answer(NamedTuple):
     last: int
     probability: float
     """Probability of the start times probability of the end."""
+    best: tuple[Answer, ...] = ()
+    """The most probable answers, if they were asked for, this one first. Their probabilities are relative to all spans
+    that the model may answer with, and to "no answer"."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +413,9 @@ class QaModel(TaskModel[QaBatch, Answer]):
 
     def predict(self, batch: QaBatch) -> list[Answer]:
         """Return the best span of at most ``max_answer`` tokens, or "no answer" if that has a higher score."""
-        starts, ends = self(batch)
+        return self._answers(batch, *self(batch))
+
+    def _answers(self, batch: QaBatch, starts: Tensor, ends: Tensor) -> list[Answer]:
         n_words = batch.passage.mask.shape[1]
         first, last, sums = best_answer_spans(
             starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer
@@ -414,6 +425,30 @@ class QaModel(TaskModel[QaBatch, Answer]):
             first, last = (torch.where(none > sums, -1, token) for token in (first, last))
             sums = torch.maximum(sums, none)
         return [Answer(*values) for values in zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)]
+
+    def predict_best(self, batch: QaBatch, n_best: int) -> list[Answer]:
+        """Return the answers of ``predict``, each with the ``n_best`` most probable ones."""
+        starts, ends = self(batch)
+        n_words = batch.passage.mask.shape[1]
+        sums = span_scores(starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer)
+        if self.null_scores is not None:  # last, because a span that is as probable comes first
+            sums = torch.cat([sums, (starts[:, n_words] + ends[:, n_words])[:, None]], dim=1)
+        # Stable, as equally probable spans have an order: that of `best_answer_spans`.
+        logs, order = sums.log_softmax(1).sort(dim=1, descending=True, stable=True)
+        results = []
+        for answer, row_logs, row in zip(
+            self._answers(batch, starts, ends), logs[:, :n_best], order[:, :n_best], strict=True
+        ):
+            best = []
+            for log, index in zip(row_logs.tolist(), row.tolist(), strict=True):
+                if log == -math.inf:  # padding
+                    continue
+                first, last = index % n_words, index % n_words + index // n_words
+                if self.null_scores is not None and index == sums.shape[1] - 1:
+                    first = last = -1
+                best.append(Answer(first, last, math.exp(log)))
+            results.append(answer._replace(best=tuple(best)))
+        return results
 
 
 class BiDafPlusPlus(QaModel):
@@ -501,6 +536,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     name = "qa"
     text_formats = (JSON, TABLE)
+    reads_tokens = False
     presets: ClassVar[Mapping[str, QaConfig]] = {"published": QaConfig(), "small": SMALL}
     metric = "f1"
     elmo = ElmoConfig(input=MixConfig(dropout=0.5), output=MixConfig(dropout=0.5))
@@ -564,17 +600,32 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         return result
 
     def to_record(self, example: QaExample, answer: Answer) -> dict[str, Any]:
-        """Return the answer and its character offsets: ``context[start:end]``, or null for "no answer"."""
-        spans = example.passage.spans
-        return {
-            "id": example.id,
-            "question": example.text,
-            "answer": answer_text(example, answer),
-            "start": spans[answer.first][0] if answer.first >= 0 else None,
-            "end": spans[answer.last][1] if answer.first >= 0 else None,
-            "probability": answer.probability,
-        }
+        """Return the answer and its character offsets: ``context[start:end]``, or null for "no answer".
+
+        The most probable answers, if they were asked for, are the list ``best``.
+        """
+        record = {"id": example.id, "question": example.text, **_answer_record(example, answer)}
+        if answer.best:
+            record["best"] = [_answer_record(example, one) for one in answer.best]
+        return record
 
     def to_text(self, example: QaExample, answer: Answer) -> str:
-        """Return the question, and the answer on a second line."""
-        return f"{example.text}\n  {answer_text(example, answer) or '(no answer)'}"
+        """Return the question, and the answer on a second line, or the most probable ones on lines of their own."""
+        if not answer.best:
+            return f"{example.text}\n  {_shown(example, answer)}"
+        lines = [f"  {one.probability:.3f}  {_shown(example, one)}" for one in answer.best]
+        return "\n".join([example.text, *lines])
+
+
+def _shown(example: QaExample, answer: Answer) -> str:
+    return answer_text(example, answer) or "(no answer)"
+
+
+def _answer_record(example: QaExample, answer: Answer) -> dict[str, Any]:
+    spans, is_span = example.passage.spans, answer.first >= 0
+    return {
+        "answer": answer_text(example, answer),
+        "start": spans[answer.first][0] if is_span else None,
+        "end": spans[answer.last][1] if is_span else None,
+        "probability": answer.probability,
+    }

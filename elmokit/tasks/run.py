@@ -8,17 +8,19 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from elmokit.config import check_choice, write_json
+from elmokit.config import check_at_least, check_choice, write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import (
+    ConfigError,
     ModelNotFoundError,
     TextError,
     UnknownLabelError,
@@ -26,6 +28,8 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import is_conllu, split_lines, split_tokens, text_lines
+from elmokit.storage.text_formats import check_tokens, is_json_object
 from elmokit.storage.workspace import refuse_other_files
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.inputs import ElmoShape, Inputs
@@ -60,6 +64,7 @@ from elmokit.tasks.task_table import load_config
 from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
+from elmokit.text.tokenize import Tokenization, get_tokenizer, text_splitter
 from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
@@ -196,21 +201,83 @@ class TaskRun(TaskSetup):
                     raise
         return examples
 
-    def predict(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> list[Any]:
-        """Return one prediction per example, in their order."""
-        return self.predict_with(self.model, examples, progress)
+    def predict(
+        self, examples: Sequence[Any], progress: ProgressCallback | None = None, n_best: int | None = None
+    ) -> list[Any]:
+        """Return one prediction per example, in their order.
+
+        With ``n_best``, an answer to a question has the most probable ones as its ``best``; other tasks refuse it.
+        """
+        check_at_least("n_best", n_best, 1, optional=True)
+        return self.predict_with(self.model, examples, progress, n_best)
 
     def score(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> dict[str, float]:
         """Predict, and return the official scores in percent."""
         scores: dict[str, float] = self.task.score(examples, self.predict(examples, progress), self.config)
         return scores
 
-    def predict_lines(self, lines: Iterable[str], name: str, tokenize: Tokenize) -> Iterator[tuple[Any, Any]]:
+    def predict_file(
+        self,
+        text: str | Path,
+        *,
+        raw_language: str | None = None,
+        tokenization: Tokenization = "spaces",
+        tokenized: bool = False,
+        n_best: int | None = None,
+    ) -> Iterator[tuple[Any, Any]]:
+        """Read the examples of a text, and yield each with its prediction.
+
+        Args:
+            text: The file, in a format of the task; ``-`` for standard input.
+            raw_language: The language of raw text, to split it into sentences and tokens; None if the text has one
+                sentence per line.
+            tokenization: How a line is split into tokens.
+            tokenized: Read text that is certainly raw as if it were tokenized.
+            n_best: As in :meth:`predict`.
+
+        Raises:
+            TextError: The text cannot be read, has another format, or looks raw.
+            ConfigError: It cannot be split so, or ``n_best`` is not for this task.
+        """
+        tokenize = get_tokenizer("spaces" if is_conllu(text) else tokenization)
+        lines: Iterable[str]
+        if not self.task.reads_tokens:
+            if raw_language is not None:
+                raise ConfigError(f"The task {self.task.name} splits its texts itself; leave out --raw.")
+            lines = map(itemgetter(1), text_lines(text, accepted=self.task.text_formats))
+        elif raw_language is None:
+            lines = _tokenized_lines(text, self.task.text_formats, tokenize, refuse_raw=not tokenized)
+        else:
+            lines = _lines_of_raw_text(text, raw_language)
+        yield from self.predict_lines(lines, str(text), tokenize, n_best)
+
+    def predict_lines(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, n_best: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """Read examples from lines of text, and yield each with its prediction. A few hundred are held at a time."""
         for examples in read_ahead(
             self.task.read_text(lines, name, tokenize, self.config), max_items=READ_AHEAD_EXAMPLES
         ):
-            yield from zip(examples, self.predict(examples), strict=True)
+            yield from zip(examples, self.predict(examples, n_best=n_best), strict=True)
+
+
+def _tokenized_lines(text: str | Path, accepted: Sequence[str], tokenize: Tokenize, refuse_raw: bool) -> Iterator[str]:
+    """Yield the lines of a text, and refuse one that is certainly raw."""
+
+    def look_at(head: list[str]) -> None:
+        if not any(map(is_json_object, head)):
+            sentences = map(tokenize, head)
+            check_tokens(str(text), sentences, is_split=tokenize is not split_tokens, refuse=refuse_raw)
+
+    for _, line in text_lines(text, accepted=accepted, on_head=look_at):
+        yield line
+
+
+def _lines_of_raw_text(text: str | Path, language: str) -> Iterator[str]:
+    """Yield the sentences of raw text as lines of tokens, and blank lines, which end documents."""
+    for line in split_lines(text, split=text_splitter(language)):
+        for tokens in line.sentences or [[]]:
+            yield " ".join(tokens)
 
 
 def open_run(run: str | Path, seed: int | None = None, device: str | torch.device = "cpu") -> TaskRun:

@@ -31,6 +31,7 @@ from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_formats import JSON
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
@@ -46,7 +47,16 @@ from elmokit.tasks.tags import (
     types_in,
     viterbi,
 )
-from elmokit.tasks.task import Labels, Task, TaskModel, Tokenize, check_known, check_learnable, require_gold
+from elmokit.tasks.task import (
+    Labels,
+    Task,
+    TaskModel,
+    Tokenize,
+    check_known,
+    check_learnable,
+    read_sentence,
+    require_gold,
+)
 from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
@@ -329,6 +339,7 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
     """Semantic role labeling: label the arguments of each predicate."""
 
     name = "srl"
+    text_formats = (JSON,)
     presets: ClassVar[Mapping[str, SrlConfig]] = {"published": SrlConfig(), "small": SMALL}
     metric = "f1"
     elmo = ElmoConfig(input=MixConfig(penalty=0.001, dropout=0.1))
@@ -339,7 +350,7 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
     def read_text(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SrlConfig
     ) -> Iterator[Proposition]:
-        """Read one sentence per line.
+        """Read one sentence per line, or JSON lines.
 
         Its predicates are the words that were usually predicates in training. To choose the predicate, write the line
         as ``1 Mira fixed it |||``, with the index of the predicate first.
@@ -349,7 +360,7 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
             if DIVIDER in line:
                 yield parse_proposition(line, where)
             else:
-                yield Proposition(where, tuple(tokenize(line)), None, None)
+                yield Proposition(where, tuple(read_sentence(line, where, tokenize)), None, None)
 
     def labels(self, examples: Sequence[Proposition], config: SrlConfig) -> Labels:
         """Return the tags of all roles, and the words that are a predicate in most of their occurrences."""

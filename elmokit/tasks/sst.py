@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_formats import JSON
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
-from elmokit.tasks.task import Labels, Sentence, Tokenize
+from elmokit.tasks.task import Labels, Sentence, Tokenize, read_sentence
 from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
@@ -264,6 +265,7 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
     """Sentiment classification of sentences."""
 
     name = "sst"
+    text_formats = (JSON,)
     presets: ClassVar[Mapping[str, SstConfig]] = {"published": SstConfig(), "small": SMALL}
     # The papers give no dropout for the output mix; 0.5 is bilm-tf's advice for every mix.
     elmo = ElmoConfig(input=MixConfig(penalty=0.001), output=MixConfig(penalty=0.001, dropout=0.5))
@@ -280,9 +282,10 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
             yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SstConfig) -> Iterator[Phrase]:
-        """Read one sentence per line."""
+        """Read one sentence per line, or JSON lines."""
         for number, line in enumerate(lines, start=1):
-            yield Phrase(tokenize(line), None, f"{name}, line {number}")
+            where = f"{name}, line {number}"
+            yield Phrase(read_sentence(line, where, tokenize), None, where)
 
     def named_texts(self, example: Phrase) -> dict[str, list[str]]:
         return {"tokens": example.tokens}

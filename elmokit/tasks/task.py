@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from elmokit.config import decode_json
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_formats import is_json_object
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
+from elmokit.text.tokenize import get_tokenizer
 
 Config = TypeVar("Config")
 Example = TypeVar("Example")
@@ -77,6 +79,28 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
         raise TextError(f"{where}: not {expected}: {error}.") from None
 
 
+class _JsonSentence(msgspec.Struct):
+    sentence: str | None = None
+    tokens: list[str] | None = None
+    words: list[str] | None = None
+
+
+def read_sentence(line: str, where: str, tokenize: Tokenize) -> list[str]:
+    """Return the tokens of a line of text, or of a JSON object as AllenNLP's predictors read them.
+
+    The object has ``sentence``, which is raw, or a list of ``tokens`` or ``words``.
+    """
+    if not is_json_object(line):
+        return tokenize(line)
+    content = parse_json(line, where, _JsonSentence, "one JSON object per line with sentence, tokens or words")
+    for tokens in (content.tokens, content.words):
+        if tokens is not None:
+            return tokens
+    if content.sentence is None:
+        raise TextError(f"{where}: the JSON object has none of sentence, tokens and words.")
+    return get_tokenizer("treebank")(content.sentence)
+
+
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
     """A task's network: it turns a batch into a loss or into predictions."""
 
@@ -92,6 +116,14 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
     @abstractmethod
     def predict(self, batch: Batch) -> list[Prediction]:
         """Return one prediction per example, as plain values. Called in evaluation mode, without gradients."""
+
+    def predict_best(self, batch: Batch, n_best: int) -> list[Prediction]:
+        """Return what ``predict`` does, each with the ``n_best`` most probable predictions.
+
+        Raises:
+            ConfigError: The model of this task has one prediction only.
+        """
+        raise ConfigError("Several predictions (--best) are for question answering; other tasks have one.")
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):
@@ -110,6 +142,8 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     text_formats: ClassVar[tuple[str, ...]] = ()
     """What ``read_text`` reads besides sentences: formats of ``elmokit.storage.text_formats``."""
+    reads_tokens: ClassVar[bool] = True
+    """Whether ``read_text`` reads tokenized sentences. Other tasks split the texts of their examples themselves."""
     word_tables: tuple[str, ...] = ("words",)
     """The config's fields that are a ``WordsConfig`` or None."""
 
@@ -222,16 +256,24 @@ class TaskSetup:
         return map_batch(batch, TokenBatch, model.inputs.with_layers)
 
     def predict_with(
-        self, model: TaskModel[Any, Any], examples: Sequence[Any], progress: ProgressCallback | None = None
+        self,
+        model: TaskModel[Any, Any],
+        examples: Sequence[Any],
+        progress: ProgressCallback | None = None,
+        n_best: int | None = None,
     ) -> list[Any]:
-        """Predict with a model, one prediction per example, in batches of examples of similar length."""
+        """Predict with a model, one prediction per example, in batches of examples of similar length.
+
+        With ``n_best``, each prediction has the most probable ones as well, as in ``TaskModel.predict_best``.
+        """
         lengths = [self.task.lengths(example) for example in examples]
         plan = list(_bounded(plan_batches(lengths, batch_size=self.config.train.batch_size), lengths))
         n_done, results = 0, []
         model.eval()
         with torch.no_grad():
             for indices in plan:
-                results.append(model.predict(self.batch([examples[index] for index in indices], model)))
+                batch = self.batch([examples[index] for index in indices], model)
+                results.append(model.predict(batch) if n_best is None else model.predict_best(batch, n_best))
                 n_done += len(indices)
                 if progress is not None:
                     progress("predict", n_done, len(examples))

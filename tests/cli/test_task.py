@@ -41,6 +41,13 @@ def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.Monke
     Path("text.conllu").write_text(f"# text = Mira visits Oslo\n{words}\n")
     for flags in ((), ("--tokenize",)):
         assert task_shell("predict", "run", "text.conllu", *flags).out == "[PER Mira] visits [LOC Oslo]\n"
+    Path("raw.txt").write_text("Mira visits Oslo, and sleeps there.\n" * 3)
+    ran = task_shell("predict", "run", "raw.txt")
+    assert (ran.code, ran.out) == (2, "")
+    assert "raw.txt looks like raw text: 'Oslo,' is read as one token. Pass --raw" in ran.err
+    assert len(task_shell("predict", "run", "raw.txt", "--raw").out.splitlines()) == 3
+    ran = task_shell("predict", "run", "text.txt", "--best", "2")
+    assert (ran.code, "--best" in ran.err) == (2, True)
     Path("table.txt").write_text(words)
     ran = task_shell("predict", "run", "table.txt")
     assert (ran.code, ran.out, "table.txt looks like CoNLL-U" in ran.err) == (2, "", True)
@@ -52,7 +59,9 @@ def test_tasks_read_their_own_formats() -> None:
         "nli": {"JSON", "a table"},
         "qa": {"JSON", "a table"},
         "coref": {"JSON"},
-        "ner": set(),
+        "ner": {"JSON"},
+        "sst": {"JSON"},
+        "srl": {"JSON"},
     }.items():
         for format_, text in lines.items():
             with contextlib.nullcontext() if format_ in formats else pytest.raises(TextError, match=f"like {format_}"):

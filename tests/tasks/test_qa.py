@@ -216,8 +216,47 @@ def test_questions_to_predict_on_are_tab_separated_lines_json_lines_or_a_squad_f
     tabbed, record = read_questions(lines, "input")
     assert (tabbed.id, tabbed.where, record.id) == ("1", "input, line 1", "x")
     assert tabbed.passage is record.passage
+    (named,) = read_questions([json.dumps({"question": "What?", "passage": CONTEXT})], "input")  # as AllenNLP does
+    assert named.passage == record.passage
     (example,) = read_questions(squad_file(question(("in June", 19))).splitlines(), "input")
     assert (example.id, example.answers, example.span) == ("q1", None, None)
+
+
+@pytest.mark.parametrize("no_answer", [False, True])
+def test_the_best_answers_are_those_of_all_spans_with_probabilities_that_sum_to_one(
+    tmp_path: Path, no_answer: bool
+) -> None:
+    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, max_answer=3, no_answer=no_answer))
+    given_examples = examples(tmp_path, config, without_answer=no_answer)
+    # Of two lengths, so that one is padded.
+    other = next(iter(read_questions(["What is it?\tIt is new."], "input")))
+    given_examples.append(other)
+    inputs = inputs_of(given_examples, config)
+    model = model_of(config, inputs).eval()
+    batch = TASK.collate(given_examples, inputs, {}, config)
+    with torch.no_grad():
+        starts, ends = model(batch)
+        plain = model.predict(batch)
+        found = model.predict_best(batch, 1000)
+        few = model.predict_best(batch, 3)
+    assert [answer._replace(best=()) for answer in found] == plain
+    for row, (example, answer) in enumerate(zip(given_examples, found, strict=True)):
+        n_tokens = len(example.passage.tokens)
+        spans = [(first, last) for first in range(n_tokens) for last in range(first, min(first + 3, n_tokens))]
+        weights = {(first, last): float((starts[row, first] + ends[row, last]).exp()) for first, last in spans}
+        if no_answer:
+            weights[-1, -1] = float((starts[row, -1] + ends[row, -1]).exp())
+        total = sum(weights.values())
+        assert {one[:2]: one.probability for one in answer.best} == pytest.approx(
+            {span: weight / total for span, weight in weights.items()}, rel=1e-4
+        )
+        assert sum(one.probability for one in answer.best) == pytest.approx(1, rel=1e-5)
+        assert answer.best[0][:2] == answer[:2]
+        assert few[row].best == answer.best[:3]
+        record = TASK.to_record(example, few[row])
+        assert record["best"][0]["answer"] == record["answer"]
+        assert "best" not in TASK.to_record(example, plain[row])
+        assert len(TASK.to_text(example, few[row]).splitlines()) == 4
 
 
 def test_every_answer_of_a_real_file_is_a_slice_of_its_passage(shared: Path) -> None:

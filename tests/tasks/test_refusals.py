@@ -16,6 +16,7 @@ from elmokit.tasks.nli import read_pairs
 from elmokit.tasks.qa import read_questions, read_squad
 from elmokit.tasks.srl import Proposition, read_srl
 from elmokit.tasks.sst import LabeledTree, TreeNode, read_trees
+from elmokit.tasks.task_table import TASKS
 from tests.helpers.srl_columns import CONLL_2012
 from tests.tasks.test_coref import CONLL
 from tests.tasks.test_qa import question, squad_file
@@ -28,6 +29,16 @@ def questions(path: str) -> Iterable[object]:
 
 def all_answers(path: str) -> Iterable[object]:
     return read_squad(path, unanswerable="keep")
+
+
+def named_entities(path: str) -> Iterable[object]:
+    return TASKS["ner"].read(path, TASKS["ner"].presets["small"])
+
+
+def texts_of(name: str) -> Callable[[str], Iterable[object]]:
+    """Return what reads the texts of a task to predict on."""
+    task = TASKS[name]
+    return lambda path: task.read_text(Path(path).read_text().splitlines(), path, str.split, task.presets["small"])
 
 
 PAIR = '{"gold_label":"neutral","sentence1":"A","sentence2":"B"}'
@@ -115,10 +126,20 @@ QUESTIONS = [
     ("When?", "expected a question, a tab and a passage"),
     ("\tpassage", "line 1: the question '' contains no word"),
     ("When?\t ", "line 1: the passage ' ' contains no word"),
-    ('{"question": "q"}', "`context`"),
+    ('{"question": "q"}', "line 1: the JSON object has neither context nor passage"),
     ('{"question": ', "line 1, column "),
     ('{"data": 3}', "not SQuAD's JSON"),
 ]
+SENTENCES = [
+    ('{"text": "Mira sleeps."}', "line 1: the JSON object has none of sentence, tokens and words"),
+    ('\n{"sentence": 3}', "line 2: not one JSON object per line with sentence, tokens or words"),
+    ('{"sentence": "Mira"', "line 1, column 20: invalid JSON"),
+]
+DOCUMENTS = [
+    ('{"document": " "}', "line 1: the document ' ' contains no word"),
+    ('{"text": "Mira sleeps."}', "line 1: "),
+]
+COLUMNS = ["Anna left Paris yesterday, with John.\n" * 3, "Anna left her home.\nJohn stayed at his home.\n"]
 REFUSED: list[tuple[Callable[[str], Iterable[object]], str, str]] = [
     *((read_trees, *row) for row in TREES),
     *((read_pairs, *row) for row in PAIRS),
@@ -126,6 +147,9 @@ REFUSED: list[tuple[Callable[[str], Iterable[object]], str, str]] = [
     *((read_srl, *row) for row in SRL),
     *((all_answers, *row) for row in SQUAD),
     *((questions, *row) for row in QUESTIONS),
+    *((texts_of(name), *row) for name in ("ner", "sst", "srl") for row in SENTENCES),
+    *((texts_of("coref"), *row) for row in DOCUMENTS),
+    *((named_entities, text, "looks like raw text: ") for text in COLUMNS),
 ]
 
 

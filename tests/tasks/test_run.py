@@ -32,7 +32,7 @@ from elmokit.tasks import layer_cache
 from elmokit.tasks.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
-from elmokit.tasks.task_table import load_config
+from elmokit.tasks.task_table import TASKS, load_config
 from elmokit.training.training_run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS, changed, tiny
@@ -372,6 +372,60 @@ def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, fine
     (tmp_path / "pairs").write_text("gold_label\tsentence1\tsentence2\nx\t\tthe cat\ny\tthe dog\tran\n")
     train_task(*tiny("nli", tmp_path / "pairs", elmo, train=short), tmp_path / "run-pairs")
     assert finetuned[-1][1] == ["the cat", "the dog", "ran"]
+
+
+PREDICTOR_LINES = {
+    "ner": ({"sentence": "Mira didn't see her."}, [["Mira", "did", "n't", "see", "her", "."]]),
+    "sst": ({"sentence": "Great fun!", "label": "4"}, [["Great", "fun", "!"]]),
+    "srl": ({"sentence": "Mira fixed it."}, [["Mira", "fixed", "it", "."]]),
+    "coref": ({"document": "Mira left. She ran."}, [["Mira", "left", "."], ["She", "ran", "."]]),
+    "nli": ({"premise": "Dogs run.", "hypothesis": "They move."}, [["Dogs", "run", "."], ["They", "move", "."]]),
+    "qa": ({"passage": "Ada left.", "question": "Who?"}, [["Who", "?"], ["Ada", "left", "."]]),
+}
+"""What the predictors of AllenNLP read, and the tokens."""
+
+
+@pytest.mark.parametrize("name", PREDICTOR_LINES)
+def test_each_task_reads_what_the_predictor_of_allennlp_read(name: str) -> None:
+    record, sentences = PREDICTOR_LINES[name]
+    task = TASKS[name]
+    (example,) = task.read_text([json.dumps(record)], "text", str.split, task.presets["small"])
+    assert list(map(list, task.sentences(example))) == sentences
+    if name in ("ner", "sst", "srl"):
+        for key in ("tokens", "words"):
+            (example,) = task.read_text([json.dumps({key: ["A", "b."]})], "text", str.split, task.presets["small"])
+            assert list(map(list, task.sentences(example))) == [["A", "b."]]
+        (example,) = task.read_text(["{ Mira } sleeps"], "text", str.split, task.presets["small"])
+        assert list(map(list, task.sentences(example))) == [["{", "Mira", "}", "sleeps"]]
+
+
+RAW = "Mira visits Oslo, and Ann didn't see her. She sleeps.\n" * 5
+
+
+@pytest.mark.slow
+def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text(RAW, encoding="utf-8")
+    for name in ("ner", "sst", "srl", "coref"):
+        opened = open_run(learned(name))
+        with pytest.raises(TextError, match=r"raw\.txt looks like raw text: 'Oslo,'.* Pass --raw"):
+            next(opened.predict_file(tmp_path / "raw.txt"))
+        with pytest.warns(UserWarning, match="looks like raw text"):
+            assert next(opened.predict_file(tmp_path / "raw.txt", tokenized=True))
+        sentences = []
+        for example, _ in opened.predict_file(tmp_path / "raw.txt", raw_language="en"):
+            sentences += map(list, opened.task.sentences(example))
+        wanted = [
+            ["Mira", "visits", "Oslo", ",", "and", "Ann", "did", "n't", "see", "her", "."],
+            ["She", "sleeps", "."],
+        ]
+        assert sentences == wanted * 5
+    (tmp_path / "raw.jsonl").write_text(json.dumps({"sentence": RAW}) + "\n", encoding="utf-8")
+    opened = open_run(learned("sst"))
+    assert len(list(opened.predict_file(tmp_path / "raw.jsonl"))) == 1
+    with pytest.raises(ConfigError, match="The task nli splits its texts itself"):
+        next(open_run(learned("nli")).predict_file(tmp_path / "raw.txt", raw_language="en"))
+    with pytest.raises(ConfigError, match="for question answering"):
+        next(opened.predict_file(tmp_path / "raw.jsonl", n_best=2))
 
 
 @pytest.mark.slow

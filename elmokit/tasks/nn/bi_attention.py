@@ -121,12 +121,25 @@ def best_answer_spans(
         First words, last words (inclusive) and the sums of the two scores, each ``(batch,)``.
     """
     n_words = starts.shape[1]
+    # max returns the first of equal values, hence the shortest of equal spans.
+    sums, index = span_scores(starts, ends, mask, max_words).max(1)
+    first = index % n_words
+    return first, first + index // n_words, sums
+
+
+def span_scores(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int | None) -> Tensor:
+    """Return the sum of start and end score of each span, -inf for one that is not all in the sequence.
+
+    The arguments are those of ``best_answer_spans``.
+
+    Returns:
+        ``(batch, spans)``, by length, and then by first word: span ``i`` of sequences of ``time`` words is the one from
+        word ``i % time`` with ``i // time`` words after that.
+    """
+    n_words = starts.shape[1]
     starts, ends = (scores.masked_fill(~mask, -torch.inf) for scores in (starts, ends))
     by_length = [
         F.pad(starts[:, : n_words - more] + ends[:, more:], (0, more), value=-torch.inf)
         for more in range(min(max_words or n_words, n_words))
     ]
-    # By length, and then by first word: max returns the first of equal values, hence the shortest of equal spans.
-    sums, index = torch.cat(by_length, dim=1).max(1)
-    first = index % n_words
-    return first, first + index // n_words, sums
+    return torch.cat(by_length, dim=1)
