@@ -228,11 +228,14 @@ class DocumentedCommand(click.Command):
         """List the parameters, with --quiet, --help and --help-all at the end."""
         *own, help_option = super().get_params(ctx)
         options = [parameter for parameter in own if isinstance(parameter, HeadedOption)]
-        if all(option.heading == COMMON for option in options):
-            return [*own, QUIET, help_option]
-        text = f"Show all {len(options)} options."
         help_all = click.Option(
-            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help=text
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_all,
+            help=f"Show all {len(options)} options.",
+            hidden=all(option.heading == COMMON for option in options),  # --help shows all of them
         )
         return [*own, QUIET, help_option, help_all]
 

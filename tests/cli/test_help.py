@@ -110,6 +110,15 @@ def test_a_model_is_an_option_in_every_command(name: str) -> None:
     assert "model" not in arguments
 
 
+@pytest.mark.parametrize("name", ["", "vocab", "task", "embed"])
+def test_every_command_has_help_all(shell: Shell, name: str) -> None:
+    ran = shell(*name.split(), "--help-all")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Usage: elmokit {name}".rstrip())
+    usual = shell(*name.split(), "--help")
+    assert ("--help-all" in usual.out) == ("More options:" in ran.out)
+
+
 def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
     for command in (["info"], ["bench"], ["serve"]):
         ran = shell(*command, "original")
