@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -58,6 +59,8 @@ class TaskCounters:
     loss_sum: float = 0.0
     """Since the last evaluation, over ``loss_steps`` steps."""
     loss_steps: int = 0
+    first_loss: float | None = None
+    """The mean loss of the batches before the first evaluation."""
     n_drops: int = 0
     """How often the plateau schedule has lowered the learning rate."""
     since_drop: int = 0
@@ -132,6 +135,7 @@ def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingSta
 
 
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
+GROWN = 1.5  # a mean loss so many times that of the first evaluation has grown; smaller changes are noise
 LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
 
@@ -223,6 +227,7 @@ class _SeedLoop:
         self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
         self.trained_layers: tuple[int, ...] = ()  # of the biLM
         self.meter = CostMeter(self.setup.device)
+        self.is_diverging = False
         self.started = self.saved = time.monotonic()
 
     def run_to_end(self, stop: StopRequest) -> None:
@@ -318,6 +323,9 @@ class _SeedLoop:
             bilm=self._bilm_cost(),
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
+        self._warn_if_diverging(evaluation.loss)
+        if counters.first_loss is None:
+            counters.first_loss = evaluation.loss
         if evaluation.is_best:
             counters.best, counters.best_epoch, counters.best_n_steps = scores, evaluation.epoch, counters.n_steps
             counters.since_best = counters.since_drop = 0
@@ -342,6 +350,20 @@ class _SeedLoop:
         )
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation)
+
+    def _warn_if_diverging(self, loss: float) -> None:
+        """Say once that the training loss has grown, and what to do."""
+        first = self.state.counters.first_loss
+        if first is None:
+            return
+        is_diverging = loss > GROWN * first
+        if is_diverging and not self.is_diverging:
+            warnings.warn(
+                f"The training loss of seed {self.seed} grew from {first:.4g} to {loss:.4g}: the training diverges. "
+                "Use a lower train.optimizer.learning_rate.",
+                stacklevel=2,
+            )
+        self.is_diverging = is_diverging
 
     def _bilm_cost(self) -> BiLMCost | None:
         elmo = self.setup.config.elmo

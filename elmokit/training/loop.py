@@ -50,7 +50,9 @@ from elmokit.training.reports import (
     TrainingProgress,
     TrainingReport,
     TrainingSpeed,
+    format_perplexities,
 )
+from elmokit.training.results import LOWER_RATE
 from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, checkpoints, stop_requests
 from elmokit.training.training_state import TrainingState, new_or_restored_state
 from elmokit.training.training_text import TrainingCorpus
@@ -147,6 +149,9 @@ def _calibration_sentences(shards: Sequence[Path], bilm_tf_lines: bool = False) 
 
 MIN_EVALUATIONS = 5
 """A training evaluates at least so many times, so that one that is stopped halfway has a model."""
+ABOVE_UNIFORM, ABOVE_BEST = 1.5, 2.0
+"""A training diverges if its perplexity is so many times the number of words, which is about that of an untrained
+model, or so many times the best one."""
 N_WARM_STEPS = 20
 """Steps of this process after which its speed is reported."""
 
@@ -215,6 +220,8 @@ class _TrainingLoop:
         self.evaluation = HeldOutEvaluation(setup.corpus)
         self.evaluated: PretrainedBiLM | None = None
         """In the main process: the model as it was last evaluated, with its start state."""
+        self.is_diverging = False
+        """Whether the last evaluation was far worse than that of a model that has learned nothing, or than the best."""
         self.evaluates_first = setup.initial is not None and not state.counters.n_steps
         self.before: tuple[float, ...] | None = None
         """The held-out perplexity before a fine-tuning: forward, backward."""
@@ -330,7 +337,7 @@ class _TrainingLoop:
             formatted = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
                 f"At step {counters.n_steps + 1} the loss is {formatted} and the norm of the gradient {norm:.4g}. "
-                f"Use a lower learning_rate or max_grad_norm. {_restart_advice(self.run)}"
+                f"{LOWER_RATE} {_restart_advice(self.run)}"
             )
         set_learning_rate(state.optimizer, learning_rate)
         state.optimizer.step()
@@ -392,7 +399,27 @@ class _TrainingLoop:
                     results["held_out_perplexity_before"] = list(self.before)
                 # The whole directory is replaced at once, so that an interruption leaves the previous best model.
                 save_folder(self._with_card(model, results), self.run.folder / RUN_MODEL, overwrite=True)
+        self._warn_if_diverging(result)
         return result
+
+    def _warn_if_diverging(self, result: Perplexity) -> None:
+        """Say that the held-out perplexity has grown, and what to do: once, and at the end again."""
+        if self.config.distillation is not None and not self.config.distillation.trains_softmax:
+            return
+        counters = self.state.counters
+        n_words, best = len(self.corpus.vocabulary), counters.best_perplexity
+        reason = ""
+        if not max(result.per_direction) <= ABOVE_UNIFORM * n_words:  # or NaN
+            reason = f"a guess among the {n_words:,} words has {n_words:,}"
+        elif best is not None and result.mean > ABOVE_BEST * best:
+            reason = f"the best mean of both was {format_perplexities([best])}"
+        is_end = counters.n_predictions >= self.n_total or self._stopped_early()
+        if reason and (is_end or not self.is_diverging):
+            self._notice(
+                f"Held-out perplexity {format_perplexities(result.per_direction)} at step "
+                f"{counters.n_steps:,}: the training diverges ({reason}). {LOWER_RATE}"
+            )
+        self.is_diverging = bool(reason)
 
     def _evaluate(self) -> Perplexity:
         """Compute the held-out perplexity in the main process, for all processes."""

@@ -57,6 +57,8 @@ class TensorBoardLog:
             self._writer.close()
 
 
+LOWER_RATE = "Use a lower learning_rate or max_grad_norm."
+"""The remedy for a training that diverges."""
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
 
@@ -77,14 +79,10 @@ class TrainingResult:
         """The model with the lowest held-out perplexity.
 
         Raises:
-            TrainingError: There is none, because the perplexity was never a finite number; or this is not the main
-                process of a training in several processes.
+            TrainingError: This is not the main process of a training in several processes.
         """
         if self.best_model is None:
-            raise TrainingError(
-                f"{self.run} has no best model in this process: the held-out perplexity was never finite, or another "
-                "process is the main one."
-            )
+            raise TrainingError(f"{self.run} has no best model in this process: another one is the main process.")
         return self.best_model
 
     @property
@@ -147,13 +145,17 @@ class TrainingResult:
 
 
 def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
-    """Return the result of a finished run; add perplexities before and after a fine-tuning to its model card."""
-    best: PretrainedBiLM | None = None
-    if is_model_folder(run / RUN_MODEL):
-        best = load_folder(run / RUN_MODEL)
-        if (run / INITIAL).exists():
-            best.card |= _before_and_after(run, best, report)
-            save_folder(best, run / RUN_MODEL, overwrite=True)
+    """Return the result of a finished run; add perplexities before and after a fine-tuning to its model card.
+
+    Raises:
+        TrainingError: There is no best model.
+    """
+    if not is_model_folder(run / RUN_MODEL):
+        raise TrainingError(f"{run} has no model: the held-out perplexity was never finite. {LOWER_RATE}")
+    best = load_folder(run / RUN_MODEL)
+    if (run / INITIAL).exists():
+        best.card |= _before_and_after(run, best, report)
+        save_folder(best, run / RUN_MODEL, overwrite=True)
     return TrainingResult(run, end, best)
 
 

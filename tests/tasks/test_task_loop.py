@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def train(  # type: ignore[no-untyped-def]
 
 Report = tuple[str, int, int | None]
 """What a progress callback is called with."""
+
+
+@pytest.mark.parametrize("rate", [3.0, 1e-2])
+def test_a_loss_that_grows_names_the_remedy(rate: float, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(tmp_path, optimizer=OptimizerConfig("sgd", learning_rate=rate), max_grad_norm=None, epochs=6)
+    said = [str(one.message) for one in caught if "grew from" in str(one.message)]
+    assert bool(said) == (rate > 1)
+    assert all(one.endswith("Use a lower train.optimizer.learning_rate.") for one in said)
 
 
 def test_each_epoch_is_a_line_and_the_best_is_kept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +27,7 @@ from elmokit.embedding.start_state import calibrate_start_state
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.errors import ConfigError, TrainingError
 from elmokit.formats.folder import load_folder
+from elmokit.lm.perplexity import Perplexity
 from elmokit.tasks.trained_bilm import copy_for_training
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.reports import (
@@ -88,6 +90,27 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
     assert Elmo.from_pretrained("run").embed([["the", "cat"]])[0].shape == (3, 2, 64)
     with pytest.raises(TrainingError, match="run has no best model"):
         assert replace(result, best_model=None).model
+
+
+@pytest.mark.parametrize("kind", ["train", "finetune", "distill"])
+def test_a_training_that_diverges_names_the_remedy(kind: str, corpus: Path) -> None:
+    reports = Reports()
+    result = start(kind, "run", report=reports, tokens=200, learning_rate=3.0)
+    diverging = [notice for notice in reports.notices if "the training diverges" in notice]
+    assert max(result.perplexity.per_direction) > 1.5 * 9
+    assert 1 <= len(diverging) <= 2
+    assert diverging[-1].endswith("Use a lower learning_rate or max_grad_norm.")
+    assert "the best mean of both was" in diverging[-1] or "a guess among the" in diverging[-1]
+
+
+def test_a_training_without_any_model_is_an_error(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = Perplexity((math.inf, math.inf), 4, 0.0, 1, 9)
+    monkeypatch.setattr("elmokit.training.loop.perplexity", lambda *_: endless)
+    with pytest.raises(TrainingError, match=r"run has no model: .* never finite\. Use a lower learning_rate"):
+        train(corpus, held_out=corpus, out="run", report=Reports(), **SETTINGS)
+    # The same call says so again.
+    with pytest.raises(TrainingError, match="run has no model"):
+        train(corpus, held_out=corpus, out="run", report=Reports(), **SETTINGS)
 
 
 KINDS: dict[str, dict[str, Any]] = {
