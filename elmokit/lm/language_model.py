@@ -99,7 +99,8 @@ class LanguageModel:
             device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
             precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
                 model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
-                average, and up to 0.5. Pass "float32" to rely on single words (docs/how-to/surprisal.md).
+                average, and up to 0.5 (2.1 where a token is repeated dozens of times). Pass "float32" to rely on single
+                words (docs/how-to/surprisal.md).
             exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII.
 
         Raises:

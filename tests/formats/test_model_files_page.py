@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmokit import Elmo, LanguageModel, open_model, save_model
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, SentencePooling, open_model, save_model
+from elmokit.embedding.sentence_vectors import PoolingName
 from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
@@ -28,6 +29,7 @@ class Reader:
     """What the page says, with NumPy and JSON."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.config = json.loads((folder / "config.json").read_bytes())
         self.bilm = self.config["bilm"]
         self.tensors = read_tensors(folder / "model.safetensors")
@@ -109,6 +111,61 @@ class Reader:
         matrices, offsets = self.alignment["matrices"], self.alignment["offsets"]
         return np.array([v @ matrix.T + offset for v, matrix, offset in zip(found, matrices, offsets, strict=True)])
 
+    def document(self, sentences: list[list[str]]) -> list[Any]:
+        """Return the vectors of each sentence of a document."""
+        found: list[list[Any]] = [[] for _ in sentences]
+        for direction in range(2 if self.bilm["bidirectional"] else 1):
+            state = self.start_state(direction)
+            for sentence, parts in zip(sentences, found, strict=True):
+                step = -1 if self.is_backward(direction) else 1
+                first = "</S>" if self.is_backward(direction) else "<S>"
+                vectors = np.array([self.token_vector(token) for token in [first, *sentence[::step]]])
+                layers, state = self.read(vectors, direction, state)
+                parts.append(layers[:, 1:][:, ::step])
+        return [np.concatenate(parts, axis=-1) for parts in found]
+
+    def sentence_vector(self, sentence: list[str], name: str) -> Any:
+        """Return the vector of a sentence by the map of a file, ``whitening`` or ``sentence_head``."""
+        how = self.config["sentence_pooling" if name == "whitening" else name]
+        tensors = read_tensors(self.folder / f"{name}.safetensors")
+        words = [word for word in self.lines if word and word not in ("<S>", "</S>", "<UNK>")]
+        ranks = {word: rank for rank, word in enumerate(words, start=1)}
+        sum_of_all = sum(1 / rank for rank in ranks.values())
+        text = " ".join(sentence)
+        in_capitals = text == text.upper() and sum(token != token.lower() for token in sentence) > 1
+
+        def fold(token: str) -> str:
+            plain = {"``": '"', "''": '"'}.get(token, token)
+            token = plain if plain in self.lines and token not in self.lines else token
+            forms = [token]
+            if how["layers"] == 0 and in_capitals:
+                forms = [token.lower(), token[:1] + token[1:].lower()]
+            elif how["layers"] == 0 and token[1:] == token[1:].lower():
+                forms = [token, token.lower()]
+            return min(forms, key=lambda form: ranks.get(form, len(words) + 1))
+
+        tokens = [fold(token) for token in sentence]
+        layers = np.array([np.concatenate([v, v]) for v in map(self.token_vector, tokens)])
+        if how["layers"] != 0:
+            layers = np.concatenate(list(self.vectors(tokens)), axis=-1)
+        weights, mapped = [], []
+        for token, v in zip(tokens, layers, strict=True):
+            if len(tensors["mean"]) > len(v):
+                row = 0 if token == "<UNK>" else 1 + self.lines.get(token, -1)
+                v = np.concatenate([v, self.tensors["token_layer.word_embedding.weight"][row]])
+            u = (v - tensors["mean"]) @ tensors["projection"]
+            mapped.append(u / np.linalg.norm(u))
+            rank = min(ranks.get(token, len(words)), ranks.get(token.lower(), len(words)))
+            weight = 1.0
+            if how["weighting"] == "sif":
+                weight = how["smoothing"] / (how["smoothing"] + 1 / (rank * sum_of_all))
+                weight *= any(map(str.isalnum, token)) or not any(char.isalnum() for char in "".join(tokens))
+            if name == "sentence_head":
+                line = self.lines.get(token.lower(), self.lines.get(token, self.lines["<UNK>"]))
+                weight *= tensors["word_weights"][line]
+            weights.append(weight)
+        return np.array(weights) @ np.array(mapped) / sum(weights)
+
     def log_probabilities(self, h: Any) -> Any:
         at, config = self.softmax, self.config["softmax"]
         if config["inner_dim"]:
@@ -162,12 +219,43 @@ def check(folder: Path) -> None:
     for sentence, expected in zip(SENTENCES, Elmo(model).embed(SENTENCES), strict=True):
         found = reader.vectors(sentence)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+    if not reader.alignment:
+        (expected_document,) = Elmo(model).embed_documents([SENTENCES[:2]])
+        for found, expected in zip(reader.document(SENTENCES[:2]), expected_document, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
     expected = LanguageModel(model).perplexity(SENTENCES).per_direction
     np.testing.assert_allclose(reader.perplexities(SENTENCES), expected, rtol=1e-4)
 
 
 def test_the_page_describes_the_included_model() -> None:
     check(included_model())
+
+
+TEXTS = [
+    ["The", "bank", "raised", "``", "its", "''", "rate", "."],
+    ["THE", "MAN", "IN", "LONDON", "SLEEPS", "."],
+    ["Zyzzyva", "naïve", "US", "<UNK>", "Paris"],
+    ["...", "!"],
+]
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("whitening", "whitened"), ("sentence_head", "trained")])
+def test_the_page_describes_the_sentence_vectors_of_the_included_model(name: str, pooling: PoolingName) -> None:
+    embedder = SentenceEmbedder.by_name(Elmo.from_pretrained(precision="float32"), pooling)
+    reader = Reader(included_model())
+    found = [reader.sentence_vector(text, name) for text in TEXTS]
+    np.testing.assert_allclose(found, embedder.embed(TEXTS), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_page_describes_a_whitening_of_several_layers(tmp_path: Path) -> None:
+    texts = [*TEXTS, *SENTENCES[:2], ["A", "dog", "ran"], ["the", "the", "the"]]
+    embedder = SentenceEmbedder(Elmo.from_pretrained(precision="float32"), SentencePooling("mean", "all"))
+    embedder.fit(texts, n_components=3)
+    save_model(embedder.elmo.model, tmp_path / "model")
+    reader = Reader(tmp_path / "model")
+    found = [reader.sentence_vector(text, "whitening") for text in texts]
+    np.testing.assert_allclose(found, embedder.embed(texts), rtol=1e-2, atol=1e-3)
 
 
 TINY = PRESETS["tiny"]
