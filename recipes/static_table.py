@@ -63,7 +63,7 @@ def static_model(embedder: SentenceEmbedder, words: Iterable[str]) -> StaticMode
     """Return the table: a row for each word, and one of zeros for all others."""
     if not embedder.pooling.is_context_free:
         raise SystemExit("A static table needs layer 0: the vectors of other layers depend on the sentence.")
-    counts_all = embedder.pooling.weighting == "mean"  # with "sif", tokens without a letter or digit have no weight
+    counts_all = not embedder.pooling.needs_frequencies  # with "sif", tokens without a letter or digit have no weight
     kept = [
         word
         for word in dict.fromkeys(words)

@@ -9,9 +9,10 @@ import click
 from click.core import ParameterSource
 
 from elmokit.cli.command import Calls, Values
-from elmokit.cli.parameters import ElmoOptions, Language, Model, Output, Pool, Raw, Threads
+from elmokit.cli.parameters import ElmoOptions, Language, Model, Output, Raw, Threads
 from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
 from elmokit.errors import ConfigError
+from elmokit.formats.pooling_names import PoolingName
 
 MIN_TOKENS_FOR_RATE = 20_000
 """Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
@@ -31,7 +32,7 @@ def embed(
     top: bool = False,
     average: bool = False,
     layers: tuple[int, ...] | None = None,
-    pool: Pool | None = None,
+    pool: PoolingName | None = None,
     tokenize: bool = False,
     threads: Threads = None,
     opening: ElmoOptions,
@@ -53,6 +54,7 @@ def embed(
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
         pool: One vector per sentence, of layer 0 or the chosen layers: the mean over tokens (mean), or with less weight
             for frequent words (sif); or what the model stores for sentences: a whitening (whitened), a head (trained).
+            The first of whitened, sif and mean that the model has (auto).
         dtype, overwrite:
 
     More options:

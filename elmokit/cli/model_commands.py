@@ -201,12 +201,12 @@ def convert(
         model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
     if whiten is not None:
         from elmokit.embedding.elmo import Elmo
-        from elmokit.embedding.sentence_vectors import SentenceEmbedder
+        from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
         from elmokit.formats.sentence_pooling import SentencePooling
 
         numbers = count(1)
         sentences = (sentence for _, sentence in zip(numbers, read_sentences(whiten), strict=False))
-        SentenceEmbedder(Elmo(model), SentencePooling()).fit(sentences)
+        SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model))).fit(sentences)
         n_sentences = next(numbers) - 2  # one number was taken for the end of the text
         assert model.whitening is not None
         if (n_kept := model.whitening.projection.shape[1]) >= n_sentences - 1:

@@ -19,8 +19,6 @@ from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
 from elmokit.storage.text_files import STDIN, expand_user
 
-Pool = Literal["mean", "sif", "whitened", "trained"]
-"""The names of ``SentenceEmbedder.by_name``, of which the help must not load the module."""
 MAX_THREADS = 256
 """The largest number of threads on a machine with fewer cores."""
 

@@ -7,9 +7,10 @@ import hashlib
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,11 @@ from elmokit.engine.state import unit_vectors
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName, WeightingName
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
-
-PoolingName = Literal["mean", "sif", "whitened", "trained"]
-"""See :meth:`SentenceEmbedder.by_name`."""
 
 FIT_SENTENCES = 1024
 """Sentences whose vectors are in memory at a time while a whitening is fitted."""
@@ -54,7 +53,7 @@ class SentenceEmbedder:
     Args:
         elmo: The model.
         pooling: The layers and weights. None: those of the whitening that is stored with the model, which is then
-            applied; or else ``SentencePooling()``, layer 0 with "sif".
+            applied; else layer 0 with "sif"; or with "mean" and a warning, if there are no word frequencies.
         word_counts: How often each word occurs in a large text, for "sif". None: probabilities follow Zipf's law, by
             the rank of the word in the model's vocabulary, whose words are sorted by frequency.
         linear_map: Instead of ``pooling``: a map to apply, such as ``elmo.model.sentence_head``, with its own pooling.
@@ -64,8 +63,8 @@ class SentenceEmbedder:
             pairs of sentences; None if there is none. :meth:`fit` sets it.
 
     Raises:
-        ConfigError: A layer does not exist; ``linear_map`` is for other vectors; or the weighting is "sif", the model
-            has no vocabulary, and there are no word counts.
+        ConfigError: A layer does not exist; ``linear_map`` is for other vectors; or the weighting of ``pooling`` is
+            "sif", the model has no vocabulary, and there are no word counts.
 
     Example:
         >>> embedder = SentenceEmbedder.from_pretrained()
@@ -86,13 +85,20 @@ class SentenceEmbedder:
         linear_map: SentenceMap | None = None,
     ) -> None:
         check_elmo(elmo)
-        self.linear_map = elmo.model.whitening if pooling is None and linear_map is None else linear_map
         self.elmo, self._word_counts = elmo, _plain_counts(word_counts)
-        self.pooling = pooling or (SentencePooling() if self.linear_map is None else self.linear_map.pooling)
+        if pooling is None and linear_map is None:
+            linear_map = elmo.model.whitening
+        if pooling is not None:
+            self.pooling = pooling
+        elif linear_map is not None:
+            self.pooling = linear_map.pooling
+        else:
+            self.pooling = SentencePooling(default_weighting(elmo.model, word_counts))
+        self.linear_map = linear_map
         elmo.embed([], layers=self.pooling.layers)  # checks the layers
         self._mapped_words = TokenCache()
         self._mean_dim = self.pooling.dim(elmo.n_layers, elmo.output_dim)
-        self._probability = word_probability(elmo.model, self._word_counts) if self.pooling.weighting == "sif" else None
+        self._probability = word_probability(elmo.model, self._word_counts) if self.pooling.needs_frequencies else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Made anew from its arguments: what it has computed since is a cache.
@@ -111,9 +117,11 @@ class SentenceEmbedder:
 
         Args:
             elmo: The model.
-            pooling: "mean" or "sif" for that weighting, without whitening; "whitened" for the whitening that is stored
-                with the model; "trained" for the head that is stored with it, which was trained on pairs of sentences.
-            layers: As in :class:`SentencePooling`; None for layer 0. "whitened" and "trained" have their own.
+            pooling: "auto" for the default of :class:`SentenceEmbedder`; "mean" or "sif" for that weighting, without
+                whitening; "whitened" for the whitening that is stored with the model; "trained" for the head that is
+                stored with it, which was trained on pairs of sentences.
+            layers: As in :class:`SentencePooling`; None for layer 0. "whitened" and "trained" have their own, so "auto"
+                with layers does not use the whitening.
             word_counts: See :class:`SentenceEmbedder`.
 
         Raises:
@@ -121,7 +129,11 @@ class SentenceEmbedder:
                 none; or as in :class:`SentenceEmbedder`.
         """
         check_elmo(elmo)
-        check_choice("pooling", pooling, get_args(PoolingName))
+        check_choice("pooling", pooling, POOLING_NAMES)
+        if pooling == "auto":
+            if layers is None:
+                return cls(elmo, word_counts=word_counts)
+            pooling = default_weighting(elmo.model, word_counts)
         if pooling == "whitened":
             linear_map: SentenceMap | None = elmo.model.whitening
             name, remedy = "whitening", "Fit one with: elmokit convert MODEL OUT --whiten TEXT"
@@ -236,6 +248,13 @@ class SentenceEmbedder:
         """Number of dimensions of a sentence vector."""
         return self._mean_dim if self.linear_map is None else self.linear_map.projection.shape[1]
 
+    @property
+    def pooling_name(self) -> PoolingName:
+        """The name of the pooling, as in :meth:`by_name`."""
+        if isinstance(self.linear_map, SentenceHead):
+            return "trained"
+        return self.pooling.weighting if self.linear_map is None else "whitened"
+
     def fold(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return a sentence as :meth:`embed` reads it: see :func:`fold_tokens`. The case is folded in layer 0 only."""
         return fold_tokens(tokens, self.elmo.model.vocabulary, fold_case=self.pooling.is_context_free)
@@ -333,7 +352,7 @@ class SentenceEmbedder:
 
     def weight(self, token: str) -> float:
         """Return the weight of a word in a sentence's mean. Which tokens are words is for :func:`words_only` to say."""
-        weight = 1.0 if self._probability is None else self.pooling.sif_weight(self._probability(token))
+        weight = 1.0 if self._probability is None else self.pooling.word_weight(self._probability(token))
         if isinstance(self.linear_map, SentenceHead):
             weight *= self.linear_map.word_weight(token, self.elmo.model.vocabulary)
         return weight
@@ -405,6 +424,22 @@ def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | Non
     if word_counts is None:
         return None
     return {word: count.item() if isinstance(count, np.generic) else count for word, count in word_counts.items()}
+
+
+def default_weighting(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> WeightingName:
+    """Return the weighting of sentence vectors where none is chosen: "sif" if there are word frequencies, or "mean".
+
+    Warns of "mean", which measures similarity worse.
+    """
+    if word_counts is not None or model.vocabulary is not None:
+        return "sif"
+    warnings.warn(
+        f"{model.source_name or 'The model'} has no vocabulary to estimate word frequencies from, so its sentence "
+        "vectors are plain means. With the model's word list (vocabulary) or word_counts, frequent words get less "
+        "weight.",
+        stacklevel=1,  # one location for all callers, so that a model is reported once
+    )
+    return "mean"
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:

@@ -18,6 +18,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder, fit_whitening
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
+from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentencePooling
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
@@ -205,9 +206,9 @@ def evaluate_similarity(
 ) -> SimilarityResult:
     """Score every way of pooling token vectors on pairs of sentences or words.
 
-    Each layer, their average, and all concatenated are combined with equal weights ("mean") and with less weight for
-    frequent words ("sif"). If the model stores a whitening or a head, it is scored too. Vectors are computed once for
-    all.
+    Each layer, their average, and all concatenated are combined with each weighting: equal weights ("mean"), less
+    weight for frequent words ("sif"). If the model stores a whitening or a head, it is scored too. Vectors are computed
+    once for all.
 
     Args:
         elmo: The model.
@@ -243,11 +244,15 @@ def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
 ) -> dict[tuple[str, str], SentenceEmbedder]:
     """Make an embedder for each choice of layers and weighting."""
-    weightings = {"mean": SentencePooling("mean")}
-    if elmo.model.vocabulary is not None:
-        for smoothing in smoothings:
-            name = "sif" if len(smoothings) == 1 else f"sif {smoothing:g}"
-            weightings[name] = SentencePooling("sif", smoothing=smoothing)
+    weightings: dict[str, SentencePooling] = {}
+    for weighting in WEIGHTINGS:
+        pooling = SentencePooling(weighting)
+        if not pooling.needs_frequencies:
+            weightings[weighting] = pooling
+        elif elmo.model.vocabulary is not None:
+            for smoothing in smoothings:
+                name = weighting if len(smoothings) == 1 else f"{weighting} {smoothing:g}"
+                weightings[name] = dataclasses.replace(pooling, smoothing=smoothing)
     embedders = {
         (_layers_name(layers), name): SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
         for layers in (*range(elmo.n_layers), "average", "all")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_choice, check_positive
 from elmokit.engine.layer_selection import plain_layers
+from elmokit.formats.pooling_names import WEIGHTINGS, Numbers, WeightingName
 
 if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
-
-Numbers = TypeVar("Numbers")
-"""A number, an array or a tensor."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +30,12 @@ class SentencePooling:
         ConfigError: A value is not valid.
     """
 
-    weighting: Literal["mean", "sif"] = "sif"
+    weighting: WeightingName = "sif"
     layers: Literal["all", "top", "average"] | int | tuple[int, ...] = 0
     smoothing: float = 3e-4
 
     def __post_init__(self) -> None:
-        check_choice("weighting", self.weighting, ("mean", "sif"))
+        check_choice("weighting", self.weighting, WEIGHTINGS)
         if isinstance(self.layers, str):
             check_choice("layers", self.layers, ("all", "top", "average"))
         layers = plain_layers(self.layers)  # of a list, a range or an array
@@ -49,9 +47,18 @@ class SentencePooling:
         """Whether layer 0 alone is used, where a word has the same vector in every sentence."""
         return self.layers in (0, (0,))
 
-    def sif_weight(self, probability: Numbers) -> Numbers:
-        """Return the weight of a word, or of many, by its probability in running text: a / (a + p)."""
-        return self.smoothing / (self.smoothing + probability)  # type: ignore[return-value, operator]
+    @property
+    def needs_frequencies(self) -> bool:
+        """Whether the weight of a word depends on how frequent it is."""
+        return WEIGHTINGS[self.weighting] is not None
+
+    def word_weight(self, probability: Numbers) -> Numbers:
+        """Return the weight of a word, or of many, by its probability in running text."""
+        weight = WEIGHTINGS[self.weighting]
+        if weight is None:
+            raise ValueError(f"The weighting {self.weighting!r} does not depend on probabilities.")
+        weights: Numbers = weight(probability, self.smoothing)
+        return weights
 
     def dim(self, n_layers: int, layer_dim: int) -> int:
         """Return the size of a pooled vector of a model with ``n_layers`` layers of ``layer_dim`` dimensions."""

@@ -11,9 +11,10 @@ import numpy as np
 from elmokit.embedding.elmo import Elmo, embed_joined
 from elmokit.embedding.outputs.arrow import vector_array
 from elmokit.embedding.outputs.output_format import StoredDtype, as_stored, stored_dtype
-from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
+from elmokit.formats.pooling_names import PoolingName
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import sentences_of_all
 
@@ -32,7 +33,8 @@ class Embed:
         column: The column of texts or of lists of tokens.
         layers: As in :meth:`Elmo.embed`; with ``pooling``, as in :meth:`SentenceEmbedder.by_name`. None for all layers,
             or with ``pooling`` for its own.
-        pooling: "mean", "sif", "whitened" or "trained" for one vector per sentence. None for the vectors of the tokens.
+        pooling: "auto", "mean", "sif", "whitened" or "trained" for one vector per sentence. None for the vectors of the
+            tokens.
         dtype: The type of the numbers.
         tokenize: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
             :func:`elmokit.tokenize`. Lists of tokens are left as they are.

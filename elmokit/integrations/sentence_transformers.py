@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -29,6 +29,7 @@ from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ModelNotFoundError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
+from elmokit.formats.pooling_names import PoolingName, WeightingName
 from elmokit.formats.save import save_model
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head_word_id
 from elmokit.network.char_cnn import WordCharLayer
@@ -242,7 +243,7 @@ class ElmoPooling(Module):
 
     def __init__(
         self,
-        weighting: Literal["mean", "sif"],
+        weighting: WeightingName,
         layers: Any,  # as in SentencePooling; a loaded config has lists, since JSON has no tuples
         smoothing: float,
         input_dim: int,
@@ -260,23 +261,20 @@ class ElmoPooling(Module):
             self.projection = nn.Parameter(torch.zeros(input_dim, output_dim))
 
     @classmethod
-    def from_elmo(
-        cls, elmo: Elmo | ElmoModule, pooling: SentencePooling | Literal["trained"] | None = None
-    ) -> ElmoPooling:
+    def from_elmo(cls, elmo: Elmo | ElmoModule, pooling: SentencePooling | PoolingName | None = None) -> ElmoPooling:
         """Create the pooling for a model.
 
         Args:
             elmo: The model, such as ``ElmoEmbeddings().elmo``.
-            pooling: The layers and weights, without whitening. None: those that are stored with the model, and its
-                whitening; or layer 0 with "sif" if it stores none. "trained": the head that was trained on pairs of
-                sentences.
+            pooling: As in :meth:`elmokit.SentenceEmbedder.from_pretrained`: settings, a name such as "trained", or None
+                for the default.
 
         Raises:
-            ConfigError: A layer does not exist; the weighting is "sif" and the model has no vocabulary; or the pooling
-                is "trained" and the model stores no head.
+            ConfigError: A layer does not exist; the weighting is "sif" and the model has no vocabulary; or the model
+                does not store what ``pooling`` names.
         """
         plain = elmo.elmo if isinstance(elmo, ElmoModule) else elmo
-        if pooling == "trained":
+        if isinstance(pooling, str):
             embedder = SentenceEmbedder.by_name(plain, pooling)
         else:
             embedder = SentenceEmbedder(plain, pooling)
@@ -297,8 +295,12 @@ class ElmoPooling(Module):
         mask = features["attention_mask"].to(layers.dtype)
         selected = selected_layers(layers, select_layers(self.pooling.layers, len(layers), None, "the model"))
         weights = mask
-        if self.pooling.weighting == "sif":
-            weights = mask * self.pooling.sif_weight(features["token_probabilities"].to(layers.dtype))
+        if self.pooling.needs_frequencies:
+            probabilities = features["token_probabilities"].to(layers.dtype)
+            # A token without a part in the vector has an infinite probability, padding has 0.
+            has_weight = mask.bool() & probabilities.isfinite()
+            word_weights = self.pooling.word_weight(probabilities.masked_fill(~has_weight, 1))
+            weights = word_weights.masked_fill(~has_weight, 0)
         if self.n_words is not None:
             weights = weights * self.word_weights[features["token_word_ids"]]
         # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.sentence_vectors import PoolingName, SentenceEmbedder
+from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
+from elmokit.formats.pooling_names import PoolingName
 from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import check_texts, sentences_of_all
 
@@ -27,17 +28,17 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     """Transform texts to ELMo sentence vectors.
 
     For classifiers, use all layers: ``ElmoVectorizer(pooling="mean", layers="all")``. For similarity and clustering,
-    use the defaults, or "whitened" if the model stores a whitening (docs/how-to/compare-sentences.md).
+    use the defaults (docs/how-to/compare-sentences.md).
 
     Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
-    ``sklearn.decomposition.PCA(whiten=True)`` to the pipeline.
+    ``sklearn.decomposition.PCA(whiten=True)`` to a pipeline with ``pooling="sif"``.
 
     Opened models are shared by all vectorizers of a process, and opened again if their files change. They are
     not part of a pickle, which therefore needs the same model where it is loaded.
 
     Args:
         model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
-        pooling: "mean", "sif", "whitened" or "trained", as in :meth:`SentenceEmbedder.by_name`.
+        pooling: "auto", "mean", "sif", "whitened" or "trained", as in :meth:`SentenceEmbedder.by_name`.
         layers: As there; None for layer 0.
         tokenizer: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
             :func:`elmokit.tokenize`. Lists of tokens are left as they are.
@@ -55,7 +56,7 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self,
         model: str | None = None,
         *,
-        pooling: PoolingName = "sif",
+        pooling: PoolingName = "auto",
         layers: Any = None,
         tokenizer: Callable[[str], list[str]] | None = None,
         precision: Precision | None = None,

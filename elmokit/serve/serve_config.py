@@ -6,12 +6,10 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
 from elmokit.errors import SettingError
-
-Pooling = Literal["auto", "trained", "whitened", "sif", "mean"]
+from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 MAX_HEADER_SECONDS = 60
@@ -45,7 +43,7 @@ class ServeConfig:
         "repeated.",
     )
     name: str | None = setting(None, "Name of the model in requests. By default, that of its file.")
-    pooling: Pooling = setting(
+    pooling: PoolingName = setting(
         "auto",
         "How /v1/embeddings combines the vectors of tokens (docs/how-to/compare-sentences.md). By default, the "
         "whitening that is stored with the model, else sif, else mean.",
@@ -74,7 +72,7 @@ class ServeConfig:
     stop_timeout_seconds: int = setting(30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.")
 
     def __post_init__(self) -> None:
-        check_choice("pooling", self.pooling, get_args(Pooling))
+        check_choice("pooling", self.pooling, POOLING_NAMES)
         for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):

@@ -21,7 +21,7 @@ from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.substitutes import Direction, Query, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.examples import SENTENCES
-from elmokit.serve.serve_config import Pooling, ServeConfig
+from elmokit.serve.serve_config import ServeConfig
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.tokenize import split_lines, text_splitter
 
@@ -39,7 +39,7 @@ class ServedModel:
         self.elmo = elmo
         self.name = _readable(config.name or elmo.model.source_name or DEFAULT_MODEL)
         self.split = partial(split_lines, split=text_splitter()) if config.tokenize else _split_at_spaces
-        self.embedder, self.pooling = _sentence_embedder(elmo, config.pooling)
+        self.embedder = SentenceEmbedder.by_name(elmo, config.pooling)
         self.mix: dict[str, Any] | None = None
         if (stored := stored_mix(elmo.model)) is not None:
             elmo.mix = mix = FixedMix(*stored)
@@ -80,7 +80,7 @@ class ServedModel:
             "directions": self.directions,
             "can_predict": self.can_predict,
             "mix": self.mix,
-            "embeddings": {"pooling": self.pooling, "dim": self.embedder.dim},
+            "embeddings": {"pooling": self.embedder.pooling_name, "dim": self.embedder.dim},
             "index": {
                 "name": self.index_name,
                 "n_sentences": self.index.n_sentences,
@@ -128,11 +128,3 @@ def _split_at_spaces(text: str) -> list[list[str]]:
 def _readable(name: str) -> str:
     """Return a name as text: that of a file or an argument can be any bytes, which JSON cannot hold."""
     return name.encode("utf-8", "replace").decode()
-
-
-def _sentence_embedder(elmo: Elmo, pooling: Pooling) -> tuple[SentenceEmbedder, str]:
-    """Create the sentence embedder that a setting names, and return the pooling that it has."""
-    if pooling == "auto":
-        has_vocabulary = elmo.model.vocabulary is not None
-        pooling = "whitened" if elmo.model.whitening is not None else "sif" if has_vocabulary else "mean"
-    return SentenceEmbedder.by_name(elmo, pooling), pooling

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from elmokit import Elmo, LanguageModel
+from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import spelling_of
 from elmokit.lm.surprisal import WordSurprisal
@@ -42,6 +42,19 @@ def test_embed_writes_the_layers_asked_for(shell: Shell, flags: list[str], shape
     assert shell("embed", "text.txt", "out.hdf5", "--model", "model", "--dtype", "float16", *flags).code == 0
     with h5py.File("out.hdf5") as file:
         assert (file["0"].shape, file["0"].dtype) == (shape, np.float16)
+
+
+def test_embed_pools_by_default_as_the_sentence_embedder(shell: Shell) -> None:
+    call = ("embed", "text.txt", "--pool", "auto")
+    assert shell(*call, "sif.npz", "--model", "model").code == 0
+    Path("alone").mkdir()
+    shell("convert", "model", "alone/weights.hdf5")
+    with pytest.warns(UserWarning, match=r"weights.hdf5 has no vocabulary .* plain means"):
+        assert shell(*call, "mean.npz", "--model", "alone/weights.hdf5").code == 0
+    for name in ("sif", "mean"):
+        embedder = SentenceEmbedder.by_name(Elmo.from_pretrained("model"), name)  # type: ignore[arg-type]
+        expected = embedder.embed([["the", "cat", "sat", "."]])[0]
+        np.testing.assert_allclose(np.load(f"{name}.npz")["vectors"][0], expected, atol=1e-5)
 
 
 def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

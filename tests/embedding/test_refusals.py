@@ -156,7 +156,12 @@ SENTENCE_VECTORS: list[Row] = [
     ),
     ("a name", lambda: SentenceEmbedder("en-mini"), ConfigError, "'en-mini'"),  # type: ignore[arg-type]
     ("a model", lambda: SentenceEmbedder.by_name(random_model(), "mean"), ConfigError, "PretrainedBiLM"),  # type: ignore[arg-type]
-    ("an unknown name", lambda: SentenceEmbedder.by_name(elmo(), "foo"), ConfigError, "mean, sif, whitened, trained"),  # type: ignore[arg-type]
+    (
+        "an unknown name",
+        lambda: SentenceEmbedder.by_name(elmo(), "foo"),
+        ConfigError,
+        "auto, mean, sif, whitened, trained",
+    ),  # type: ignore[arg-type]
     ("no whitening", lambda: SentenceEmbedder.by_name(elmo(), "whitened"), ConfigError, "no whitening"),
     ("no head", lambda: SentenceEmbedder.by_name(elmo(), "trained"), ConfigError, "no head"),
     ("layers of a head", lambda: SentenceEmbedder.by_name(elmo(), "trained", 0), ConfigError, "layers is 0"),
@@ -166,7 +171,12 @@ SENTENCE_VECTORS: list[Row] = [
     ("no smoothing", lambda: SentencePooling(smoothing=0.0), ConfigError, "smoothing"),
     ("a smoothing that is no number", lambda: SentencePooling(smoothing=np.nan), ConfigError, "smoothing"),
     *((f"{given}", lambda given=given: embedder(word_counts=given), ConfigError, "word_counts") for given in COUNTS),
-    ("no word frequencies", lambda: SentenceEmbedder(without_vocabulary()), ConfigError, "word_counts"),
+    (
+        "no word frequencies",
+        lambda: SentenceEmbedder(without_vocabulary(), SentencePooling()),
+        ConfigError,
+        "word_counts",
+    ),
     ("one sentence to fit", lambda: embedder().fit([["the", "cat"], []]), TextError, "at least 2 sentences"),
     ("equal sentences", lambda: embedder().fit([["the", "cat"]] * 10), TextError, "10 sentences"),
     *(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,7 +20,9 @@ from elmokit import (
     tokenize,
 )
 from elmokit.embedding.sentence_vectors import fit_whitening, fold_tokens, word_probability
+from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.pooling_names import POOLING_NAMES, WEIGHTINGS, WeightingName
 from elmokit.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]
@@ -132,6 +134,63 @@ def test_a_whitening_does_not_depend_on_the_head_that_an_embedder_had_before() -
         assert model.whitening is not None
         whitenings.append(model.whitening)
     np.testing.assert_array_equal(whitenings[0].mean, whitenings[1].mean)
+
+
+def test_the_default_is_the_whitening_or_sif_or_with_a_warning_the_mean(model: PretrainedBiLM) -> None:
+    without_words = model.replace(vocabulary=None, softmax=None)
+    with pytest.warns(UserWarning, match="no vocabulary .* plain means"):
+        plain = SentenceEmbedder(Elmo(without_words))
+    with pytest.warns(UserWarning, match="no vocabulary .* plain means"):
+        of_a_layer = SentenceEmbedder.by_name(Elmo(without_words), "auto", layers=1)
+    assert (plain.pooling, of_a_layer.pooling) == (SentencePooling("mean"), SentencePooling("mean", 1))
+    counted = SentenceEmbedder(Elmo(without_words), word_counts={"the": 3, "cat": 1})
+    assert counted.pooling_name == "sif"
+    elmo = Elmo(model)
+    for embedder in (SentenceEmbedder(elmo), SentenceEmbedder.by_name(elmo, "auto")):
+        assert (embedder.pooling_name, embedder.pooling) == ("sif", SentencePooling())
+    whitening = SentenceEmbedder(elmo, SentencePooling("mean", 1)).fit(random_sentences(50)).linear_map
+    for embedder in (SentenceEmbedder(elmo), SentenceEmbedder.by_name(elmo, "auto")):
+        assert (embedder.pooling_name, embedder.linear_map) == ("whitened", whitening)
+    assert SentenceEmbedder.by_name(elmo, "auto", layers=1).pooling == SentencePooling(layers=1)
+
+
+def test_a_whitening_of_a_model_without_word_frequencies_can_be_fitted_and_is_the_default(
+    model: PretrainedBiLM,
+) -> None:
+    elmo = Elmo(model.replace(vocabulary=None, softmax=None))
+    with pytest.warns(UserWarning, match="plain means"):
+        SentenceEmbedder(elmo).fit(random_sentences(50))
+    assert SentenceEmbedder(elmo).pooling_name == "whitened"
+
+
+def test_one_table_has_the_weightings_and_their_names() -> None:
+    assert tuple(WEIGHTINGS) == get_args(WeightingName)
+    assert set(POOLING_NAMES) == {"auto", *WEIGHTINGS, "whitened", "trained"}
+
+
+def test_a_row_of_the_table_is_a_weighting_everywhere(elmo: Elmo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprise(probability: Any, smoothing: float) -> Any:
+        return -np.log(probability) + smoothing
+
+    monkeypatch.setitem(WEIGHTINGS, "surprise", surprise)  # type: ignore[misc]
+    pooling = SentencePooling("surprise", smoothing=0.5)  # type: ignore[arg-type]
+    counts = {"the": 90, "cat": 10}
+    embedder = SentenceEmbedder(elmo, pooling, counts)
+    (vectors,) = elmo.embed([["the", "cat", "."]], layers=0)
+    weights = np.array([0.5 - np.log(0.9), 0.5 - np.log(0.1), 0])
+    expected = (weights / weights.sum()) @ vectors
+    np.testing.assert_allclose(embedder.embed([["the", "cat", "."]])[0], expected, rtol=1e-5, atol=1e-7)
+    pairs = [ScoredPair(["the", "cat"], ["a", "dog"], 1), ScoredPair(["the", "cat"], ["the", "cat"], 5)]
+    scores = evaluate_similarity(elmo, {"pairs": pairs}).scores["pairs"]
+    assert {one.weighting for one in scores} == {"mean", "sif", "surprise"}
+    # A whitening is that of means with these weights, whichever they are.
+    sentences = random_sentences(300)
+    means = embedder.embed(sentences)
+    whitening = embedder.fit(sentences).linear_map
+    assert whitening is not None
+    assert whitening.pooling == pooling
+    whitened = (means - whitening.mean) @ whitening.projection
+    np.testing.assert_allclose(covariance(whitened), np.eye(whitened.shape[1]), atol=1e-3)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "sif", "whitened", "trained"])

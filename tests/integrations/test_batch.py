@@ -52,6 +52,8 @@ def test_a_dict_of_columns_gets_columns_of_vectors(model: str) -> None:
     assert Embed(model, layers="top", dtype="float16")(batch)["vectors"][0].dtype == np.float16
     pooled = Embed(model, pooling="mean", layers="all")(batch)["vector"]
     assert_equal(pooled, SentenceEmbedder(Elmo(random_model()), SentencePooling("mean", "all")).embed(SENTENCES))
+    by_default = Embed(model, pooling="auto")(batch)["vector"]
+    assert_equal(by_default, SentenceEmbedder(Elmo(random_model())).embed(SENTENCES))
 
 
 def test_a_number_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,12 @@ def run(command: list[object], folder: Path, **variables: str) -> str:
 
 def test_what_javascript_knows_of_the_header_is_current() -> None:
     assert (PACKAGE / "src/header.js").read_text() == BUILD["header_module"](), "run: make wasm"
+
+
+def test_javascript_has_the_weightings_of_sentence_vectors() -> None:
+    source = (PACKAGE / "src/sentence_vectors.js").read_text()
+    table = source[source.index("const WEIGHTINGS = {") : source.index("};")]
+    assert re.findall(r"^  (\w+):", table, re.MULTILINE) == list(WEIGHTINGS)
 
 
 @pytest.mark.slow

@@ -48,6 +48,13 @@ def test_vectors_of_texts_and_tokens_are_those_of_the_sentence_embedder(model: s
         np.testing.assert_allclose(vectorizer.fit_transform(texts), expected, atol=1e-5)
 
 
+def test_the_default_is_that_of_the_sentence_embedder(tmp_path: Path) -> None:
+    embedder = SentenceEmbedder(Elmo(random_model())).fit([*TOKENS, ["the", "dog", "ran"], ["a", "mat"]])
+    save_model(embedder.elmo.model, tmp_path / "whitened")
+    vectors = ElmoVectorizer(str(tmp_path / "whitened")).transform(TOKENS)
+    np.testing.assert_allclose(vectors, embedder.embed(TOKENS), atol=1e-5)
+
+
 def test_another_tokenizer_is_used(model: str) -> None:
     vectorizer = ElmoVectorizer(model, tokenizer=str.split)
     np.testing.assert_allclose(vectorizer.transform(["the cat."]), vectorizer.transform([["the", "cat."]]), atol=1e-6)

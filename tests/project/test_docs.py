@@ -16,6 +16,7 @@ import pytest
 
 import elmokit
 from elmokit.cli.main import main
+from elmokit.formats.pooling_names import POOLING_NAMES
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
@@ -180,6 +181,12 @@ def test_the_reference_documents_every_public_name() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "python").glob("*.md"))
     documented = re.findall(r"^::: elmokit\.(\w+)$", pages, re.MULTILINE)
     assert sorted(set(documented) - {"errors"}) == sorted(set(elmokit.__all__) - {"ElmoError"})
+
+
+def test_the_guide_explains_every_pooling() -> None:
+    page = (DOCS / "how-to" / "compare-sentences.md").read_text(encoding="utf-8")
+    table = page[page.index("| `--pool` |") :].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(POOLING_NAMES)
 
 
 def test_the_map_of_files_is_complete() -> None:

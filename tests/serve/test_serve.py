@@ -536,7 +536,9 @@ def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_ty
 def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
     model = random_model()
     model.softmax = model.vocabulary = None
-    with asking(create_app(served(tmp_path, model), ServeConfig())) as client:
+    with pytest.warns(UserWarning, match="plain means"):
+        without_words = served(tmp_path, model)
+    with asking(create_app(without_words, ServeConfig())) as client:
         answer = client.post("/v1/surprisal", {"input": "the cat"})
         assert (answer.status, "has no softmax and vocabulary" in answer.message()) == (501, True)
         (facts,) = client.get("/v1/models").json()["data"]

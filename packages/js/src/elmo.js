@@ -369,7 +369,7 @@ function tableId(vocabulary, word) {
  */
 function openPooling(content, table, bytes, name, vocabulary, config, tableRow) {
   const nLayers = config.nLayers + 1;
-  const settings = poolingSettings(content[table], table, nLayers);
+  const settings = poolingSettings(content[table], table, nLayers, vocabulary !== null);
   if (!bytes) return new SentencePooling(settings, null, vocabulary);
   const tensors = new Tensors(bytes, name);
   const isHead = table === "sentence_head";

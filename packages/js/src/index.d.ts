@@ -140,7 +140,7 @@ export class Elmo {
   ): Substitute[];
   /**
    * Compute one vector per sentence, whitened if the model stores a whitening; compare them by their cosine. Frequent words
-   * have less weight, and punctuation none. In layer 0, capitalized words are read in lower case if they are more frequent so.
+   * have less weight, and punctuation none; but a model without whitening and vocab.txt has plain means. In layer 0, capitalized words are read in lower case if they are more frequent so.
    * @param options.trained Use the head that the model stores instead, which was trained on pairs of sentences.
    */
   sentenceVectors(sentences: readonly Sentence[], options?: { trained?: boolean }): Float32Array[];

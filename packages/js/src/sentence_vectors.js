@@ -2,13 +2,19 @@
 
 import { MARKS, translate } from "./marks.js";
 
+// The weightings of elmokit/formats/pooling_names.py: the weight of a word by its probability. Tokens without a letter or
+// digit have none. null: all tokens count equally.
+const WEIGHTINGS = {
+  mean: null,
+  sif: (probability, smoothing) => smoothing / (smoothing + probability),
+};
 const DEFAULTS = { weighting: "sif", layers: 0, smoothing: 3e-4 };
 const TREEBANK_QUOTES = { "``": '"', "''": '"' };
 const PLAIN_MARKS = new Map([...MARKS, ["`", "'"]]);
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 
 const CHECKS = {
-  weighting: [(value) => ["mean", "sif"].includes(value), () => "Expected 'mean' or 'sif'."],
+  weighting: [(value) => Object.hasOwn(WEIGHTINGS, value), () => `Expected one of ${Object.keys(WEIGHTINGS).join(", ")}.`],
   layers: [
     (value, nLayers) => ["all", "top", "average"].includes(value) || areLayers(Array.isArray(value) ? value : [value], nLayers),
     (nLayers) => `Expected 'all', 'top', 'average', or distinct numbers from 0 to ${nLayers - 1}.`,
@@ -22,13 +28,15 @@ function areLayers(layers, nLayers) {
 }
 
 /**
- * Return the settings in a table of config.json, with defaults for those that are not there.
+ * Return the settings in a table of config.json, with defaults for those that are not there. Without a table, there is no map,
+ * and a model without word frequencies has plain means, as in Python.
  * @param {Object|undefined} table
  * @param {string} name For error messages.
  * @param {number} nLayers Layer 0 included.
+ * @param {boolean} hasFrequencies Whether the model has a vocabulary.
  */
-export function poolingSettings(table, name, nLayers) {
-  if (table === undefined) return DEFAULTS;
+export function poolingSettings(table, name, nLayers, hasFrequencies) {
+  if (table === undefined) return { ...DEFAULTS, weighting: hasFrequencies ? "sif" : "mean" };
   const wrong = (problem) => new Error(`config.json, ${name}: ${problem} Restore the file that belongs to the model.`);
   if (table === null || typeof table !== "object" || Array.isArray(table)) {
     throw wrong(`expected an object, but got ${JSON.stringify(table)}.`);
@@ -158,26 +166,24 @@ export class SentencePooling {
     return length ? mapped.map((value) => value / length) : mapped;
   }
 
-  /** With "sif", punctuation has no weight, unless there is nothing else. */
+  /** Where words are weighted, punctuation has no weight, unless there is nothing else. */
   #weights(tokens) {
-    const onlyWords = this.#settings.weighting === "sif" && tokens.some((token) => LETTER_OR_DIGIT.test(token));
+    const onlyWords = WEIGHTINGS[this.#settings.weighting] && tokens.some((token) => LETTER_OR_DIGIT.test(token));
     return tokens.map((token) => (onlyWords && !LETTER_OR_DIGIT.test(token) ? 0 : this.#weight(token)));
   }
 
   #weight(token) {
-    const { weighting } = this.#settings;
+    const { weighting, smoothing } = this.#settings;
+    const weightOf = WEIGHTINGS[weighting];
     const vocabulary = this.#vocabulary;
-    if (!vocabulary && (weighting !== "mean" || this.#wordWeights)) {
+    if (!vocabulary && (weightOf || this.#wordWeights)) {
       throw new Error("Sentence vectors of this model need word frequencies, and it has no vocab.txt.");
     }
     const lower = token.toLowerCase();
     const trained = this.#wordWeights?.[vocabulary.id(vocabulary.ids.has(lower) ? lower : token)] ?? 1;
-    return weighting === "mean" ? trained : trained * this.#rareness(token, lower);
-  }
-
-  /** Frequent words say little: a / (a + p). A word is at least as frequent as its lower-case form. */
-  #rareness(token, lower) {
-    const { smoothing } = this.#settings;
-    return smoothing / (smoothing + Math.max(this.#vocabulary.probability(token), this.#vocabulary.probability(lower)));
+    if (!weightOf) return trained;
+    // A word is at least as frequent as its lower-case form.
+    const probability = Math.max(vocabulary.probability(token), vocabulary.probability(lower));
+    return trained * weightOf(probability, smoothing);
   }
 }

@@ -181,6 +181,15 @@ for (const [kind, what] of [
   });
 }
 
+test("each weighting of sentence vectors, and the default of a model without a vocabulary, are those of the library", async () => {
+  assert.ok(expected.poolings.length > 3);
+  for (const { model, weighting, vectors } of expected.poolings) {
+    (await Elmo.load(model)).sentenceVectors(sentences).forEach((vector, number) => {
+      assertClose(vector, vectors[number], 1e-5, `${path.basename(model)} (${weighting}), sentence ${number}`);
+    });
+  }
+});
+
 test("layers can be chosen", async () => {
   const elmo = await load("int8", { predicts: false });
   const [all] = elmo.embed(sentences);
@@ -324,6 +333,7 @@ test("settings of sentence vectors that cannot be used are refused", async (t) =
   for (const [change, message] of [
     [{ layers: 99 }, /layers is .+ 'average', or distinct numbers from 0 to 2/],
     [{ smoothing: 0 }, /smoothing is .+\. It must be above 0/],
+    [{ weighting: "max" }, /weighting is "max"\. Expected one of mean, sif/],
     [{ smothing: 3e-4 }, /there is no setting smothing/],
   ]) {
     const changed = { ...settings, sentence_head: { ...settings.sentence_head, ...change } };

@@ -25,7 +25,8 @@ from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.folder import included_model
 from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling
+from elmokit.formats.pooling_names import WEIGHTINGS
+from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
 from elmokit.text.characters import MARKS
@@ -86,6 +87,7 @@ def main(folder: Path) -> None:
         "tied": random_model(folder / "tied", SoftmaxConfig("tied")),
         "inner": random_model(folder / "inner", SoftmaxConfig("tied", inner_dim=7)),
         "integers": random_model(folder / "integers", SoftmaxConfig("tied"), "int8"),
+        "poolings": poolings(folder),
         "documents": documents(),
         "tokens": tokens(),
         "texts": texts(),
@@ -174,6 +176,22 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         "trained_vectors": is_tied and SentenceEmbedder.by_name(elmo, "trained").embed(SENTENCES).tolist(),
         "total_nats": own and [one.total_nats for one in LanguageModel.from_pretrained(folder).surprisal(SENTENCES)],
     }
+
+
+def poolings(folder: Path) -> list[dict[str, Any]]:
+    """Save a model with a whitening for each weighting of sentence vectors; and models without one, for the default."""
+    saved = []
+    for source, weightings in (("tied", [*WEIGHTINGS, None]), ("random", [None])):
+        for weighting in weightings:
+            model = open_model(folder / source)
+            if weighting is not None:
+                mean, projection = np.full(11, 0.1, np.float32), np.eye(11, 5, dtype=np.float32)
+                model.whitening = Whitening(SentencePooling(weighting, 1, 0.01), mean, projection)
+            path = folder / f"{source}-{weighting}"
+            save_model(model, path)
+            vectors = SentenceEmbedder.from_pretrained(path).embed(SENTENCES)
+            saved.append({"model": str(path), "weighting": weighting, "vectors": vectors.tolist()})
+    return saved
 
 
 def documents() -> dict[str, Any]:
