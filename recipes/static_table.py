@@ -27,7 +27,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from elmokit import Elmo, SentenceEmbedder
-from elmokit.text.characters import MarkReader
+from elmokit.text.marks import MarkReader
 from elmokit.text.vocabulary import SPECIALS
 
 UNKNOWN = "[UNK]"  # model2vec leaves it out of a sentence's mean
@@ -43,7 +43,9 @@ def tokenizer(words: list[str]) -> Tokenizer:
     """Return a tokenizer that looks up whole words, split as in the Penn Treebank."""
     result = Tokenizer(WordLevel({word: row for row, word in enumerate(words)}, unk_token=UNKNOWN))
     marks = MarkReader(chars=set().union(*words)).marks
-    result.normalizer = normalizers.Sequence([normalizers.Replace(chr(mark), plain) for mark, plain in marks.items()])
+    # Wide letters and other forms stay: a step for each of them would double the time of a sentence.
+    steps = [normalizers.Replace(chr(mark), plain) for mark, plain in marks.items()]
+    result.normalizer = normalizers.Sequence([normalizers.NFC(), *steps])
     # The first of these that fits at a position is a token: "Mr." and "3,000", if they are listed; "U.S."; the "ca" of
     # "can't", and its "n't"; a word.
     pattern = f"{listed(words)}{ACRONYM}|{WORD}?(?=n't)|{CLITICS}|{WORD}|[^\\s]"

@@ -24,7 +24,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName, WeightingName
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.characters import MARKS
+from elmokit.text.marks import EXACT, MARKS, MarkReader
 from elmokit.text.vocabulary import Vocabulary
 
 FIT_SENTENCES = 1024
@@ -257,7 +257,8 @@ class SentenceEmbedder:
 
     def fold(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return a sentence as :meth:`embed` reads it: see :func:`fold_tokens`. The case is folded in layer 0 only."""
-        return fold_tokens(tokens, self.elmo.model.vocabulary, fold_case=self.pooling.is_context_free)
+        model = self.elmo.model
+        return fold_tokens(tokens, model.vocabulary, fold_case=self.pooling.is_context_free, read=model.read)
 
     def pool(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
         """Combine the vectors of a sentence's tokens into one.
@@ -381,7 +382,9 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
     return with_letters if any(with_letters) else [True] * len(tokens)
 
 
-def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool) -> Sequence[str]:
+def fold_tokens(
+    tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool, read: MarkReader = EXACT
+) -> Sequence[str]:
     """Return a sentence as its vector is computed from it, with the quotes and the case that the model knows best.
 
     A token with typographic marks, or a quote of the Penn Treebank, is replaced by the same token with plain ones if
@@ -394,6 +397,7 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
             without context: there the first word of a sentence would be another word than the same one later. Words of
             the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence of two words or more
             that are all in capitals is read in lower case, but for words that are more frequent capitalized.
+        read: How the model reads a token. Words that are known in the spelling that it reads are replaced by it.
 
     Raises:
         TextError: The sentence is not a list of strings.
@@ -406,9 +410,9 @@ def fold_tokens(tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_ca
 
     def fold(token: str) -> str:
         if not (token.isascii() and token.isalnum()):  # it may have marks
-            plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
-            if plain in ids and token not in ids:
-                token = plain
+            for plain in (PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS), read(token)):
+                if plain in ids and token not in ids:
+                    token = plain
         if not fold_case or (lower := token.lower()) == token:
             return token
         if in_capitals:

@@ -39,7 +39,7 @@ from elmokit.storage.bounded import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.text.batching import check_sentence
-from elmokit.text.characters import MarkReader
+from elmokit.text.marks import PLAIN
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -275,10 +275,9 @@ class OccurrenceIndex:
         return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(others, n_neighbors)]
 
     def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
-        """Mark the distinct words that differ from a word in typographic marks only: ``(types,)``."""
-        read = MarkReader()
-        plain = read(word)
-        return np.array([read(kind) == plain for kind in self.types], np.bool_)
+        """Mark the distinct words that differ from a word only in marks or codes of characters: ``(types,)``."""
+        plain = PLAIN(word)
+        return np.array([PLAIN(kind) == plain for kind in self.types], np.bool_)
 
     def _nearest(
         self, vector: NDArray[np.float32], layer: int, words: list[str], token: int, n_neighbors: int, among: Among

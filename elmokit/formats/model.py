@@ -22,7 +22,8 @@ from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.engine.token_layer import WORD_FEATURES, HasIntegers
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
-from elmokit.text.characters import EXACT, MarkReader, encode_tokens
+from elmokit.text.characters import encode_tokens
+from elmokit.text.marks import EXACT, PLAIN, MarkReader
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class PretrainedBiLM:
         token_table: Vectors of tokens that are looked up and not computed; None for most models.
         storage: How the files hold the weights; they are always computed from float32.
         precision: The lowest precision in which it is computed; None means float32.
-        exact_marks: Read typographic marks as they are, as the original programs do; see :attr:`read`.
+        exact_marks: Read typographic marks and all codes of characters as they are, as the original programs do; see
+            :attr:`read`.
     """
 
     def __init__(
@@ -305,12 +307,12 @@ class PretrainedBiLM:
 
     @property
     def read(self) -> MarkReader:
-        """How it reads a token: with ASCII marks for the typographic ones that its lexicon or vocabulary does not have.
+        """How it reads a token: with plain marks and letters for those that its lexicon or vocabulary does not have.
 
         Without either, nothing says what the model knows, and all marks are read in ASCII.
         """
         known = self.lexicon or self.vocabulary
-        return EXACT if self.exact_marks else MarkReader() if known is None else known.read
+        return EXACT if self.exact_marks else PLAIN if known is None else known.read
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to the ids that the token layer reads, after :attr:`read`.

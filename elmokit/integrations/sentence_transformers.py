@@ -126,7 +126,10 @@ class ElmoEmbeddings(InputModule):
         numbers: list[list[int]] = []
         for text in inputs:
             split = self._sentences((prompt or "") + text)
-            folded = (fold_tokens(sentence, vocabulary, fold_case=self.fold_case) for sentence in split)
+            folded = (
+                fold_tokens(sentence, vocabulary, fold_case=self.fold_case, read=self.elmo.model.read)
+                for sentence in split
+            )
             texts.append([token for sentence in folded for token in sentence][:max_length])
             numbers.append([number for number, sentence in enumerate(split) for _ in sentence][:max_length])
         ids = self.elmo.ids(texts)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
+from unicodedata import is_normalized
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,9 @@ from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax_module import build_softmax, softmax_config
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, MARKS, UNKNOWN, MarkReader, encode_tokens
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
+from elmokit.text.marks import FORMS, MARKS, MarkReader
 from elmokit.text.tokenize import Spans, Tokenization, get_span_tokenizer
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_words
 
@@ -780,8 +782,19 @@ class _Splitter:
         """Return a token as it is looked up; its offsets stay those of the text."""
         token = str(piece)
         read = self._read(token)
-        for mark in set(token) - set(read):
-            piece.replace(mark, MARKS[ord(mark)])
+        if read == token:
+            return piece
+        if self.is_split:
+            piece.replace(token, read)
+            return piece
+        # In steps that keep the offsets: what replaces several characters would have those of the last one.
+        for char in set(token) - set(read):
+            if (plain := (MARKS | FORMS).get(ord(char))) is not None:
+                piece.replace(char, plain)
+        if is_normalized("NFC", read):
+            piece.nfc()
+        else:
+            piece.nfd()
         return piece
 
     def spans(self, text: str) -> list[tuple[int, int]]:

@@ -366,7 +366,7 @@ class LanguageModel:
         """Add what the letters of unknown words cost."""
         # Without an unknown word, no spelling model needs to be made.
         nats = [
-            self._spelling.nats(token) if is_unknown else 0.0
+            self._spelling.nats(self.model.read(token)) if is_unknown else 0.0
             for token, is_unknown in zip(sentence.tokens, sentence.is_unknown.tolist(), strict=True)
         ]
         return replace(sentence, spelling_nats=np.array(nats))

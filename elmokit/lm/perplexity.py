@@ -153,12 +153,13 @@ def perplexity(
     total = np.zeros(model.config.n_directions)
     n_sentences = n_tokens = n_unknown = n_characters = 0
     spelling_bits = 0.0
+    compose = model.read.compose
     for sentence in surprisals(model, texts, start, batch_tokens, documents=documents):
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
         words = sentence.tokens[1:-1]
         n_sentences += 1
         n_tokens += len(words)
-        n_characters += sum(map(len, words)) + max(1, len(words))
+        n_characters += sum(len(compose(word)) for word in words) + max(1, len(words))
         unknown = sentence.is_unknown[1:-1]
         n_unknown += int(unknown.sum())
         if spelling is not None:

@@ -9,8 +9,8 @@ import re
 from functools import cache
 from unicodedata import category
 
-from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import Span, without_invisible
+from elmokit.text.marks import INVISIBLE
 
 _FULL_WIDTH = "\u3002\uff01\uff0e\uff1f\uff61"  # no space follows them
 _ENDS = f".?!\u2026\u0589\u061f\u06d4\u0700\u0964\u0965\u104b\u1362\u1367\u17d4\u1803{_FULL_WIDTH}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from unicodedata import category
 
-from elmokit.text.characters import INVISIBLE
+from elmokit.text.marks import INVISIBLE
 
 Span = tuple[int, int]
 

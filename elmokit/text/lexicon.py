@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, MarkReader
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.marks import MarkReader, are_composed
 
 MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
 
@@ -81,7 +82,12 @@ class Lexicon:
     @cached_property
     def read(self) -> MarkReader:
         """How a model with this lexicon reads a token."""
-        return MarkReader(self._word_rows, self._char_rows or set().union(*self._word_rows))
+        return MarkReader(
+            self._word_rows,
+            self._char_rows or set().union(*self._word_rows),
+            composes=are_composed(self._word_rows),
+            all_chars=self._char_rows or None,
+        )
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
         rows, marks = self._char_rows, self.marks

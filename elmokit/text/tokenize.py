@@ -19,8 +19,8 @@ from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import join_wrapped, split_tokens
 from elmokit.storage.text_formats import check_tokens
 from elmokit.text.any_language import split_any
-from elmokit.text.characters import INVISIBLE
 from elmokit.text.english import sentence_spans, token_spans
+from elmokit.text.marks import INVISIBLE
 
 ENGLISH = "en"
 ANY = "any"

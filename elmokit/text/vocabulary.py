@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, TensorMismatchError, TextError, reading
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, TYPOGRAPHIC, UNKNOWN, MarkReader, encode_tokens
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
+from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, MarkReader, are_composed
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
@@ -101,9 +102,13 @@ class Vocabulary:
     @cached_property
     def read(self) -> MarkReader:
         """How a model with this vocabulary reads a token."""
-        chars = set().union(*self.words)
-        # Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too.
-        return MarkReader(self.ids, chars | TYPOGRAPHIC if chars & TYPOGRAPHIC else chars)
+        chars: set[str] = set().union(*self.words)
+        # Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; and
+        # so with wide letters and other forms of characters.
+        for kind in (TYPOGRAPHIC, FORM_CHARS):
+            if not chars.isdisjoint(kind):
+                chars |= kind
+        return MarkReader(self.ids, chars, composes=are_composed(self.words))
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:

@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.text.batching import TokenEncoder
-from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, EXACT, MarkReader
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.shards import BlockPosition, SentenceBlock, SentenceBlocks
 from elmokit.text.vocabulary import Vocabulary
 

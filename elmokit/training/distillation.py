@@ -24,7 +24,6 @@ from elmokit.network.bilm import BiLM, BiLMState, stack_states
 from elmokit.network.softmax_losses import draw_sample, soft_target_loss
 from elmokit.network.softmax_module import SoftmaxModule
 from elmokit.text.batching import TokenEncoder
-from elmokit.text.characters import MARKS
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.training_config import DistillationConfig, TrainingConfig
@@ -210,4 +209,4 @@ def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
         else None
         for model in (first, second)
     ]
-    return sizes[0] is not None and sizes[0] == sizes[1] and first.read.marks == second.read.marks == MARKS
+    return sizes[0] is not None and sizes[0] == sizes[1] and first.read.is_plain and second.read.is_plain

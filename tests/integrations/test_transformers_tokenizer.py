@@ -166,3 +166,13 @@ def test_both_spellings_of_a_text_have_the_same_ids() -> None:
     assert [text[start:stop] for start, stop in typed["offset_mapping"][3:6]] == ["n\u2019t", "know", "\u2014"]
     words = tokenizer(["do", "n\u2019t"], is_split_into_words=True)
     assert words["input_ids"][1:-1] == tokenizer.convert_tokens_to_ids(["do", "n't"])
+
+
+def test_characters_with_several_codes_have_the_same_ids() -> None:
+    tokenizer = ElmoTokenizer.from_elmokit()
+    text = "The cafe\u0301s of \uff21nna \ufb01t."
+    other, plain = tokenizer(text, return_offsets_mapping=True), tokenizer("The caf\u00e9s of Anna fit.")
+    assert other["input_ids"] == plain["input_ids"]
+    assert other["char_ids"] == plain["char_ids"]
+    words = [text[start:stop] for start, stop in other["offset_mapping"][1:-1]]
+    assert words == ["The", "cafe\u0301s", "of", "\uff21nna", "\ufb01t", "."]

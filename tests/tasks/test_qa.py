@@ -20,7 +20,7 @@ from elmokit.tasks import qa
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.qa import QaExample, covering_tokens, read_questions, read_squad, tokenize_passage
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.text.characters import INVISIBLE
+from elmokit.text.marks import INVISIBLE
 from tests.helpers.task_examples import QA_ANSWERS, QA_PASSAGE, squad
 
 TASK = qa.QaTask()

@@ -9,7 +9,7 @@ from unicodedata import category
 import pytest
 
 from elmokit.text.any_language import split_any
-from elmokit.text.characters import INVISIBLE
+from elmokit.text.marks import INVISIBLE
 from elmokit.text.tokenize import tokenize
 from tests.text.test_english import PARTS
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from elmokit.compat.many_langs import Embedder
 from elmokit.embedding.outputs.output_format import read_about
 from elmokit.errors import OutputError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.text.characters import EXACT, MarkReader, encode_tokens
+from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.marks import EXACT, MarkReader
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
@@ -78,6 +80,53 @@ def test_both_spellings_of_a_text_have_the_same_numbers() -> None:
     np.testing.assert_array_equal(scored.nats, expected.nats)
     np.testing.assert_array_equal(scored.is_unknown, expected.is_unknown)
     assert scored.tokens[1:-1] == typed
+
+
+CODES = [
+    ("The café was closed .", "The cafe\u0301 was closed ."),
+    ("A crème brûlée and a piñata .", unicodedata.normalize("NFD", "A crème brûlée and a piñata .")),
+    ("Åxzy is 10 Ω .", "\u212bxzy is 10 \u2126 ."),
+    ("서울 is a city .", unicodedata.normalize("NFD", "서울 is a city .")),
+    ("Hello , Anna !", "Ｈｅｌｌｏ ， Ａnna ！"),
+    ("سلام .", "\ufeb3\ufefc\ufee1 ."),
+    ("ガラス .", "ｶﾞﾗｽ ."),
+]
+
+
+@pytest.mark.parametrize(("text", "other"), CODES)
+def test_characters_with_several_codes_have_the_same_numbers(text: str, other: str) -> None:
+    assert text != other
+    lm = LanguageModel.from_pretrained()
+    expected, found = ([word._asdict() for word in lm.word_surprisal([one])] for one in (text, other))
+    assert [other[word.pop("start") : word.pop("stop")] for word in found] == other.split()
+    assert [word.pop("word") for word in found] == other.split()
+    for word in expected:
+        assert word.pop("word") == text[word.pop("start") : word.pop("stop")]
+    assert found == expected
+    elmo = Elmo(lm.model)
+    for vectors in (elmo.embed, SentenceEmbedder(elmo).embed, elmo.ids):
+        np.testing.assert_array_equal(*map(vectors, ([text.split()], [other.split()])))  # type: ignore[call-overload]
+    if len(text) == len(unicodedata.normalize("NFC", other)):
+        assert lm.perplexity([text.split()]) == lm.perplexity([other.split()])
+    exact = lm.model.replace(exact_marks=True)
+    bytes_of = encode_tokens(other.split(), 50)
+    np.testing.assert_array_equal(exact.encode(other.split())[:, -50:], bytes_of)
+
+
+def test_words_stay_as_the_vocabulary_has_them() -> None:
+    decomposed = Vocabulary([*SPECIALS, "cafe\u0301", "the"]).read
+    assert decomposed("café") == decomposed("cafe\u0301") == "cafe\u0301"
+    assert decomposed("e\u0301cole") == "e\u0301cole"  # not known, and the text of the vocabulary was not composed
+    both = Vocabulary([*SPECIALS, "cafe\u0301", "café", "Ａ", "A"]).read
+    assert [both(word) for word in ("café", "cafe\u0301", "Ａ", "Ｂ")] == ["café", "cafe\u0301", "Ａ", "Ｂ"]
+    assert MarkReader()("\ufdfa") == "\ufdfa"  # a whole phrase, which would bring spaces into a token
+
+
+def test_a_lexicon_composes_only_to_its_own_characters() -> None:
+    marks = Marks("<oov>", "<bos>", "<eos>", "<bow>", "<eow>", "<pad>")
+    common = ("<oov>", "<bos>", "<eos>")
+    lexicon = Lexicon(marks, 9, common, (*common, "<bow>", "<eow>", "<pad>", *"aeéu\u0301"))
+    assert [lexicon.read(token) for token in ("e\u0301", "u\u0301")] == ["é", "u\u0301"]
 
 
 def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM, tmp_path: Path) -> None:

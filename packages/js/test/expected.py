@@ -29,7 +29,7 @@ from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
-from elmokit.text.characters import MARKS
+from elmokit.text.marks import MARKS
 from elmokit.text.tokenize import tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 

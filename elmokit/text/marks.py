@@ -1,0 +1,126 @@
+"""How a model reads a token: with the marks and the character codes that its words have.
+
+A token keeps its characters in all results. Only where its ids are looked up is it read in another spelling:
+
+* Typographic marks. Text from the web, from books and from word processors has marks such as the apostrophe U+2019; the
+  corpora of most models have ASCII marks only.
+* Characters with several codes. "é" is one code, or "e" and an accent (as file systems of macOS, PDF files and some
+  keyboards write it); Korean syllables can be written letter by letter; Latin letters have forms as wide as Chinese
+  ones, and Arabic letters have forms for each place in a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable
+from itertools import chain
+from unicodedata import is_normalized, normalize
+
+_READ_AS = {
+    "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",
+    '"': "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033",
+    "-": "\u2010\u2011\u2012\u2013\u2212",
+    "--": "\u2014\u2015",
+    "...": "\u2026",
+    "": "\u00ad\u200b\u200e\u200f\u2060\ufeff",
+    # Ligatures, which PDF files have.
+    "ff": "\ufb00",
+    "fi": "\ufb01",
+    "fl": "\ufb02",
+    "ffi": "\ufb03",
+    "ffl": "\ufb04",
+    "st": "\ufb05\ufb06",
+}
+MARKS: dict[int, str] = {ord(mark): plain for plain, marks in _READ_AS.items() for mark in marks}
+"""How typographic marks are read, for ``str.translate``."""
+TYPOGRAPHIC = frozenset(map(chr, MARKS)) - {"\u2013"}
+"""The marks that show that a text was not changed to ASCII marks. En dashes often stay."""
+INVISIBLE = _READ_AS[""]
+"""Soft hyphens and marks without a width. Joiners are not among them: they are letters of some scripts."""
+
+# Armenian ligatures, Arabic forms (two blocks), and wide and narrow forms of Latin, Japanese and Korean letters.
+_FORM_RANGES = (range(0xFB13, 0xFB18), range(0xFB50, 0xFDFE), range(0xFE70, 0xFEFD), range(0xFF01, 0xFFEF))
+
+
+def _forms() -> dict[int, str]:
+    """Map the forms of a character to the character itself, but for those that would bring a space into a token."""
+    plain = {code: normalize("NFKC", chr(code)) for code in chain(*_FORM_RANGES)}
+    return {code: char for code, char in plain.items() if char != chr(code) and " " not in char}
+
+
+FORMS = _forms()
+"""How forms of a character are read, for ``str.translate``: as the character without a width or a place in a word."""
+FORM_CHARS = frozenset(map(chr, FORMS))
+
+
+class MarkReader:
+    """Says how a model reads tokens.
+
+    A token that the model knows is read as it is. Another word is read with plain marks, composed or decomposed, if the
+    model knows it so. All else is composed, with ASCII marks in place of those that the model does not know.
+
+    Args:
+        words: The words that the model knows.
+        chars: The characters that it knows.
+        composes: Compose letters and their accents in words that the model does not know.
+        all_chars: The only characters that it can read; None for any. Nothing is composed to another one.
+    """
+
+    def __init__(
+        self,
+        words: Collection[str] = (),
+        chars: Iterable[str] = (),
+        *,
+        composes: bool = True,
+        all_chars: Container[str] | None = None,
+    ) -> None:
+        self._words = words
+        self._all_chars = all_chars
+        known = {ord(char) for char in chars if len(char) == 1}
+        self.marks = {mark: plain for mark, plain in MARKS.items() if mark not in known}
+        """Typographic marks that the model does not know."""
+        self.forms = {form: plain for form, plain in FORMS.items() if form not in known}
+        """Forms of characters that the model does not know."""
+        self.composes = composes
+
+    def __call__(self, token: str) -> str:
+        if not isinstance(token, str) or token.isascii() or token in self._words:
+            return token
+        if self._words and any(map(str.isalnum, token)):
+            for spelling in _spellings(token):
+                if spelling in self._words:
+                    return spelling
+        return self.compose(token.translate(self.forms)).translate(self.marks) or token
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it knows no typographic mark and no form of a character, and composes letters and accents."""
+        return self.composes and self._all_chars is None and (self.marks, self.forms) == (MARKS, FORMS)
+
+    def compose(self, token: str) -> str:
+        """Return a token with one code for each letter and its accents, if the model reads it so."""
+        if not self.composes or token.isascii():
+            return token
+        composed = normalize("NFC", token)
+        if self._all_chars is not None and not all(char in self._all_chars for char in composed):
+            return token
+        return composed
+
+
+def _spellings(token: str) -> Iterable[str]:
+    """Yield other spellings of a word, those first that most models know."""
+    plain_forms = token.translate(FORMS)
+    for form in ("NFC", "NFD"):
+        spelling = normalize(form, plain_forms)
+        yield spelling.translate(MARKS)
+        yield spelling
+
+
+def are_composed(words: Iterable[str]) -> bool:
+    """Say whether all words have one code for each letter and its accents. If one has not, neither had its text."""
+    return all(word.isascii() or is_normalized("NFC", word) for word in words)
+
+
+EXACT = MarkReader(chars=map(chr, [*MARKS, *FORMS]), composes=False)
+"""Reads every token as it is, as the original programs do."""
+PLAIN = MarkReader()
+"""Reads all marks and codes as plain ones: nothing says what the model knows."""
