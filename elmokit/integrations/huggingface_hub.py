@@ -16,7 +16,9 @@ from elmokit.formats.format import model_files
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import refuse_target
+from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.storage.text_files import expand_user
+from elmokit.version import __version__
 
 with needs_extra("elmokit.integrations.huggingface_hub", "huggingface-hub"):
     from huggingface_hub import EvalResult, ModelCard, ModelCardData, ModelHubMixin, snapshot_download
@@ -25,8 +27,12 @@ USE = """```python
 from elmokit import Elmo
 
 elmo = Elmo.from_pretrained("owner/name")  # the id of this repository
-vectors = elmo.embed([["The", "bank", "raised", "its", "rate", "."]])
+sentence = {sentence}
+vectors = elmo.embed([sentence.split()])
 ```"""
+ENGLISH_SENTENCE = '"The bank raised its rate ."'
+ANY_SENTENCE = '"..."  # in the language of the model, with spaces between tokens'
+ENGLISH = ("en", "eng", "english")
 
 
 class HubModel(ModelHubMixin):
@@ -82,17 +88,24 @@ class HubModel(ModelHubMixin):
         about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
         rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
         entries: dict[str, Any] = {"tags": ["elmo"], "library_name": "elmokit", "pipeline_tag": "feature-extraction"}
-        if results := _results(card, self.model.config.direction_names):
+        unknown_ratio = _unknown_ratio(card)
+        if results := _results(card, self.model.config.direction_names, unknown_ratio):
             # A model index: the Hub shows these results, and lists models by them.
             entries = {"model_name": name, "eval_results": results, **entries}
+        if unknown_ratio is not None:
+            rows["unknown words in the held-out text"] = f"{unknown_ratio:.1%}; the perplexity counts them as `<UNK>`"
         table = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)]
+        language = kwargs.get("language", card.get("language"))
+        is_english = str(language).lower() in ENGLISH
+        warning = None if unknown_ratio is None else unknown_words_warning(unknown_ratio)
         parts = [
             f"---\n{ModelCardData(**(entries | kwargs)).to_yaml()}\n---",
             f"# {name}",
             *about,
-            "This is an ELMo (Peters et al. 2018), saved by [elmokit](https://pypi.org/project/elmokit/).",
-            USE,
+            f"This is an ELMo (Peters et al. 2018), saved by elmokit {__version__}.",
+            USE.format(sentence=ENGLISH_SENTENCE if is_english else ANY_SENTENCE),
             "\n".join(["| | |", "|---|---|", *table]),
+            *([] if warning is None else [f"In the held-out text, {warning}".replace("<UNK>", "`<UNK>`")]),
         ]
         return ModelCard("\n\n".join(parts) + "\n")
 
@@ -129,11 +142,20 @@ class HubModel(ModelHubMixin):
         return cls(open_model(folder), **model_kwargs)
 
 
-def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalResult]:
+def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
+    """Return the fraction of the held-out words that are not in the vocabulary, if a training has stored it."""
+    held_out = card.get("held_out")
+    unknown_ratio = held_out.get("unknown_ratio") if isinstance(held_out, dict) else None
+    return float(unknown_ratio) if isinstance(unknown_ratio, int | float) else None
+
+
+def _results(card: Mapping[str, Any], directions: Sequence[str], unknown_ratio: float | None) -> list[EvalResult]:
     """Return what a training has measured on its validation text, if the card has it."""
     perplexities = card.get("held_out_perplexity")
     if not isinstance(perplexities, list) or len(perplexities) != len(directions):
         return []
+    # In the name, because a perplexity is low where many words are unknown, and the Hub shows it alone.
+    with_unknown = "" if unknown_ratio is None else f" ({unknown_ratio:.1%} unknown words)"
     return [
         EvalResult(
             task_type="text-generation",
@@ -142,7 +164,7 @@ def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalRes
             dataset_name="validation text of the training",
             dataset_split="validation",
             metric_type="perplexity",
-            metric_name=f"perplexity per token, {direction}",
+            metric_name=f"perplexity per token, {direction}{with_unknown}",
             metric_value=round(float(perplexity), 2),
         )
         for direction, perplexity in zip(directions, perplexities, strict=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.lm.perplexity import perplexity
 from tests.helpers.hosts import need_host
 from tests.helpers.http_server import served
 from tests.helpers.hub_server import HubServer
@@ -120,3 +123,28 @@ def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBi
     assert "| vocabulary | 11 words |" in card.text
     assert "| storage |" not in card.text  # that of the file it was opened from
     assert str(tmp_path) not in card.text
+    assert 'sentence = "The bank raised its rate ."' in card.text
+    assert "http" not in card.text
+
+
+def test_model_card_tells_the_unknown_words_beside_the_perplexity(whitened: PretrainedBiLM) -> None:
+    text = [["the", "cat"], ["xyzzy", "sat", "plugh"]]
+    whitened.card["held_out"] = dataclasses.asdict(perplexity(whitened, text))
+    card = HubModel(whitened).generate_model_card(language="tr")
+    (results,) = card.data.to_dict()["model-index"][0]["results"]
+    names = [metric["name"] for metric in results["metrics"]]
+    assert names == [f"perplexity per token, {one} (40.0% unknown words)" for one in ("forward", "backward")]
+    assert "| unknown words in the held-out text | 40.0%; the perplexity counts them as `<UNK>` |" in card.text
+    assert "In the held-out text, 40.0% of the words are not in the model's vocabulary" in card.text
+    assert 'sentence = "..."  # in the language of the model' in card.text  # no English sentence for Turkish
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_english"), [({}, False), ({"language": "en"}, True), ({"language": ["en", "de"]}, False)]
+)
+def test_model_card_has_an_english_sentence_for_an_english_model_alone(
+    model: PretrainedBiLM, entries: dict[str, Any], is_english: bool
+) -> None:
+    assert ("The bank" in HubModel(model).generate_model_card(**entries).text) == is_english
+    card = HubModel(model.replace(card={"language": "English"})).generate_model_card()
+    assert "The bank" in card.text
