@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from pages import to_markdown
+from part_results import PartResults
 
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
@@ -49,7 +50,6 @@ from elmokit.network.lstm_module import LSTMState
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.part_results import PartResults
 from elmokit.storage.text_files import find_text_files, read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream

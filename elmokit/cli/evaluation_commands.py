@@ -55,15 +55,6 @@ if TYPE_CHECKING:
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
-Keep = Annotated[
-    Path | None,
-    OutputPath(),
-    Flag(
-        "Keep finished parts in this directory. If the command is interrupted, run it again to resume.",
-        MORE,
-        metavar="DIR",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -389,7 +380,6 @@ def minimal_pairs(
     by_paradigm: bool = False,
     per_pair: OptionalOutput = None,
     tokenizer: Tokenizer = "treebank",
-    keep: Keep = None,
 ) -> None:
     """Test whether a model prefers acceptable sentences, as BLiMP does.
 
@@ -409,38 +399,26 @@ def minimal_pairs(
     Examples:
         elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
         elmokit evaluate minimal-pairs blimp/
-        elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv --keep blimp-parts
+        elmokit evaluate minimal-pairs blimp/*.jsonl --model my-run --published published.tsv
     """
-    from elmokit.embedding.fingerprint import prediction_settings
     from elmokit.evaluation.minimal_pairs import (
         evaluate_minimal_pairs,
         read_minimal_pairs,
         read_published_accuracies,
     )
     from elmokit.lm.language_model import LanguageModel
-    from elmokit.storage.bounded import file_digest
-    from elmokit.storage.part_results import PartResults
     from elmokit.storage.text_files import find_text_files, or_packed
     from elmokit.text.tokenize import get_tokenizer
 
-    check_apart("--per-pair", per_pair, {"--keep": keep})  # kept results are sums
     paths = find_text_files(files, reread=True, suffixes=or_packed(".jsonl"))
     _check_table_path(per_pair, common.overwrite, paths)
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
     opened = LanguageModel.from_pretrained(common.model, options=common.options, device=common.device).model
-    digests = [] if keep is None else [file_digest(path) for path in paths]
-    settings = {**prediction_settings(opened, "warm"), "tokenizer": tokenizer, "texts": digests}
-    parts = PartResults(keep, settings, overwrite=common.overwrite)
-    with (
-        _table(per_pair, common.overwrite, is_quoted=True) as write,
-        resumable_command(lambda: parts.can_resume),
-        parts,
-        ProgressBar("sentences") as progress,
-    ):
+    with _table(per_pair, common.overwrite, is_quoted=True) as write, ProgressBar("sentences") as progress:
         result = evaluate_minimal_pairs(
-            opened, paradigms, tokenize, published=other_models, parts=parts, on_pair=write, progress=progress
+            opened, paradigms, tokenize, published=other_models, on_pair=write, progress=progress
         )
     common.show(result, result.table_rows(by_paradigm))
 
@@ -513,7 +491,6 @@ def pos(
     control: bool = False,
     sentences: int | None = None,
     epochs: int = 5,
-    vectors: OptionalOutput = None,
 ) -> None:
     """Probe parts of speech with a linear classifier on each layer.
 
@@ -528,7 +505,6 @@ def pos(
         control: Also run the control task: a random tag per word (doubles the time).
         sentences: Train on the first N sentences only.
         epochs: Number of epochs of the classifier.
-        vectors: Keep the vectors in this directory, for later runs.
 
     Examples:
         elmokit evaluate pos train.conllu dev.conllu
@@ -543,7 +519,7 @@ def pos(
     settings = LinearSettings(epochs=epochs)
     parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
     elmo = common.open_elmo()
-    with resumable_command(lambda: vectors is not None), ProgressBar("") as progress:
+    with ProgressBar("") as progress:
         result = probe_pos(
             elmo,
             *parts,
@@ -551,8 +527,6 @@ def pos(
             seeds=range(seeds),
             control=control,
             settings=settings,
-            folder=vectors,
-            overwrite=common.overwrite,
             progress=progress,
         )
     common.show(result)

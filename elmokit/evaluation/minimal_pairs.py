@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, MinimalPairScores, score_minimal_pairs
-from elmokit.storage.part_results import PartResults
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import is_table, read_table
@@ -265,7 +264,6 @@ def evaluate_minimal_pairs(
     published: PublishedAccuracies | None = None,
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
-    parts: PartResults | None = None,
     on_pair: Callable[[Row], object] | None = None,
     progress: ProgressCallback | None = None,
 ) -> MinimalPairsResult:
@@ -278,7 +276,6 @@ def evaluate_minimal_pairs(
         published: Accuracies of other models to show next to it, from ``read_published_accuracies``. Their phenomena
             replace those of the files.
         start, batch_tokens: As in ``surprisals``.
-        parts: Where finished paradigms are kept, so that an interrupted run can be resumed.
         on_pair: Called with a row for each pair that is scored: the columns of its file; the nats of each direction and
             the unknown tokens of both sentences; and whether it is correct (1) by each choice.
         progress: Called with the number of sentences.
@@ -292,66 +289,70 @@ def evaluate_minimal_pairs(
         >>> result = evaluate_minimal_pairs(open_model("en-mini"), paradigms, get_tokenizer("treebank"))
         >>> result.accuracy("both")
     """
-    repeated = next((name for name, n in Counter(row.name for row in paradigms).items() if n > 1), None)
-    if repeated is not None:
-        raise TextError(f"Two paradigms have the name {repeated!r}.")
-    parts = PartResults(None, {}) if parts is None else parts
+    name, n_times = Counter(paradigm.name for paradigm in paradigms).most_common(1)[0] if paradigms else ("", 0)
+    if n_times > 1:
+        raise TextError(f"Two paradigms have the name {name!r}.")
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
-
-    names = dict.fromkeys((name for paradigm in paradigms for row in paradigm.rows for name in row), "")
-
-    def score(paradigm: Paradigm) -> dict[str, Any]:
-        pairs = ((tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs)
-        compared = score_minimal_pairs(model, pairs, start, batch_tokens, lambda _: count())
-        by_choice: dict[str, NDArray[np.float64]] = {
-            name: compared.nats[:, :, number] for number, name in enumerate(model.config.direction_names)
-        }
-        if len(by_choice) > 1:
-            by_choice[BOTH] = compared.nats.sum(axis=2)
-        by_choice[PAID] = compared.paid_nats.sum(axis=2)
-        if on_pair is not None:
-            for number, row in enumerate(paradigm.rows or [{}] * len(paradigm.pairs)):
-                cells = {name: one if isinstance(one, str) else json.dumps(one) for name, one in row.items()}
-                results = _results_of(compared, number, model.config.direction_names, by_choice)
-                if taken := names.keys() & results.keys():
-                    raise TextError(f"A column of the results has the name {min(taken)!r}, too; rename yours.")
-                on_pair(names | cells | results)
-        result = ParadigmScore(
-            paradigm.name,
-            paradigm.phenomenon,
-            len(paradigm.pairs),
-            compared.n_tokens,
-            compared.n_unknown,
-            correct={choice: int((nats[:, 0] < nats[:, 1]).sum()) for choice, nats in by_choice.items()},
-            ties={choice: int((nats[:, 0] == nats[:, 1]).sum()) for choice, nats in by_choice.items()},
-            n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
-        )
-        return dataclasses.asdict(result)
-
+    columns = {name: "" for paradigm in paradigms for row in paradigm.rows for name in row}
     scores = []
     for paradigm in paradigms:
-        name = f"minimal pairs {paradigm.name}"
-        if name in parts:
-            count.done += 2 * len(paradigm.pairs)
-        scores.append(ParadigmScore(**parts.compute(name, partial(score, paradigm))))
+        pairs = [(tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs]
+        compared = score_minimal_pairs(model, pairs, start, batch_tokens, lambda _: count())
+        nats = _nats_by_choice(compared, model.config.direction_names)
+        scores.append(_paradigm_score(paradigm, compared, nats))
+        if on_pair is not None:
+            for results, row in zip(_pair_results(compared, nats), paradigm.rows or repeat({}), strict=False):
+                if repeated := columns.keys() & results.keys():
+                    raise TextError(f"A column of the results has the name {min(repeated)!r}, too; rename yours.")
+                on_pair(columns | _as_cells(row) | results)
     if published is None:
         return MinimalPairsResult(scores)
     groups = published.phenomena
-    scores = [dataclasses.replace(row, phenomenon=groups.get(row.name, row.phenomenon)) for row in scores]
+    scores = [dataclasses.replace(score, phenomenon=groups.get(score.name, score.phenomenon)) for score in scores]
     return MinimalPairsResult(scores, published.by_model)
 
 
-def _results_of(
-    compared: MinimalPairScores, number: int, directions: Sequence[str], by_choice: Mapping[str, NDArray[np.float64]]
-) -> dict[str, Any]:
-    """Name the results of one pair."""
-    results: dict[str, Any] = {}
-    for side, name in enumerate(SHORT.values()):
-        nats = compared.nats[number, side].tolist()
-        results |= {f"{name}_{direction}_nats": one for direction, one in zip(directions, nats, strict=True)}
-        results[f"{name}_unknown"] = int(compared.unknown[number, side])
-    correct = {f"correct {choice}": int(nats[number, 0] < nats[number, 1]) for choice, nats in by_choice.items()}
-    return results | {name.replace(" ", "_"): one for name, one in correct.items()}
+def _nats_by_choice(compared: MinimalPairScores, directions: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Compute what each choice compares, ``(pairs, 2)`` in nats: each direction, their sum, and unknown words paid."""
+    nats = {direction: compared.nats[:, :, number] for number, direction in enumerate(directions)}
+    if len(directions) > 1:
+        nats[BOTH] = compared.nats.sum(axis=2)
+    nats[PAID] = compared.paid_nats.sum(axis=2)
+    return nats
+
+
+def _paradigm_score(
+    paradigm: Paradigm, compared: MinimalPairScores, nats: Mapping[str, NDArray[np.float64]]
+) -> ParadigmScore:
+    return ParadigmScore(
+        paradigm.name,
+        paradigm.phenomenon,
+        len(paradigm.pairs),
+        compared.n_tokens,
+        compared.n_unknown,
+        correct={choice: int((pairs[:, 0] < pairs[:, 1]).sum()) for choice, pairs in nats.items()},
+        ties={choice: int((pairs[:, 0] == pairs[:, 1]).sum()) for choice, pairs in nats.items()},
+        n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
+    )
+
+
+def _pair_results(compared: MinimalPairScores, nats: Mapping[str, NDArray[np.float64]]) -> Iterator[dict[str, Any]]:
+    """Yield the columns of results of each pair."""
+    directions = [choice for choice in nats if choice not in (BOTH, PAID)]
+    for pair in range(len(compared.unknown)):
+        results: dict[str, Any] = {}
+        for side, name in enumerate(SHORT.values()):
+            for direction in directions:
+                results[f"{name}_{direction}_nats"] = float(nats[direction][pair, side])
+            results[f"{name}_unknown"] = int(compared.unknown[pair, side])
+        for choice, pairs in nats.items():
+            results[f"correct_{choice}".replace(" ", "_")] = int(pairs[pair, 0] < pairs[pair, 1])
+        yield results
+
+
+def _as_cells(row: Row) -> dict[str, str]:
+    """Write the values of a row from a file, which in JSON need not be text, as the cells of a table."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
 
 
 def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:

@@ -7,12 +7,14 @@ reported alongside it: the most frequent tag of each word, which needs no vector
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +23,10 @@ from elmokit.config import check_at_least, check_positive
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.output_format import as_stored
 from elmokit.errors import TextError, needs_torch
-from elmokit.evaluation.probe_corpus import model_settings, read_chunks
+from elmokit.evaluation.probe_corpus import read_chunks
 from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.tagged import TaggedSentence
-from elmokit.storage.bounded import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.workspace import Workspace
 
 with needs_torch("The part-of-speech probe"):
     import torch
@@ -38,6 +38,8 @@ FLOAT16 = "<f2"
 CONTROL_SEED = 2019
 MOST_FREQUENT = "most frequent tag"
 """The row of the baseline."""
+AVERAGE, MIX = "average", "mix"
+"""The rows of several layers: of their mean, and of a learned mix of them."""
 READ_ROWS = 4096
 MIN_STEPS = 500  # a handful of tokens makes few batches per epoch, but should be learned all the same
 
@@ -162,34 +164,26 @@ def probe_pos(
     test: Sequence[TaggedSentence],
     *,
     layers: Sequence[int] | None = None,
-    combined: bool = True,
     seeds: Sequence[int] = (0,),
     control: bool = False,
     settings: LinearSettings = LinearSettings(),
-    folder: str | Path | None = None,
-    overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> PosResult:
-    """Train a linear probe on each layer and score it on the test sentences.
+    """Train a linear probe on each layer, on their mean and on a learned mix of them, and score it on a test text.
 
     Args:
         elmo: The model.
         train: Sentences to train the classifier on.
         test: Sentences to score it on.
         layers: The layers to probe; None for all.
-        combined: Also probe the mean of these layers, and a learned mix of them.
         seeds: Each layer is trained once per seed.
         control: Also run the control task.
         settings: How to train the classifier.
-        folder: Keep the vectors (float16) in this directory, so that an interrupted run can be resumed and later runs
-            can use them. None uses a temporary directory.
-        overwrite: Compute the vectors in ``folder`` anew.
         progress: Called with the words embedded, then with the training steps of each classifier.
 
     Raises:
         ConfigError: The layer does not exist, or there is no seed.
         TextError: There are no tagged words to train on, or to test on.
-        OutputError: ``folder`` contains something else or cannot be written.
 
     Example:
         >>> result = probe_pos(elmo, list(read_tagged("train.conllu")), list(read_tagged("test.conllu")))
@@ -197,80 +191,112 @@ def probe_pos(
     """
     chosen = list(range(elmo.n_layers)) if layers is None else sorted(set(layers))
     check_at_least("the number of seeds", len(seeds), 1)
+    _check_tagged("training", train)
+    _check_tagged("test", test)
     tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
-    for name, text in (("training", train), ("test", test)):
-        if not any(tag is not None for sentence in text for tag in sentence.tags):
-            raise TextError(f"The {name} text of the probe has no tagged word.")
-    answers, questions = _labels(train, tags), _labels(test, tags)
     is_tagged = np.array([tag is not None for sentence in test for tag in sentence.tags])
-    label_sets = [(answers, questions)]
-    if control:
-        label_sets.append(_control_task(train, test, answers, len(tags)))
+    probed = LabeledTexts("", len(tags), _labels(train, tags), _labels(test, tags), is_tagged)
+    control_task = _control_task(train, test, probed) if control else None
 
-    with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as temporary:
-        home = Path(temporary if folder is None else folder)
-        seen, unseen = (
-            _vectors(elmo, text, home / name, chosen, overwrite, progress)
-            for name, text in (("train", train), ("test", test))
-        )
-        plan = [(str(layer), [index], False) for index, layer in enumerate(chosen)]
-        if combined and len(chosen) > 1:
-            everything = list(range(len(chosen)))
-            plan += [("average", everything, False), ("mix", everything, True)]
+    with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as folder:
+        train_layers = _vectors(elmo, "train", train, chosen, Path(folder), progress)
+        test_layers = _vectors(elmo, "test", test, chosen, Path(folder), progress)
         rows = []
-        for name, used, learn in plan:
-            scores: list[list[float]] = [[], []]
-            weights = []
-            for task, (known, hidden) in enumerate(label_sets):
-                for seed in seeds:
-                    stage = f"train {layer_title(name)}, seed {seed}{', control task' if task else ''}"
-                    rows_of = [seen[index] for index in used]
-                    probe = train_linear(
-                        rows_of, known, len(tags), learn, seed, **vars(settings), progress=progress, stage=stage
-                    )
-                    predicted = predict_linear(probe, [unseen[index] for index in used])
-                    scores[task].append(float((predicted == hidden)[is_tagged].mean()))
-                    if learn and task == 0:
-                        weights.append(probe.mix.weight.detach().softmax(0).numpy())
-            mean_weights = np.mean(weights, axis=0).tolist() if weights else None
-            rows.append(PosRow(name, scores[0], scores[1] if control else None, mean_weights))
-    known_tags = set(tags)
-    n_unknown = sum(tag is not None and tag not in known_tags for sentence in test for tag in sentence.tags)
-    n_train = int((answers >= 0).sum())
+        for name, indices in _combinations(chosen):
+            trained_on = [train_layers[index] for index in indices]
+            tested_on = [test_layers[index] for index in indices]
+            probes = _train_probes(name, trained_on, probed, seeds, settings, progress)
+            accuracies = [_accuracy(probe, tested_on, probed) for probe in probes]
+            controls = None
+            if control_task is not None:
+                memorizing = _train_probes(name, trained_on, control_task, seeds, settings, progress)
+                controls = [_accuracy(probe, tested_on, control_task) for probe in memorizing]
+            rows.append(PosRow(name, accuracies, controls, _mean_weights(probes) if name == MIX else None))
+    n_unknown = int((is_tagged & (probed.test < 0)).sum())
+    n_train = int((probed.train >= 0).sum())
     return PosResult(n_train, int(is_tagged.sum()), len(tags), n_unknown, _baseline(train, test), rows)
+
+
+class LabeledTexts(NamedTuple):
+    """What a classifier is trained on and scored on."""
+
+    title: str
+    """Empty for the tags; "control task" for random ones."""
+    n_classes: int
+    train: NDArray[np.int64]
+    """The class of each training token, ``(tokens,)``; -1 if it has none."""
+    test: NDArray[np.int64]
+    """The class of each test token, ``(tokens,)``; -1 if it has none or one that is not in training."""
+    is_scored: NDArray[np.bool_]
+    """Test tokens that have a tag, ``(tokens,)``."""
+
+
+def _check_tagged(name: str, text: Sequence[TaggedSentence]) -> None:
+    if not any(tag is not None for sentence in text for tag in sentence.tags):
+        raise TextError(f"The {name} text of the probe has no tagged word.")
+
+
+def _combinations(layers: Sequence[int]) -> list[tuple[str, list[int]]]:
+    """Name what is probed, and list which of the chosen layers it reads: each alone, then all of several."""
+    combinations = [(str(layer), [index]) for index, layer in enumerate(layers)]
+    if len(layers) > 1:
+        everything = list(range(len(layers)))
+        combinations += [(AVERAGE, everything), (MIX, everything)]
+    return combinations
+
+
+def _train_probes(
+    name: str,
+    layers: LayerRows,
+    texts: LabeledTexts,
+    seeds: Sequence[int],
+    settings: LinearSettings,
+    progress: ProgressCallback | None,
+) -> list[LinearProbe]:
+    """Train a classifier with each seed."""
+    probes = []
+    for seed in seeds:
+        stage = f"train {layer_title(name)}, seed {seed}"
+        if texts.title:
+            stage = f"{stage}, {texts.title}"
+        probes.append(train_linear(layers, texts.train, texts.n_classes, name == MIX, seed, settings, progress, stage))
+    return probes
+
+
+def _accuracy(probe: LinearProbe, layers: LayerRows, texts: LabeledTexts) -> float:
+    is_right = predict_linear(probe, layers) == texts.test
+    return float(is_right[texts.is_scored].mean())
+
+
+def _mean_weights(probes: Sequence[LinearProbe]) -> list[float]:
+    weights = [probe.mix.weight.detach().softmax(0).numpy() for probe in probes]
+    mean: list[float] = np.mean(weights, axis=0).tolist()
+    return mean
 
 
 def _vectors(
     elmo: Elmo,
+    name: str,
     text: Sequence[TaggedSentence],
-    folder: Path,
     layers: list[int],
-    overwrite: bool,
+    folder: Path,
     progress: ProgressCallback | None,
 ) -> list[NDArray[Any]]:
-    """Map the vectors of each layer, ``(tokens, dim)`` in float16, into memory. Compute those that are missing."""
+    """Compute the vectors of each layer, ``(tokens, dim)`` in float16, in files that are mapped into memory."""
     sentences = [sentence.words for sentence in text]
-    settings = {
-        "what": "token vectors, one float16 file a layer",
-        **model_settings(elmo),
-        "text": sentences_digest(sentences),
-        "layers": layers,
-        "dim": elmo.output_dim,
-    }
     n_tokens = sum(map(len, sentences))
-    with Workspace(folder, settings, overwrite=overwrite) as workspace:
-        n_done = workspace.progress.get("n_done", 0)
-        count = StageCounter(progress, f"embed {folder.name}", n_tokens, done=sum(map(len, sentences[:n_done])))
-        count(0)
-        for chunk in read_chunks(sentences[n_done:]):
-            for array in elmo.embed(chunk, layers=layers):
-                for layer, rows in zip(layers, as_stored(array, "float16", "The probe cannot store it."), strict=True):
-                    workspace.append(f"layer-{layer}.f16", rows)
-            n_done += len(chunk)
-            workspace.commit({"n_done": n_done})
+    count = StageCounter(progress, f"embed {name}", n_tokens)
+    count(0)
+    paths = [folder / f"{name}-{layer}.f16" for layer in layers]
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for chunk in read_chunks(sentences):
+            for vectors in elmo.embed(chunk, layers=layers):
+                stored = as_stored(vectors, "float16", "The probe cannot store it.")
+                for file, rows in zip(files, stored, strict=True):
+                    file.write(rows.tobytes())
             count(sum(map(len, chunk)))
-        vectors = workspace.committed
-    return [vectors.memory_map(f"layer-{layer}.f16", FLOAT16, elmo.output_dim) for layer in layers]
+    return [np.memmap(path, FLOAT16, mode="r", shape=(n_tokens, elmo.output_dim)) for path in paths]
 
 
 def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
@@ -297,19 +323,19 @@ def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -
 
 
 def _control_task(
-    train: Sequence[TaggedSentence], test: Sequence[TaggedSentence], answers: NDArray[np.int64], n_tags: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    train: Sequence[TaggedSentence], test: Sequence[TaggedSentence], tagged: LabeledTexts
+) -> LabeledTexts:
     """Draw random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
-    frequencies = np.bincount(answers[answers >= 0], minlength=n_tags) / (answers >= 0).sum()
+    has_tag = tagged.train >= 0
+    frequencies = np.bincount(tagged.train[has_tag], minlength=tagged.n_classes) / has_tag.sum()
     draw = np.random.default_rng(CONTROL_SEED)
     words = sorted({word for text in (train, test) for sentence in text for word in sentence.words})
-    of_word = dict(zip(words, draw.choice(n_tags, size=len(words), p=frequencies).tolist(), strict=True))
-    known, hidden = (
-        np.array([of_word[word] for sentence in text for word in sentence.words], dtype=np.int64)
-        for text in (train, test)
-    )
-    known[answers < 0] = -1
-    return known, hidden
+    drawn = draw.choice(tagged.n_classes, size=len(words), p=frequencies).tolist()
+    label_of = dict(zip(words, drawn, strict=True))
+    train_labels = np.array([label_of[word] for sentence in train for word in sentence.words], dtype=np.int64)
+    test_labels = np.array([label_of[word] for sentence in test for word in sentence.words], dtype=np.int64)
+    train_labels[~has_tag] = -1
+    return tagged._replace(title="control task", train=train_labels, test=test_labels)
 
 
 class LinearProbe(nn.Module):
@@ -340,10 +366,7 @@ def train_linear(
     n_classes: int,
     learn_mix: bool = False,
     seed: int = 0,
-    *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
+    settings: LinearSettings = LinearSettings(),
     progress: ProgressCallback | None = None,
     stage: str = "train",
 ) -> LinearProbe:
@@ -354,10 +377,10 @@ def train_linear(
     tokens = np.flatnonzero(labels >= 0)
     center, scale = _mean_and_deviation(layers, tokens)
     probe = LinearProbe(center, scale, len(layers), n_classes, learn_mix)
-    n_per_epoch = -(-len(tokens) // batch_size)
-    n_steps = max(epochs * n_per_epoch, MIN_STEPS)
+    n_per_epoch = math.ceil(len(tokens) / settings.batch_size)
+    n_steps = max(settings.epochs * n_per_epoch, MIN_STEPS)
     trained = [parameter for parameter in probe.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=learning_rate)
+    optimizer = torch.optim.Adam(trained, lr=settings.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
     shuffle = np.random.default_rng(seed)
     order = tokens[:0]
@@ -366,7 +389,8 @@ def train_linear(
     for step in range(n_steps):
         if not len(order):
             order = shuffle.permutation(tokens)
-        chosen, order = np.sort(order[:batch_size]), order[batch_size:]
+        chosen = np.sort(order[: settings.batch_size])
+        order = order[settings.batch_size :]
         loss = nn.functional.cross_entropy(probe(_rows(layers, chosen)), torch.from_numpy(labels[chosen]))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

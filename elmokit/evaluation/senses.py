@@ -8,8 +8,8 @@ not have, adds what the cosine ignores: which senses are frequent.
 
 from __future__ import annotations
 
+import itertools
 import json
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,16 @@ from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.bounded import file_digest
-from elmokit.storage.progress import ProgressCallback, count_of
+from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 
 ANSWERS = "*.key.txt"
 """The files in a directory of answers."""
 POOLED = "all"
 """The name of all test sets together."""
+FIRST, MOST_FREQUENT, AVERAGE = "first", "most frequent", "average"
+"""The rows of the first sense of the inventory, of the most frequent one in training, and of the mean of the layers."""
 WITH_PRIOR = "top layer with prior"
 """The row of the top layer, half whitened and with a prior for frequent senses."""
-SAVE_SECONDS = 60.0
 PRIOR_WEIGHT = 0.1
 """Of the logarithm of a sense's frequency, next to a cosine: the best on SemEval-2007 (results/en-mini-training.md)."""
 Inventory = Mapping[LemmaPos, tuple[str, ...]]
@@ -118,7 +119,7 @@ class SenseResult(Result):
             "theirs in it."
         ]
         if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
-            gives = any(row.name == "first" for row in self.rows)
+            gives = any(row.name == FIRST for row in self.rows)
             reason = "the inventory lacks their lemma; see" if gives else "give an --inventory, or see"
             notes.append(f"Some instances have no answer: {reason} precision and recall in --json.")
         return notes
@@ -169,18 +170,10 @@ def probe_senses(
         >>> result = probe_senses(elmo, find_sense_set("semcor"), [find_sense_set("senseval2")])
         >>> print(result.to_text())
     """
-    names = [test.name for test in tests]
-    if not names or len(set(names)) < len(names) or (len(names) > 1 and POOLED in names):
-        raise TextError(
-            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found: "
-            f"{', '.join(names) or 'none'}."
-        )
-    gold = {test.name: read_keys(test.gold) for test in tests}
+    gold = _read_gold(tests)
     texts = {test.name: list(read_sense_xml(test.data)) for test in tests}
-    pos_of: dict[str, dict[str, str]] = {}
+    pos_of = {name: _parts_of_speech(text) for name, text in texts.items()}
     for test in tests:
-        instances = [instance for sentence in texts[test.name] for instance in sentence.instances]
-        pos_of[test.name] = {instance.id: instance.pos for instance in instances}
         if not pos_of[test.name].keys() & gold[test.name].keys():
             raise TextError(f"{test.gold} has no key for any instance of {test.data}.")
     means = train_senses(elmo, train, path, progress, overwrite=overwrite)
@@ -188,24 +181,49 @@ def probe_senses(
     n_backed_off = {}
     for name, text in texts.items():
         by_row, backed_off = answer_senses(elmo, text, means, inventory, progress, len(pos_of[name]))
+        if not inventory:
+            del by_row[FIRST]
         n_backed_off[name] = len(backed_off & gold[name].keys())
         for row, senses in by_row.items():
-            if row != "first" or inventory:
-                answers.setdefault(row, {})[name] = senses
-    pooled_gold, pooled_pos = _pooled(gold), _pooled(pos_of)
-    rows = []
-    for row, by_set in answers.items():
-        scores = {name: score_senses(gold[name], _as_keys(by_set[name])) for name in gold}
-        pooled = _as_keys(_pooled(by_set))
-        if len(tests) > 1:
-            scores[POOLED] = score_senses(pooled_gold, pooled)
-        by_pos = {
-            pos: score_senses({key: pooled_gold[key] for key in pooled_gold if pooled_pos.get(key) == pos}, pooled)
-            for pos in sorted(set(pooled_pos.values()))
-        }
-        rows.append(SenseRow(row, scores, by_pos))
+            answers.setdefault(row, {})[name] = senses
+    rows = [_sense_row(row, gold, by_set, pos_of) for row, by_set in answers.items()]
     n_instances = {name: len(keys) for name, keys in gold.items()}
     return SenseResult(len(means.rows), n_instances, n_backed_off, rows, answers)
+
+
+def _read_gold(tests: Sequence[SenseSet]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Read the gold senses of each instance, by test set."""
+    names = [test.name for test in tests]
+    is_ambiguous = len(set(names)) < len(names) or (len(names) > 1 and POOLED in names)
+    if not names or is_ambiguous:
+        raise TextError(
+            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found: "
+            f"{', '.join(names) or 'none'}."
+        )
+    return {test.name: read_keys(test.gold) for test in tests}
+
+
+def _parts_of_speech(text: Iterable[SenseSentence]) -> dict[str, str]:
+    """Look up the part of speech of each instance id."""
+    return {instance.id: instance.pos for sentence in text for instance in sentence.instances}
+
+
+def _sense_row(
+    name: str,
+    gold: Mapping[str, Mapping[str, Collection[str]]],
+    answers: Mapping[str, Mapping[str, str]],
+    pos_of: Mapping[str, Mapping[str, str]],
+) -> SenseRow:
+    """Score the answers of a row, which are by test set, as are the gold senses and the parts of speech."""
+    scores = {test: score_senses(senses, _as_keys(answers[test])) for test, senses in gold.items()}
+    pooled_gold, pooled_answers, pooled_pos = _pooled(gold), _as_keys(_pooled(answers)), _pooled(pos_of)
+    if len(gold) > 1:
+        scores[POOLED] = score_senses(pooled_gold, pooled_answers)
+    by_pos = {}
+    for pos in sorted(set(pooled_pos.values())):
+        gold_of_pos = {key: senses for key, senses in pooled_gold.items() if pooled_pos.get(key) == pos}
+        by_pos[pos] = score_senses(gold_of_pos, pooled_answers)
+    return SenseRow(name, scores, by_pos)
 
 
 def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False) -> None:
@@ -234,36 +252,29 @@ def answer_senses(
     the first sense.
     """
     inventory = inventory or {}
-    names = [*map(str, range(elmo.n_layers)), "average", WITH_PRIOR]
-    answers: dict[str, dict[str, str]] = {name: {} for name in ("first", "most frequent", *names)}
+    layers = [*map(str, range(elmo.n_layers)), AVERAGE, WITH_PRIOR]
+    answers: dict[str, dict[str, str]] = {name: {} for name in (FIRST, MOST_FREQUENT, *layers)}
     backed_off: set[str] = set()
     with_prior = FrequencyProbe(means, -1)
-    n_done = 0
-    if progress is not None:
-        progress("disambiguate", n_done, n_instances)
+    count = StageCounter(progress, "disambiguate", n_instances)
+    count(0)
     for sentence, vectors in embed_instances(elmo, sentences):
-        if sentence is None:
-            if progress is not None:
-                progress("disambiguate", n_done, n_instances)
-            continue
-        n_done += len(sentence.instances)
         for instance in sentence.instances:
             lemma_pos = (instance.lemma, instance.pos)
-            first = inventory.get(lemma_pos, ())[:1]
-            frequent = tuple(sense for sense, _ in means.tagged.get(lemma_pos, Counter[str]()).most_common(1))
-            for name, best in (("first", first), ("most frequent", frequent or first)):
-                if best:
-                    answers[name][instance.id] = best[0]
+            first = next(iter(inventory.get(lemma_pos, ())), None)
+            most_frequent = means.most_frequent(lemma_pos) or first
             candidates = means.candidates(lemma_pos, inventory)
             if candidates:
                 vector = vectors[:, instance.start : instance.stop].mean(axis=1)
-                chosen = means.nearest(vector, candidates, average=True)
-                chosen.append(with_prior.best(vector, lemma_pos, candidates))
+                nearest = means.nearest(vector, candidates, average=True)
+                chosen: Sequence[str | None] = [*nearest, with_prior.best(vector, lemma_pos, candidates)]
             else:
                 backed_off.add(instance.id)
-                chosen = [*first] * len(names)
-            for name, sense in zip(names, chosen, strict=False):  # without a first sense either, nothing was chosen
-                answers[name][instance.id] = sense
+                chosen = [first] * len(layers)
+            for name, sense in zip(answers, (first, most_frequent, *chosen), strict=True):
+                if sense is not None:
+                    answers[name][instance.id] = sense
+        count(len(sentence.instances))
     return answers, backed_off
 
 
@@ -301,6 +312,11 @@ class SenseMeans:
                 self.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
             self.sums[row] += vector
             self.counts[row] += 1
+
+    def most_frequent(self, lemma_pos: LemmaPos) -> str | None:
+        """Look up the sense that a lemma was tagged with most often, if it is in training."""
+        counts = self.tagged.get(lemma_pos, Counter[str]())
+        return max(counts, key=counts.__getitem__, default=None)
 
     def candidates(self, lemma_pos: LemmaPos, inventory: Inventory) -> list[str]:
         """List the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
@@ -401,58 +417,62 @@ def train_senses(
 ) -> SenseMeans:
     """Compute the mean vector of each sense in a corpus, which is read once, in bounded memory.
 
-    With ``path``, the means are saved there every minute: if the process is killed, the next call with the same
+    With ``path``, the means are saved there at the end, and if the call is interrupted: the next call with the same
     arguments resumes, with the same result. A finished file is not computed again, unless ``overwrite`` is given.
     """
     keys = read_keys(source.gold)
+    means = SenseMeans(elmo.n_layers, elmo.output_dim)
+    if path is None:
+        _add_instances(means, elmo, source, keys, progress)
+        return means
+    path = Path(path)
     settings = {
         "what": "sense means",
         **model_settings(elmo),
         "data": file_digest(source.data),
         "gold": file_digest(source.gold),
     }
-    path = None if path is None else Path(path)
-    means = SenseMeans(elmo.n_layers, elmo.output_dim)
-    if path is not None:
-        if path.exists() and not overwrite:
-            means = SenseMeans.load(path, settings, elmo.n_layers, elmo.output_dim)
-        else:
-            means.save(path, settings)  # fails now rather than later if the file cannot be written
-    n_known, at_start = len(keys), means.n_sentences
-    saved_at, save_seconds = time.monotonic(), 0.0
-    n_instances = sum(sum(counts.values()) for counts in means.tagged.values())
-    if progress is not None:
-        progress("compute sense means", n_instances, n_known)
-    sentences = read_sense_xml(source.data)
-    for _ in range(at_start):
-        next(sentences, None)
+    if path.exists() and not overwrite:
+        means = SenseMeans.load(path, settings, elmo.n_layers, elmo.output_dim)
+    else:
+        means.save(path, settings)  # fails now rather than later if the file cannot be written
+    n_before = means.n_sentences
+    try:
+        _add_instances(means, elmo, source, keys, progress)
+    finally:
+        if means.n_sentences > n_before:
+            means.save(path, settings)
+    return means
+
+
+def _add_instances(
+    means: SenseMeans,
+    elmo: Elmo,
+    source: SenseSet,
+    keys: Mapping[str, Collection[str]],
+    progress: ProgressCallback | None,
+) -> None:
+    """Add the instances of the sentences that the means do not have yet."""
+    n_before = sum(sum(counts.values()) for counts in means.tagged.values())
+    count = StageCounter(progress, "compute sense means", len(keys), done=n_before)
+    count(0)
+    sentences = itertools.islice(read_sense_xml(source.data), means.n_sentences, None)
     for sentence, vectors in embed_instances(elmo, sentences):
-        if sentence is None:
-            if progress is not None:
-                progress("compute sense means", n_instances, n_known)
-            if path is not None and time.monotonic() - saved_at > max(SAVE_SECONDS, 20 * save_seconds):
-                started = time.monotonic()
-                means.save(path, settings)
-                saved_at = time.monotonic()
-                save_seconds = saved_at - started  # for a large model, saving takes a while
-            continue
-        means.n_sentences += 1
-        n_instances += len(sentence.instances)
         for instance in sentence.instances:
             if instance.id not in keys:
                 raise TextError(f"{source.data}: instance {instance.id} has no key in {source.gold}.")
+        for instance in sentence.instances:
             means.add(instance, keys[instance.id], vectors[:, instance.start : instance.stop].mean(axis=1))
+        means.n_sentences += 1
+        count(len(sentence.instances))
     if not means.rows:
         raise TextError(f"{source.data} contains no instance to learn senses from.")
-    if path is not None and means.n_sentences > at_start:
-        means.save(path, settings)
-    return means
 
 
 def embed_instances(
     elmo: Elmo, sentences: Iterable[SenseSentence]
-) -> Iterator[tuple[SenseSentence, NDArray[np.float32]] | tuple[None, NDArray[np.float32]]]:
-    """Yield sentences with their vectors ``(layers, tokens, dim)``, and None after each chunk.
+) -> Iterator[tuple[SenseSentence, NDArray[np.float32]]]:
+    """Yield sentences with their vectors ``(layers, tokens, dim)``.
 
     A sentence without instances is not embedded and has no vectors.
     """
@@ -460,5 +480,7 @@ def embed_instances(
     for chunk in read_chunks(sentences, lambda sentence: len(sentence.words)):
         vectors = iter(elmo.embed([sentence.words for sentence in chunk if sentence.instances], layers="all"))
         for sentence in chunk:
-            yield sentence, next(vectors) if sentence.instances else nothing
-        yield None, nothing
+            if sentence.instances:
+                yield sentence, next(vectors)
+            else:
+                yield sentence, nothing

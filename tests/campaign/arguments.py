@@ -108,7 +108,7 @@ def sources() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
     found = {name: (command.prepare, command.start) for name, command in ALL_COMMANDS.items()}
     for name in (
         *("own format", "TF checkpoint", "AllenNLP ner", "FASTA", "task run", "index, vectors"),
-        *("config of AllenNLP", "similarity", "senses"),
+        *("config of AllenNLP", "similarity", "minimal pairs", "senses"),
     ):
         found[name] = (SPECIMENS[name].write, SPECIMENS[name].command)
     for line, write in OTHER_COMMANDS.items():

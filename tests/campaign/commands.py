@@ -72,10 +72,6 @@ OTHER_COMMANDS = {
             *("--run", "run", *SMALL[2:6], "--tokens", "160", *OFTEN),
         ),
         _again("task train, biLM too", write_joint_task, "task", "train", "config.toml", "--run", "run"),
-        _again(
-            *("evaluate minimal-pairs", write_pairs, "evaluate", "minimal-pairs", "one.jsonl", "two.jsonl"),
-            *("--model", "model", "--keep", "kept"),
-        ),
         _again("vocab", write_text, "vocab", "text.txt", "words.txt", flags=("--overwrite",)),
         _again("convert", write_text_and_model, "convert", "model", "weights.hdf5", flags=("--overwrite",)),
         _again(

@@ -69,7 +69,6 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("surprisal files.csv stimuli.csv --words --column text", "a column of the result has the name 'file', too"),
     ("surprisal stimuli.csv other.csv --words --column word", "other.csv has the columns item, word, and stimuli.csv"),
     ("surprisal other.csv --words --column word --model model", "No word to score"),
-    ("evaluate minimal-pairs pairs.tsv --per-pair out.tsv --keep kept", "--per-pair cannot be combined with --keep"),
     ("evaluate minimal-pairs judged.tsv --per-pair out.tsv --model model", "has the name 'good_unknown', too"),
     ("surprisal text.txt --model model --out text.txt --overwrite", "text.txt is both the input"),
     (f"{PERPLEXITY} --per-token text.txt --overwrite", "text.txt is both the input"),
@@ -79,7 +78,6 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("convert model out.hdf5 --storage float16", "--storage float16"),
     ("convert model words --overwrite", "words contains notes.md"),
     ("convert model . --overwrite", "has no name"),
-    (f"{POS} --vectors tags.txt", "tags.txt"),
     ("neighbors index text.txt model --model model", "model already exists"),
     ("embed text.txt nowhere/out.hdf5 --model model", "nowhere does not exist"),
     # Models

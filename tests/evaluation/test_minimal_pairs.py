@@ -1,4 +1,4 @@
-"""Minimal pairs in BLiMP's layout: reading, scoring, published results, resuming."""
+"""Minimal pairs in BLiMP's layout: reading, scoring, published results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from elmokit.evaluation.minimal_pairs import (
 )
 from elmokit.formats.open import open_model
 from elmokit.lm.surprisal import score_minimal_pairs, surprisals
-from elmokit.storage.part_results import PartResults
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -157,36 +156,14 @@ def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) 
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-def test_an_interrupted_evaluation_resumes_with_the_same_result(tmp_path: Path) -> None:
-    model = random_model()
-    whole = evaluate_minimal_pairs(model, PARADIGMS, str.split)
-    reports: list[tuple[str, int, int | None]] = []
-
-    def stop(*report: object) -> None:
-        if report[1] == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), PartResults(tmp_path / "kept", {}) as parts:
-        evaluate_minimal_pairs(model, PARADIGMS, str.split, parts=parts, progress=stop)
-    with PartResults(tmp_path / "kept", {}) as parts:
-        resumed = evaluate_minimal_pairs(
-            model, PARADIGMS, str.split, parts=parts, progress=lambda *report: reports.append(report)
-        )
-    assert resumed == whole
-    assert [done for _, done, _ in reports] == list(range(5, 11))
-
-
 def test_the_command_prints_a_table_or_json(shell: Shell) -> None:
     write_pairs(Path("pairs.jsonl"))
     Path("published.tsv").write_text(PUBLISHED)
     call = ("evaluate", "minimal-pairs", "pairs.jsonl", "--model", "model", "--tokenizer", "spaces")
-    ran = shell(*call, "--published", "published.tsv", "--keep", "kept")
+    ran = shell(*call, "--published", "published.tsv")
     assert ran.code == 0, ran.err
     head = "accuracy (%) pairs forward backward both unknown words paid ngram lstm"
     assert ran.out.splitlines()[0].split() == head.split()
     assert ran.out.splitlines()[4].split()[:2] == ["overall", "5"]
-    facts = json.loads(shell(*call, "--keep", "kept", "--json").out)
+    facts = json.loads(shell(*call, "--json").out)
     assert [one["name"] for one in facts["paradigms"]] == ["order", "same", "unknown"]
-    refused = shell(*call[:5], "--keep", "kept")  # another tokenizer
-    assert refused.code == 2
-    assert "was started with" in refused.err

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
-from elmokit.errors import ConfigError, OutputError, TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.pos import LinearSettings, PosRow, predict_linear, probe_pos, train_linear
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.formats.model import PretrainedBiLM
@@ -58,18 +56,6 @@ def test_the_control_task_gives_a_word_one_tag_everywhere(elmo: Elmo) -> None:
     assert row.selectivity == 0.0
 
 
-def test_kept_vectors_are_reused(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT)
-    assert np.fromfile(tmp_path / "kept" / "train" / "layer-1.f16", "<f2").size == 10 * elmo.output_dim
-    with monkeypatch.context() as patch:
-        patch.setattr(elmo, "embed", None)
-        assert probe_pos(elmo, TRAIN, TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT) == first
-    with pytest.raises(OutputError, match="was started with another text"):
-        probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", layers=[1], settings=SHORT)
-    anew = probe_pos(elmo, TRAIN[:1], TEST, folder=tmp_path / "kept", overwrite=True, layers=[1], settings=SHORT)
-    assert anew == probe_pos(elmo, TRAIN[:1], TEST, layers=[1], settings=SHORT)
-
-
 UNTAGGED = [TaggedSentence(["Go"], [None])]
 REFUSED: list[tuple[Callable[[Elmo], object], type[Exception], str]] = [
     (lambda elmo: probe_pos(elmo, [], TEST), TextError, "The training text of the probe has no tagged word"),
@@ -95,11 +81,11 @@ N_TOKENS, DIM, N_CLASSES = 1200, 8, 3
 NOISE = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 SIGNAL = DRAW.normal(size=(N_TOKENS, DIM)).astype(np.float32)
 LABELS = (SIGNAL @ DRAW.normal(size=(DIM, N_CLASSES))).argmax(axis=1)
-FEW: dict[str, Any] = {"epochs": 16, "batch_size": 64, "learning_rate": 0.03}
+FEW = LinearSettings(epochs=16, batch_size=64, learning_rate=0.03)
 
 
 def accuracy(layers: list[np.ndarray], learn_mix: bool = False, n_train: int = 800) -> float:
-    probe = train_linear([layer[:n_train] for layer in layers], LABELS[:n_train], N_CLASSES, learn_mix, **FEW)
+    probe = train_linear([layer[:n_train] for layer in layers], LABELS[:n_train], N_CLASSES, learn_mix, settings=FEW)
     return float((predict_linear(probe, [layer[n_train:] for layer in layers]) == LABELS[n_train:]).mean())
 
 
@@ -112,7 +98,7 @@ def test_a_linear_signal_of_any_scale_offset_and_dtype_is_learned_and_noise_is_n
 
 @pytest.mark.slow
 def test_a_learned_mix_prefers_the_layer_with_the_signal() -> None:
-    probe = train_linear([NOISE, SIGNAL], LABELS, N_CLASSES, learn_mix=True, **FEW)
+    probe = train_linear([NOISE, SIGNAL], LABELS, N_CLASSES, learn_mix=True, settings=FEW)
     assert probe.mix.weight.softmax(0)[1] > 0.8
     assert accuracy([NOISE, SIGNAL], learn_mix=True) > accuracy([NOISE, SIGNAL]) + 0.05
 
@@ -120,7 +106,8 @@ def test_a_learned_mix_prefers_the_layer_with_the_signal() -> None:
 @pytest.mark.slow
 def test_the_classifier_depends_on_the_seed_only() -> None:
     weights = [
-        train_linear([SIGNAL], LABELS, N_CLASSES, seed=seed, **FEW).out.weight.detach().numpy() for seed in (0, 0, 1)
+        train_linear([SIGNAL], LABELS, N_CLASSES, seed=seed, settings=FEW).out.weight.detach().numpy()
+        for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(weights[0], weights[1])
     assert np.abs(weights[0] - weights[2]).max() > 1e-4

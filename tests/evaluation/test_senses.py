@@ -11,7 +11,6 @@ from safetensors import safe_open
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import OutputError, TextError
 from elmokit.evaluation import probe_corpus as corpus
-from elmokit.evaluation import senses
 from elmokit.evaluation.sense_files import Instance, SenseSet, find_sense_set, read_inventory, read_keys, read_sense_xml
 from elmokit.evaluation.senses import (
     WITH_PRIOR,
@@ -181,7 +180,6 @@ def test_interrupted_training_resumes_with_the_same_means(
     elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "CHUNK_TOKENS", 8)
-    monkeypatch.setattr(senses, "SAVE_SECONDS", 0.0)
     source = write_set(tmp_path, "train", TRAIN * 3)
     train_senses(elmo, source, tmp_path / "straight")
 

@@ -23,8 +23,8 @@ from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-# Started by tests/project/test_quotes.py, transformer.py and report.py.
-STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py", "pages.py"}
+# Started by tests/project/test_quotes.py and transformer.py, and imported by report.py and gpu.py.
+STARTED_ELSEWHERE = {"quote_results.py", "transformer_peers.py", "pages.py", "part_results.py"}
 # How each is started, and the modules that it needs. Some only say which arguments they take, because they start many
 # processes or take minutes.
 PROGRAMS = [
