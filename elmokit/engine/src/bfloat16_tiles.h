@@ -78,40 +78,6 @@ INLINE ivec round_row(vec first, vec second) {
 #endif
 }
 
-/* Transpose 16 x 16 lanes, in place. */
-INLINE void transpose(ivec row[16]) {
-#if defined(__AVX512F__)
-    __m512i a[16], b[16];
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_epi32((__m512i)row[i], (__m512i)row[i + 1]);
-        a[i + 1] = _mm512_unpackhi_epi32((__m512i)row[i], (__m512i)row[i + 1]);
-    }
-    /* Now rows i to i + 3 of b have columns 0 to 3 of each quarter. */
-    for (int i = 0; i < 16; i += 4) {
-        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        const __m512i low = _mm512_shuffle_i32x4(b[i], b[i + 4], 0x88), high = _mm512_shuffle_i32x4(b[i], b[i + 4], 0xdd);
-        const __m512i low2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0x88);
-        const __m512i high2 = _mm512_shuffle_i32x4(b[i + 8], b[i + 12], 0xdd);
-        row[i] = (ivec)_mm512_shuffle_i32x4(low, low2, 0x88);
-        row[i + 8] = (ivec)_mm512_shuffle_i32x4(low, low2, 0xdd);
-        row[i + 4] = (ivec)_mm512_shuffle_i32x4(high, high2, 0x88);
-        row[i + 12] = (ivec)_mm512_shuffle_i32x4(high, high2, 0xdd);
-    }
-#else
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < i; j++) {
-            const int kept = row[i][j];
-            row[i][j] = row[j][i];
-            row[j][i] = kept;
-        }
-#endif
-}
-
 /* Round one tile. The number of the outer index o and the inner index i is at from[o * stride + i] if the inner index is
    contiguous, else at from[i * stride + o]. Beyond n_outer and n_inner, which may be 0 or less, are zeros. */
 INLINE void round_tile(int side, int inner_is_contiguous, const float *from, int64_t stride, int64_t n_outer, int64_t n_inner,

@@ -91,11 +91,33 @@ static int32_t round_row(int precision, const float *row, int64_t n, float *scal
     return sum;
 }
 
+/* Write half of a panel of floats, LANES columns, in squares: number by number, each write would be in another line of the
+   cache. Columns that are NULL are zeros. */
+static void pack_floats(const float *const *columns, int64_t n, float *panel) {
+    for (int64_t k = 0; k < n; k += LANES) {
+        const int64_t n_here = at_most(n - k, LANES);
+        ivec square[LANES];
+#pragma GCC unroll 16
+        for (int column = 0; column < LANES; column++)
+            square[column] = columns[column] ? (ivec)load_some(columns[column] + k, n_here) : (ivec){0};
+        transpose(square);
+#pragma GCC unroll 16
+        for (int row = 0; row < LANES; row++)
+            if (row < n_here) store(panel + (k + row) * PANEL, (vec)square[row]);
+    }
+}
+
 /* Pack a panel: PANEL columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
    `rounded`: memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
+    if (precision == FLOAT32) {
+        pack_floats(rows, n_given, panel);
+        pack_floats(rows + LANES, n_given, panel + LANES);
+        memset(panel + n_given * PANEL, 0, (n_inputs - n_given) * PANEL * sizeof(float));
+        return;
+    }
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));
     for (int column = 0; column < PANEL; column++) {
         const float *row = rows[column];
@@ -110,10 +132,6 @@ static void pack_panel(int precision, const float *const *rows, int64_t n_given,
             continue;
         }
         for (int64_t k = 0; row && k < n_given; k++) {
-            if (precision == FLOAT32) {
-                lanes[k * PANEL + column] = row[k];
-                continue;
-            }
             float *lane = lanes + k / 2 * PANEL + column;
             uint32_t bits;
             memcpy(&bits, lane, sizeof bits);

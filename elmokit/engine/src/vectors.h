@@ -49,6 +49,47 @@ INLINE void store_some(float *to, vec value, int64_t n) {
         memcpy(to, &value, n * sizeof(float));
 }
 
+/* The numbers of two vectors in turn, of their first or second halves. */
+#if defined(__AVX512F__) || defined(EMULATE)
+#define FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif defined(__AVX__)
+#define FIRST_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define FIRST_HALVES 0, 4, 1, 5
+#define SECOND_HALVES 2, 6, 3, 7
+#endif
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ivec){__VA_ARGS__})
+#endif
+
+INLINE void shuffle_square(const ivec *from, ivec *to) {
+#pragma GCC unroll 8
+    for (int k = 0; k < LANES / 2; k++) {
+        to[2 * k] = SHUFFLE(from[k], from[k + LANES / 2], FIRST_HALVES);
+        to[2 * k + 1] = SHUFFLE(from[k], from[k + LANES / 2], SECOND_HALVES);
+    }
+}
+
+/* Transpose a square of LANES vectors in place. A shuffle moves the highest bit of each number's place to the lowest; the
+   upper half of these bits is the row. */
+INLINE void transpose(ivec *square) {
+    ivec other[LANES];
+    shuffle_square(square, other);
+    shuffle_square(other, square);
+    if (LANES == 8) {
+        shuffle_square(square, other);
+        memcpy(square, other, sizeof other);
+    }
+    if (LANES == 16) {
+        shuffle_square(square, other);
+        shuffle_square(other, square);
+    }
+}
+
 INLINE vec all(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec where, vec yes, vec no) { return (vec)((where & (ivec)yes) | (~where & (ivec)no)); }
 
