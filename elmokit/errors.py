@@ -12,6 +12,7 @@ The tree::
     |   |-- FormatError          A damaged file, or one in another format
     |   `-- TensorMismatchError  Tensors whose shapes differ from those in the configuration
     |-- OutputError              An output that exists already, or cannot be written
+    |   `-- WriteError           A write that the system refused, such as on a full disk
     |-- LockedError              An output that another process is writing to
     |-- TrainingError            Training that cannot start or continue
     `-- MissingExtraError        An optional dependency that is not installed
@@ -23,7 +24,10 @@ Each message says what was given, what was expected, and how to fix it.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from elmokit.version import ON_PACKAGE_INDEX
 
@@ -107,6 +111,34 @@ class TensorMismatchError(ModelError):
 
 class OutputError(ElmoError):
     """An output that exists already, cannot be written, or does not fit on the disk."""
+
+
+class WriteError(OutputError):
+    """A write that the system refused, for example because the disk is full.
+
+    Args:
+        path: What was written.
+        reason: Why that failed, in the words of the system.
+        kept: A sentence that says what is left, and how to continue.
+    """
+
+    def __init__(self, path: Path, reason: str, kept: str) -> None:
+        self.path, self.reason, self.kept = path, reason, kept
+        super().__init__(f"Writing to {path} failed: {reason}. {kept}")
+
+    def __reduce__(self) -> tuple[type[WriteError], tuple[Path, str, str]]:
+        return WriteError, (self.path, self.reason, self.kept)
+
+
+def write_failure(error: OSError | WriteError) -> str:
+    """Return why a write failed, in the words of the system."""
+    if isinstance(error, WriteError):
+        return error.reason
+    if error.strerror:
+        return error.strerror
+    # h5py has no strerror, and a page about the file in its message.
+    number = re.search(r"errno = (\d+)", str(error))
+    return str(error) if number is None else os.strerror(int(number[1]))
 
 
 class LockedError(ElmoError):

@@ -37,7 +37,7 @@ from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_c
 from elmokit.storage.atomic import check_has_name
 from elmokit.storage.bounded import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.workspace import Committed, Workspace, read_workspace
+from elmokit.storage.workspace import Committed, Workspace, check_folder, read_workspace
 from elmokit.text.batching import check_sentence
 from elmokit.text.marks import PLAIN
 from elmokit.version import __version__
@@ -84,6 +84,7 @@ def build_index(
     """
     check_elmo(elmo)
     check_has_name(path)
+    check_folder(Path(path), overwrite=overwrite)
     n_sentences = n_tokens = 0
 
     def counted() -> Iterator[list[str]]:
@@ -150,11 +151,10 @@ class OccurrenceIndex:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        store = read_workspace(self.path)
+        rebuild = f"elmokit neighbors index CORPUS {path}"
+        store = read_workspace(self.path, f"build it anew with {rebuild} --overwrite")
         if store is None or store.settings.get("what") != KIND:
-            raise OutputError(
-                f"There is no index of this version in {path}. Build one with: elmokit neighbors index CORPUS {path}"
-            )
+            raise OutputError(f"There is no index of this version in {path}. Build one with: {rebuild}")
         self.settings = store.settings
         """What the index was built from, with the model's name as ``model_name``."""
         if store.progress.get("n_done") != self.settings["n_sentences"]:

@@ -169,29 +169,13 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
     precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
-    config = from_dict(BiLMConfig, _without_former(content.get("bilm")), f"{folder / 'config.json'}, bilm")
+    config = _read_sizes(folder, content.get("bilm"))
     arrays, start_state = _read_model(folder / "model.safetensors", config)
     lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
     vocabulary: Vocabulary | None = None
     if (words := folder / "vocab.txt").exists():
         vocabulary = read_row_words(words, config, lexicon, f"the table of {folder}") or Vocabulary.from_file(words)
-    softmax = None
-    if (folder / "softmax.safetensors").exists():
-        if vocabulary is None:
-            raise ModelNotFoundError(f"{words} is missing: {folder} has a softmax, whose words it names.")
-        kind = from_dict(SoftmaxConfig, _without_former(content.get("softmax")), f"{folder / 'config.json'}, softmax")
-        kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
-        shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
-        own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
-        table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
-        softmax = WordSoftmax(kind, own_arrays, len(vocabulary), table)
-    elif "softmax" in content:
-        # Vectors do not need it, and it may have been removed to save space.
-        warnings.warn(
-            f"{folder} has no softmax.safetensors, which its config.json describes, so it gives vectors but cannot "
-            "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from config.json.",
-            stacklevel=2,
-        )
+    softmax = _read_softmax(folder, content.get("softmax"), vocabulary, config, arrays)
     n_words = 0 if vocabulary is None else len(vocabulary)
     whitening = _read_map(folder, content, "sentence_pooling", _WHITENING, config)
     head = _read_map(folder, content, "sentence_head", _HEAD, config, word_weights=(n_words,))
@@ -233,11 +217,53 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return content | {"card": card if isinstance(card, dict) else {}}
 
 
-def _without_former(table: Any) -> Any:
-    """Leave out settings that earlier versions wrote, where they had no effect; others are refused as unknown."""
+def _read_sizes(folder: Path, table: Any) -> BiLMConfig:
+    """Read the sizes and switches of the biLM."""
+    path = folder / "config.json"
+    if isinstance(table, dict) and table.get("backward_only"):
+        raise FormatError(
+            f"{path} describes a model that reads backward alone (train --backward-only of version 0.2). Only version "
+            "0.2 reads it so: without the key backward_only, it would read forward, with other vectors."
+        )
+    return from_dict(BiLMConfig, _without(table, "backward_only"), f"{path}, bilm")
+
+
+def _read_softmax(
+    folder: Path, table: Any, vocabulary: Vocabulary | None, config: BiLMConfig, arrays: FileArrays
+) -> WordSoftmax | None:
+    """Read the softmax; None if there is none, or one of a kind that is no longer computed."""
+    # Vectors need none of what is missing.
+    if isinstance(table, dict) and table.get("kind") == "adaptive":
+        warnings.warn(
+            f"{folder} has the adaptive softmax of version 0.2, which is left out: it gives vectors but cannot predict "
+            "words. elmokit finetune trains a new softmax.",
+            stacklevel=3,
+        )
+        return None
+    if not (folder / "softmax.safetensors").exists():
+        if table is not None:
+            # It may have been removed to save space.
+            warnings.warn(
+                f"{folder} has no softmax.safetensors, which its config.json describes, so it gives vectors but cannot "
+                "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from "
+                "config.json.",
+                stacklevel=3,
+            )
+        return None
+    if vocabulary is None:
+        raise ModelNotFoundError(f"{folder / 'vocab.txt'} is missing: {folder} has a softmax, whose words it names.")
+    kind = from_dict(SoftmaxConfig, _without(table, "cutoffs", "shrink"), f"{folder / 'config.json'}, softmax")
+    kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
+    shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
+    own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
+    word_table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
+    return WordSoftmax(kind, own_arrays, len(vocabulary), word_table)
+
+
+def _without(table: Any, *former: str) -> Any:
+    """Leave out settings of version 0.2 that have no effect on this model."""
     if not isinstance(table, dict):
         return table
-    former = {name for name in ("backward_only", "cutoffs") if not table.get(name)} | {"shrink"}
     return {name: value for name, value in table.items() if name not in former}
 
 

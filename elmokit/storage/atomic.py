@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elmokit.errors import LockedError, OutputError, cannot_write
+from elmokit.errors import LockedError, OutputError, WriteError, cannot_write, write_failure
 
 LOCK = "lock"
 """The name of the lock file in a directory that one process at a time writes to."""
@@ -78,8 +78,8 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
             sync(written)
         _move_into_place(temporary, path, old)
         sync(path.parent)
-    except OSError as error:
-        raise OutputError(f"Writing {path} failed: {error.strerror or error}. Its old content is unchanged.") from error
+    except (OSError, WriteError) as error:  # the latter names a part of a directory by its temporary path
+        raise WriteError(path, write_failure(error), "Its old content is unchanged.") from error
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 
@@ -154,6 +154,15 @@ def check_parent(path: str | Path) -> None:
     if not parent.is_dir():
         problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
         raise cannot_write(path, problem)
+
+
+def check_writable(folder: Path) -> None:
+    """Check that files can be written to a directory, or that it can be created, before any work is done."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        raise cannot_write(folder, error.strerror) from None
 
 
 def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:

@@ -35,8 +35,16 @@ import numpy as np
 from msgspec.structs import asdict, replace
 from numpy.typing import DTypeLike, NDArray
 
-from elmokit.errors import OutputError
-from elmokit.storage.atomic import LOCK, file_lock, real_path, recover_interrupted, replace_file, sync
+from elmokit.errors import OutputError, WriteError, write_failure
+from elmokit.storage.atomic import (
+    LOCK,
+    check_writable,
+    file_lock,
+    real_path,
+    recover_interrupted,
+    replace_file,
+    sync,
+)
 
 JOURNAL = "journal.json"
 WHAT = "what"
@@ -48,8 +56,36 @@ COMMIT_SECONDS = 2.0
 """The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
 
 
+FORMER_FILES = ("checksums", "settings.json", "curves.png", "curves.svg")
+"""Files of version 0.2 that are written no more. What is started anew in one of its directories deletes them."""
+
+
 class OtherSettingsError(OutputError):
     """A workspace was started with other settings than those that are given now."""
+
+
+class OtherVersionError(OutputError):
+    """Another version of elmokit has started what is in a directory.
+
+    Args:
+        folder: The directory.
+        recorded: Its journal, of which the settings and the names of files are used; empty if it has none.
+        remedy: How to start anew.
+    """
+
+    def __init__(self, folder: Path, recorded: Mapping[str, Any], remedy: str) -> None:
+        self.folder, self.recorded, self.remedy = folder, recorded, remedy
+        super().__init__(f"{folder} was started by another version of elmokit: {remedy}.")
+
+    def __reduce__(self) -> tuple[type[OtherVersionError], tuple[Path, Mapping[str, Any], str]]:
+        # Makes it picklable: in distributed training the main process sends its error to the others.
+        return OtherVersionError, (self.folder, self.recorded, self.remedy)
+
+    def as_committed(self) -> Committed:
+        """Return what is needed to start anew: the settings and the names of files."""
+        settings, sizes = self.recorded.get("settings"), self.recorded.get("sizes")
+        names = dict.fromkeys(sizes, 0) if isinstance(sizes, dict) else {}
+        return Committed(self.folder, settings if isinstance(settings, dict) else {}, {}, names)
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -95,11 +131,16 @@ class Committed(msgspec.Struct, frozen=True):
         return None if self.state is None else (self.folder / self.state).read_bytes()
 
 
-def read_workspace(folder: str | Path) -> Committed | None:
+def read_workspace(folder: str | Path, remedy: str = "") -> Committed | None:
     """Read what is committed in a directory, without locking it; None if it is no workspace.
 
+    Args:
+        folder: The directory.
+        remedy: What to do if it is from another version of elmokit, if that is not to delete it.
+
     Raises:
-        OutputError: The journal is damaged, or from another version of elmokit.
+        OtherVersionError: It is from another version of elmokit.
+        OutputError: The journal is damaged.
     """
     folder = Path(folder)
     path = folder / JOURNAL
@@ -110,7 +151,7 @@ def read_workspace(folder: str | Path) -> Committed | None:
     try:
         journal = msgspec.json.decode(content, type=dict[str, Any])
         if journal.get("workspace") != _VERSION:
-            raise OutputError(f"{folder} was started by another version of elmokit: {_restart(folder)}.")
+            raise OtherVersionError(folder, journal, remedy or _restart(folder))
         return msgspec.convert({**journal, "folder": folder}, Committed)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
@@ -133,8 +174,11 @@ class Workspace:
             differs. One that differs in ``what``, if it has that, holds another kind of data, and is not overwritten.
         others: Name patterns of the owner's files and directories that are written by other means, after the workspace
             was entered. What is started anew deletes them.
-        overwrite: Discard what the directory already holds, instead of continuing it. None if the user has no such
-            option: error messages then say to delete the directory.
+        former: Names of files that a directory of the same kind from version 0.2 has, which had no journal.
+            ``overwrite`` replaces such a directory, too.
+        overwrite: Discard what the directory already holds, instead of continuing it. None for a cache, which nobody
+            starts anew: what another version has started is then replaced, and error messages say to delete the
+            directory.
         locked_message: The error text if another process is writing.
         wait: Wait for another process that is writing, instead of raising an error.
 
@@ -160,6 +204,7 @@ class Workspace:
         settings: Mapping[str, Any],
         *,
         others: Collection[str] = (),
+        former: Collection[str] = (),
         overwrite: bool | None = None,
         locked_message: str | None = None,
         wait: bool = False,
@@ -167,7 +212,7 @@ class Workspace:
         self.folder = Path(folder)
         # So that the settings compare equal to those of a journal: JSON has no tuples.
         self.committed = Committed(self.folder, json.loads(json.dumps(dict(settings))), {}, {})
-        self._others, self._overwrite = tuple(others), overwrite
+        self._others, self._former, self._overwrite = tuple(others), former, overwrite
         self._locked_message, self._wait = locked_message, wait
         self._files: dict[str, IO[bytes]] = {}
         self._names: set[str] = set()
@@ -182,7 +227,7 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         # Before the lock, because taking the lock creates the directory and a file in it.
-        refuse_other_files(self.folder)
+        check_folder(self.folder, self._former, self._overwrite)
         with contextlib.ExitStack() as stack:
             stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)
@@ -203,13 +248,12 @@ class Workspace:
             self._close()
             if not self.progress:
                 self._remove()
-        # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+        if isinstance(error, OSError | WriteError) and self._is_about(error):
             raise self._failure(error) from error
 
     def continues(self) -> bool:
         """Check, before any work is done, that the workspace can be entered; return whether it continues one."""
-        refuse_other_files(self.folder)
+        check_folder(self.folder, self._former, self._overwrite)
         return self._recorded() is not None
 
     def create(self, name: str) -> Path:
@@ -291,12 +335,18 @@ class Workspace:
 
     def _recorded(self) -> Committed | None:
         """Read what is continued; None if nothing is. Other settings are refused."""
-        recorded = read_workspace(self.folder)
+        is_former = is_former_run(self.folder, self._former)
+        try:
+            recorded = read_workspace(self.folder)
+        except OtherVersionError as error:
+            recorded, is_former = error.as_committed(), True
+        if is_former:
+            self._names.update(FORMER_FILES)
         if recorded is None:
             return None
         if self._overwrite and recorded.settings.get(WHAT) != self.committed.settings.get(WHAT):
             raise OutputError(f"{self.folder} holds data of another kind, which --overwrite does not replace.")
-        if self._overwrite or not recorded.can_continue:
+        if self._overwrite or is_former or not recorded.can_continue:
             self._names.update(recorded.sizes)
             return None
         if difference := first_difference(recorded.settings, self.committed.settings):
@@ -354,21 +404,50 @@ class Workspace:
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
 
-    def _failure(self, error: OSError) -> OutputError:
+    def _is_about(self, error: OSError | WriteError) -> bool:
+        """Return whether a write that the system refused was one to this directory."""
+        if isinstance(error, WriteError):
+            return error.path.absolute().is_relative_to(self.folder.absolute())
+        # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
+        return not isinstance(error, BrokenPipeError)
+
+    def _failure(self, error: OSError | WriteError) -> OutputError:
         is_kept = self.progress and (self.folder / JOURNAL).exists()
         kept = "Completed work is kept: run the same command again to resume." if is_kept else "Nothing was saved."
-        return OutputError(f"Writing to {self.folder} failed: {error.strerror or error}. {kept}")
+        return WriteError(self.folder, write_failure(error), kept)
 
 
-def refuse_other_files(folder: Path) -> None:
-    """Protect a directory that is not a workspace: nothing in it is touched, not even to create the lock."""
+def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | None = None) -> None:
+    """Check, before any work is done, that a workspace can be in a directory, and that the directory can be written.
+
+    A directory of something else is protected: nothing in it is touched, not even to create the lock.
+
+    Raises:
+        OtherVersionError: Another version has started it, and it is not to be overwritten. ``former`` are the files of
+            a run of version 0.2, as in :class:`Workspace`.
+        OutputError: It holds something else, or cannot be written.
+    """
     if not folder.exists():
+        check_writable(folder)
         return
     # Listed once: another process may write the first journal and more right now.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
     # The two are left by a process that died before it wrote the first journal.
-    if not folder.is_dir() or (JOURNAL not in names and not names <= {LOCK, _NEW_JOURNAL}):
-        raise OutputError(f"{folder} already exists and has no {JOURNAL} of this version of elmokit.")
+    if folder.is_dir() and (JOURNAL in names or names <= {LOCK, _NEW_JOURNAL}):
+        check_writable(folder)
+        if overwrite is False:
+            read_workspace(folder, _restart(folder, overwrite))  # raises an error about another version
+    elif not is_former_run(folder, former):
+        raise OutputError(
+            f"{folder} already exists and has no {JOURNAL} of this version of elmokit. Choose another directory."
+        )
+    elif not overwrite:
+        raise OtherVersionError(folder, {}, _restart(folder, overwrite))
+
+
+def is_former_run(folder: Path, former: Collection[str]) -> bool:
+    """Check for a run of version 0.2, which had no journal, by the files that such a run has."""
+    return bool(former) and not (folder / JOURNAL).exists() and all((folder / name).is_file() for name in former)
 
 
 def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], table: str = "") -> str | None:

@@ -30,7 +30,7 @@ from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import is_conllu, split_lines, split_tokens, text_lines
 from elmokit.storage.text_formats import check_tokens, is_json_object
-from elmokit.storage.workspace import refuse_other_files
+from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
@@ -39,6 +39,7 @@ from elmokit.tasks.run_folder import (
     CONFIG,
     FACTS,
     FILES,
+    FORMER,
     OWN_BILM,
     RESULTS,
     SEED_FILES,
@@ -112,7 +113,7 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     path = Path(run)
-    refuse_other_files(path)
+    check_folder(path, FORMER, overwrite)
     torch_device = parse_device(device)
     task.check_inputs(config)
     if config.elmo is not None:  # "continued" is for models that AllenNLP trained
@@ -137,7 +138,7 @@ def train_task(
     content = {**vocabulary_content(vocabulary.inputs), "labels": labels}
     checksums = data_checksums(task, config)
     # With a run for each seed inside.
-    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
         seeds = tuple(dict.fromkeys([*whole_run.progress.get("seeds", ()), *config.train.seeds]))
         write_start(path, task, replace(config, train=replace(config.train, seeds=seeds)), content)
         whole_run.commit({"seeds": seeds})

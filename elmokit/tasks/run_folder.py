@@ -35,6 +35,7 @@ from elmokit.config import read_json, to_dict, to_toml, write_json
 from elmokit.embedding.elmo import Elmo, Start
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
+from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import json_crc32, size_and_crc32, text_digest, whole_number
 from elmokit.storage.text_files import check_names, open_binary, path_list
@@ -45,6 +46,8 @@ from elmokit.training.training_run import damage_errors, run_origin
 
 CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
 FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
+FORMER = (CONFIG, VOCABULARY, FACTS)
+"""Files by which a run of version 0.2 is recognized."""
 BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
 ARCHIVE_SEED = 0
@@ -89,12 +92,20 @@ class RunFacts:
     """The part of ``run.json`` that is read again."""
 
     directory: str = ""
+    elmokit: str = ""
+    """The version that started the run."""
     bilm: dict[str, Any] | None = None
 
     @property
     def fingerprint(self) -> str | None:
         """The fingerprint of the biLM; None if the run has none."""
         return None if self.bilm is None else self.bilm.get("fingerprint")
+
+    @property
+    def has_included_model(self) -> bool:
+        """Whether the biLM was the one inside the package, which changes with the version."""
+        source = "" if self.bilm is None else self.bilm.get("source")
+        return Path(str(source)).parts[-3:] == ("elmokit", "models", DEFAULT_MODEL)
 
 
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
@@ -196,8 +207,16 @@ def check_recordable(task: AnyTask, config: Any) -> None:
 
 def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
     """Check that a run, or what it trained, has the biLM with this fingerprint; None is no biLM."""
-    if read_facts(run, file).fingerprint != now:
-        raise TrainingError(f"{run} was started with another biLM. Restore it, or start a new run.")
+    facts = read_facts(run, file)
+    if facts.fingerprint == now:
+        return
+    if facts.has_included_model:
+        version = facts.elmokit.partition(" ")[0] or "before"
+        raise TrainingError(
+            f"{run} was started with the {DEFAULT_MODEL} of elmokit {version}, which is another model. Copy "
+            f"elmokit/models/{DEFAULT_MODEL} of that version, and name the copy in {run / CONFIG}: elmo.model."
+        )
+    raise TrainingError(f"{run} was started with another biLM. Restore it, or start a new run.")
 
 
 def data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:

@@ -44,7 +44,7 @@ from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import sync
 from elmokit.storage.bounded import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list, read_sentences
-from elmokit.storage.workspace import read_workspace
+from elmokit.storage.workspace import check_folder, read_workspace
 from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.reports import TrainingCallback, TrainingNotice
@@ -73,6 +73,8 @@ FILES = (
     *(VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
     *(RUN_MODEL, "tensorboard"),
 )
+FORMER = ("settings.json", CARD, VOCABULARY)
+"""Files by which a run of version 0.2 is recognized."""
 RUN_VERSION = 4  # raised when a change makes earlier runs impossible to resume
 
 
@@ -230,6 +232,7 @@ def started_or_continued(
             there is one.
         old_text: Text of the domain that ``model`` was trained on.
     """
+    check_folder(Path(path), FORMER, overwrite)  # before hours of reading
     if config.distillation is not None and teacher is None:
         raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
     if teacher is not None:
@@ -253,7 +256,7 @@ def started_or_continued(
     }
     if model is not None and model.exact_marks and not config.bilm_tf_lines:  # with such lines, it always reads so
         settings["exact_marks"] = True
-    run, setup = Run(path, settings, FILES, overwrite), None
+    run, setup = Run(path, settings, FILES, FORMER, overwrite), None
     if not run.continues():
         _check_output(run.folder, data)
         setup = _new_setup(config, data, shards, held_out, vocabulary, teacher, model, keep_optimizer, report)

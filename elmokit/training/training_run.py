@@ -86,15 +86,21 @@ class Run(Workspace):
         folder: The directory.
         settings: What must be equal to continue the run.
         others: Name patterns of everything that a loop writes there besides log and checkpoints.
+        former: Names of files that such a run of version 0.2 has; see :class:`~elmokit.storage.workspace.Workspace`.
         overwrite: Start anew, instead of continuing what is there.
     """
 
     def __init__(
-        self, folder: str | Path, settings: Mapping[str, Any], others: Collection[str] = (), overwrite: bool = False
+        self,
+        folder: str | Path,
+        settings: Mapping[str, Any],
+        others: Collection[str] = (),
+        former: Collection[str] = (),
+        overwrite: bool = False,
     ) -> None:
         message = f"Another process is training in {folder}. Wait until it is finished, or choose another directory."
         others = (*others, LOG, CHECKPOINTS)
-        super().__init__(folder, settings, others=others, overwrite=overwrite, locked_message=message)
+        super().__init__(folder, settings, others=others, former=former, overwrite=overwrite, locked_message=message)
 
     def __enter__(self) -> Run:
         super().__enter__()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmokit.errors import LockedError, OutputError
+from elmokit.errors import LockedError, OutputError, WriteError
 from elmokit.storage import workspace
-from elmokit.storage.workspace import JOURNAL, Committed, Workspace, read_workspace
+from elmokit.storage.atomic import atomic_write
+from elmokit.storage.workspace import (
+    JOURNAL,
+    Committed,
+    OtherVersionError,
+    Workspace,
+    check_folder,
+    read_workspace,
+)
 
 SETTINGS = {"what": "numbers", "layers": (0, 2)}
 
@@ -197,7 +206,6 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
         ("[]", "damaged"),
         ("[" * 100_000, "damaged"),
         (json.dumps({"workspace": 1, "settings": {}, "progress": {}, "sizes": {"a": -1}, "state": None}), "damaged"),
-        (json.dumps({"settings": {}, "progress": {"n": 1}, "sizes": {}, "crc32": 1}), "another version of elmokit"),
     ],
 )
 def test_a_journal_that_cannot_be_used_is_refused(tmp_path: Path, content: str, problem: str) -> None:
@@ -206,6 +214,61 @@ def test_a_journal_that_cannot_be_used_is_refused(tmp_path: Path, content: str, 
         read_workspace(tmp_path)
     with pytest.raises(OutputError, match=problem), Workspace(tmp_path, SETTINGS):
         pass
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """A workspace of version 0.2, and a file of its user."""
+    folder = tmp_path / "former"
+    folder.mkdir()
+    journal = {"settings": {"what": "numbers"}, "progress": {"n_done": 2}, "sizes": {"rows": 4, "more": 1}, "crc32": 1}
+    (folder / JOURNAL).write_text(json.dumps(journal))
+    for name in ("lock", "rows", "more", "checksums", "thesis.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_what_another_version_started_is_refused_and_stays(former: Path) -> None:
+    before = {path: path.read_bytes() for path in former.iterdir()}
+    with pytest.raises(OtherVersionError, match="another version of elmokit: to start anew, delete"):
+        read_workspace(former)
+    for start in (
+        Workspace(former, SETTINGS, overwrite=False).__enter__,
+        Workspace(former, {}, overwrite=False).continues,
+    ):
+        with pytest.raises(OtherVersionError, match="another version of elmokit: to start anew, pass --overwrite"):
+            start()
+    with pytest.raises(OutputError, match="another kind"), Workspace(former, {"what": "letters"}, overwrite=True):
+        pass
+    assert {path: path.read_bytes() for path in former.iterdir()} == before
+
+
+@pytest.mark.parametrize("overwrite", [True, None])  # None: a cache, which is computed again
+def test_what_another_version_started_is_started_anew_on_request(former: Path, overwrite: bool | None) -> None:
+    with Workspace(former, SETTINGS, overwrite=overwrite) as run:
+        assert run.progress == {}
+        assert {path.name for path in former.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
+        run.append("rows", b"1234")
+        run.commit({"n_done": 1})
+    assert committed(former).read_bytes("rows") == b"1234"
+
+
+def test_a_run_without_a_journal_is_known_by_its_files(tmp_path: Path) -> None:
+    names = ("settings.json", "card.json")
+    for name in (*names, "curves.png", "thesis.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(OtherVersionError, match="pass --overwrite"):
+        check_folder(tmp_path, names, overwrite=False)
+    with pytest.raises(OutputError, match="Choose another directory"):
+        check_folder(tmp_path, (*names, "vocab.txt"), overwrite=True)
+    with Workspace(tmp_path, SETTINGS, others=["card.json"], former=names, overwrite=True):
+        assert {path.name for path in tmp_path.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
+
+
+def test_errors_reach_other_processes() -> None:
+    errors = (OtherVersionError(Path("run"), {"sizes": {}}, "delete it"), WriteError(Path("a"), "full", "Nothing."))
+    for error in errors:
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize(("commit", "delete"), [(False, False), (True, False), (True, True)])
@@ -222,6 +285,23 @@ def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, de
     kept = "Completed work is kept" if commit and not delete else "Nothing was saved"
     with pytest.raises(OutputError, match=f"No space left on device.*{kept}"):
         fail()
+
+
+def test_a_full_disk_is_told_by_the_name_of_the_directory_and_in_one_sentence(tmp_path: Path) -> None:
+    def fill(error: OSError) -> None:
+        with Workspace(tmp_path / "run", SETTINGS) as run:
+            run.commit({"n_done": 1})
+            with atomic_write(run.folder / "step-1", folder=True) as step, atomic_write(step / "model"):
+                raise error
+
+    of_h5py = OSError("Unable to extend file properly, errno = 28, error message = 'no space' (time = now, buf = 0x7)")
+    for error in (OSError(28, "No space left on device"), of_h5py):
+        with pytest.raises(OutputError) as told:
+            fill(error)
+        assert str(told.value) == (
+            f"Writing to {tmp_path / 'run'} failed: No space left on device. Completed work is kept: run the same "
+            "command again to resume."
+        )
 
 
 def test_output_that_nobody_reads_any_more_is_no_disk_error(tmp_path: Path) -> None:
