@@ -92,7 +92,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
-        raise AttributeError(f"module 'elmokit' has no attribute {name!r}")
+        from elmokit.former_names import PYTHON, replacement
+
+        raise AttributeError(f"module 'elmokit' has no attribute {name!r}.{replacement(PYTHON, name)}")
     with needs_torch(f"elmokit.{name}"):
         return getattr(import_module(_MODULES[name]), name)
 

@@ -30,6 +30,8 @@ type_hints = functools.cache(typing.get_type_hints)
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
+ALIKE = 0.6
+"""How alike two names are at least, from 0 to 1, if one is suggested for the other."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
 MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
 
@@ -47,10 +49,17 @@ def setting(default: Any, help: str, off_flag: str = "", is_path: bool = False) 
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def from_dict(cls: type[Config], table: Any, where: str) -> Config:
-    """Build a dataclass from a table of plain values; ``where`` is the file and table that error messages name."""
+def from_dict(cls: type[Config], table: Any, where: str, former: Mapping[str, str] | None = None) -> Config:
+    """Build a dataclass from a table of plain values.
+
+    Args:
+        cls: The dataclass.
+        table: The values.
+        where: The file and table that error messages name.
+        former: What took the place of keys of version 0.2.
+    """
     # `false` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
-    table = _checked_table(cls, table, where)
+    table = _checked_table(cls, table, where, former=former)
     try:
         return msgspec.convert(table, cls)
     except msgspec.ValidationError as error:
@@ -97,7 +106,7 @@ def _dataclasses_in(hint: Any) -> list[Any]:
     return [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
 
 
-def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
+def _checked_table(cls: Any, table: Any, where: str, path: str = "", former: Mapping[str, str] | None = None) -> Table:
     """Return a table (at ``path``, such as "train.") with ``false`` replaced by None, and refuse unknown keys."""
     if not isinstance(table, dict):
         place = f"{path.removesuffix('.')} is" if path else "found"
@@ -109,23 +118,36 @@ def _checked_table(cls: Any, table: Any, where: str, path: str = "") -> Table:
             known = [path + other for other in hints]
             for outer, hint in hints.items():  # the key may be right, but outside its table
                 known += [f"{path}{outer}.{key}" for kind in _dataclasses_in(hint) for key in type_hints(kind)]
-            problem = f"unknown key {path + name!r}. {did_you_mean(path + name, known)}"
+            problem = f"unknown key {path + name!r}.{did_you_mean(path + name, known, former)}"
             raise ConfigError(f"{where}: {problem}" if where else f"There is an {problem}")
         accepted = typing.get_args(hints[name]) or (hints[name],)
         if value is False and types.NoneType in accepted and bool not in accepted:
             value = None
         inner = _dataclasses_in(hints[name])
         is_table = inner and value is not None
-        checked[name] = _checked_table(inner[0], value, where, f"{path}{name}.") if is_table else value
+        checked[name] = _checked_table(inner[0], value, where, f"{path}{name}.", former) if is_table else value
     return checked
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return "Did you mean ...?" with the known name that is closest to an unknown one."""
+def did_you_mean(name: object, known: Iterable[str], former: Mapping[str, str] | None = None) -> str:
+    """Return what an error adds about an unknown name, after a space: what took its place, or "Did you mean ...?".
+
+    Args:
+        name: The name. Names in tables have dots.
+        known: The known names, of which the nearest is suggested if its last part is spelled alike.
+        former: What took the place of names of version 0.2; see ``former_names.py``.
+    """
     import difflib  # here, because few names are misspelled
 
-    (nearest,) = difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.0)
-    return f"Did you mean {nearest!r}?"
+    from elmokit.former_names import replacement
+
+    last = str(name).rpartition(".")[2]
+    if former is not None and (advice := replacement(former, last)):
+        return advice
+    for nearest in difflib.get_close_matches(str(name), sorted(known), n=1, cutoff=0.0):
+        if difflib.SequenceMatcher(None, nearest.rpartition(".")[2], last).ratio() >= ALIKE:
+            return f" Did you mean {nearest!r}?"
+    return ""
 
 
 def to_dict(config: Any) -> Table:

@@ -298,8 +298,11 @@ class CommandGroup(DocumentedCommand, click.Group):
         """Find the command that is called."""
         if (name := args[0]) not in self.entries and not name.startswith("-"):
             from elmokit.config import did_you_mean
+            from elmokit.former_names import COMMANDS, replacement
 
-            raise click.UsageError(f"No such command {name!r}. {did_you_mean(name, self.entries)}", ctx)
+            path = " ".join((*ctx.command_path.split()[1:], name))
+            advice = replacement(COMMANDS, path) or did_you_mean(name, self.entries)
+            raise click.UsageError(f"No such command {name!r}.{advice}", ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -551,11 +554,25 @@ def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     if typing.get_origin(hint) is typing.Literal:
-        return click.Choice(typing.get_args(hint)), False
+        return Choice(typing.get_args(hint)), False
     if typing.get_origin(hint) is tuple:
         (kind, *_) = typing.get_args(hint)
         return (CommaSeparated(), False) if kind is int else (_click_type(kind)[0], True)
     return (click.Path(path_type=Path) if hint is Path else click.types.convert_type(hint)), False
+
+
+class Choice(click.Choice[str]):
+    """One of several values, whose error tells what took the place of one of version 0.2."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Check a value."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            from elmokit.former_names import VALUES, replacement
+
+            advice = replacement(VALUES, f"{param.name if param else ''} {value}")
+            self.fail(f"{error.message}{advice}", param, ctx)
 
 
 class CommaSeparated(click.ParamType[tuple[int, ...]]):

@@ -177,9 +177,7 @@ def main() -> None:
         with needs_torch(f"{PROGRAM} {command}"):
             sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
-        if isinstance(error, click.NoSuchOption) and error.possibilities:
-            del error.possibilities[1:]  # the nearest comes first, and others seldom help
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        message = _message_of(error)
         if isinstance(error, click.UsageError) and error.ctx is not None:
             message += f"{'' if message.endswith(('.', '?')) else '.'} Try '{error.ctx.command_path} --help'."
         _fail(message, BAD_INPUT)
@@ -196,6 +194,23 @@ def main() -> None:
         if not is_out_of_memory(error):
             raise
         _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
+
+
+def _message_of(error: ElmoError | click.ClickException) -> str:
+    """Return the text of an error; about an unknown option, with what took its place or the option that is nearest."""
+    if not isinstance(error, click.ClickException):
+        return str(error)
+    if not isinstance(error, click.NoSuchOption):
+        return error.format_message()
+    from elmokit.config import did_you_mean
+    from elmokit.former_names import SETTINGS, replacement
+
+    name = error.option_name.strip("-")
+    advice = replacement(SETTINGS, name.removeprefix("no-").replace("-", "_"))
+    for nearest in (error.possibilities or [])[:1]:  # others seldom help
+        if not advice and did_you_mean(name, [nearest.strip("-")]):
+            advice = f" Did you mean {nearest!r}?"
+    return f"{error.message}{advice}"
 
 
 def _format_warning(

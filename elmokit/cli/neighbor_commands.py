@@ -107,7 +107,7 @@ def find(
     words = get_tokenizer("treebank" if tokenize else "spaces")(sentence)
     tokens = [index for index, token in enumerate(words) if token == word]
     if not tokens:
-        nearest = f" {did_you_mean(word, words)}" if words else ""
+        nearest = did_you_mean(word, words)
         raise ConfigError(f"{word!r} is not a token of the sentence, whose tokens are {' | '.join(words)}.{nearest}")
     if not 1 <= occurrence <= len(tokens):
         raise ConfigError(

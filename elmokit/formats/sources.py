@@ -52,6 +52,7 @@ from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import FORMATS, find_format, model_files, open_path
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sidecars import with_token_embeddings
+from elmokit.former_names import MODELS, replacement
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import expand_user
 
@@ -81,6 +82,7 @@ def open_source(
     else:
         nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published_names()], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        hint = replacement(MODELS, name) or hint
         raise ModelNotFoundError(
             f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
             "`elmokit models` lists the names."

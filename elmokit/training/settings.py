@@ -37,6 +37,7 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.former_names import SETTINGS
 from elmokit.text.characters import N_CHARS
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.training.training_config import (
@@ -137,7 +138,7 @@ def _check_keys(options: Mapping[str, Any]) -> None:
     tables |= {f"{name}.": (options.get(name, {}), inner) for name, inner in _TABLES.items()}
     for prefix, (table, known) in tables.items():
         if unknown := [name for name in table if name not in known]:
-            raise ConfigError(f"bilm-tf has no option '{prefix}{unknown[0]}'. {did_you_mean(unknown[0], known)}")
+            raise ConfigError(f"bilm-tf has no option '{prefix}{unknown[0]}'.{did_you_mean(unknown[0], known)}")
     for name, values in _CNN_VALUES.items():
         value = options.get("char_cnn", {}).get(name, values[0])
         if value not in values:
@@ -186,7 +187,7 @@ def training_settings(
             )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
-    return from_dict(TrainingConfig, merged, source), data
+    return from_dict(TrainingConfig, merged, source, SETTINGS), data
 
 
 def finetuning_settings(
@@ -219,7 +220,7 @@ def finetuning_settings(
     # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
     if is_options_file(config):
         table = {name: value for name, value in table.items() if name not in ("data", "input")}
-    training = from_dict(TrainingConfig, _merged_layers(base, table, own), source)
+    training = from_dict(TrainingConfig, _merged_layers(base, table, own), source, SETTINGS)
     if dataclasses.replace(training.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
         problem = "the sizes of a trained model cannot change; only its dropout can."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
@@ -278,5 +279,5 @@ def nested_settings(settings: Mapping[str, Any]) -> Table:
             table[name] = value
         else:
             known = {*flat, *MODEL_SETTINGS, *SOFTMAX_SETTINGS}
-            raise ConfigError(f"There is no setting {name!r}. {did_you_mean(name, known)}")
+            raise ConfigError(f"There is no setting {name!r}.{did_you_mean(name, known, SETTINGS)}")
     return table

@@ -16,7 +16,7 @@ from tests.helpers.syntax import statements_of, tree_of
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
     {"version"},
-    {"errors"},
+    {"errors", "former_names"},
     {"storage"},
     {"config"},
     {"engine"},

@@ -131,8 +131,8 @@ def _counterpart(model: ConfigTable, is_fragment: bool) -> Counterpart | None:
     kind = model.take("type", str, "")
     if kind not in COUNTERPARTS:
         raise ConfigError(
-            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}. "
-            f"{INSTEAD.get(kind) or did_you_mean(kind, COUNTERPARTS)}"
+            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}."
+            f"{f' {INSTEAD[kind]}' if kind in INSTEAD else did_you_mean(kind, COUNTERPARTS)}"
         )
     return COUNTERPARTS[kind]
 
