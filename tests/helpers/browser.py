@@ -46,6 +46,17 @@ def new_page(browser: Any, address: str, patience: int, **options: Any) -> Itera
         context.close()
 
 
+@contextlib.contextmanager
+def held(page: Any, url: str) -> Iterator[None]:
+    """Let the requests of a page for a URL wait until the end of the block."""
+    waiting: list[Any] = []
+    page.route(url, lambda route: waiting.append(route))  # not the method itself, which Playwright cannot mark
+    yield
+    for route in waiting:
+        route.continue_()
+    page.unroute(url)
+
+
 def open_view(page: Any, name: str) -> None:
     """Open a view of the explorer, and wait until it shows what it found."""
     page.click(f"#tab-{name}")

@@ -27,7 +27,7 @@ from elmokit.serve.app import PAGE, create_app
 from elmokit.serve.examples import EXAMPLES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, launched, open_view
+from tests.helpers.browser import CHROMIUM, held, launched, open_view
 from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
 
@@ -381,6 +381,59 @@ def test_the_page_fits_a_phone(browser: Any, server: Client) -> None:
         for view in VIEWS:
             open_view(page, view)
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_text_areas_are_as_high_as_their_text_on_a_phone(browser: Any, server: Client) -> None:
+    is_whole = "one => one.scrollHeight <= one.clientHeight && one.clientHeight > 0"
+    drawn = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+    with new_page(browser, server, viewport={"width": 360, "height": 740}) as page:
+        page.wait_for_selector(AT_THE_TOP)
+        page.click("summary:has-text('Try a word of your own')")
+        page.evaluate(drawn)
+        assert page.locator("#sentences").evaluate(is_whole)
+        open_view(page, "sentence")
+        text = page.locator("#text")
+        assert text.evaluate(is_whole)
+        text.press_sequentially(" It rained all day, and nobody came, so we left early and went home.")
+        assert text.evaluate(is_whole)
+        page.set_viewport_size({"width": 320, "height": 740})
+        page.evaluate(drawn)
+        assert text.evaluate(is_whole)
+
+
+def test_the_page_says_that_it_waits_and_offers_nothing_before(page: Any) -> None:
+    with held(page, "**/v1/surprisal"):
+        with held(page, "**/v1/models"):
+            page.reload()
+            page.wait_for_selector("#progress:has-text('Waiting for the server')")
+            assert page.locator("[aria-selected=true]").get_attribute("id") == "tab-senses"
+            page.click("#tab-sentence")  # nothing is known yet, and nothing is wrong
+            for hidden in ("#tools", "#sentence-form", "#senses-form", "#problem"):
+                assert page.locator(hidden).is_hidden()
+        page.wait_for_selector("#progress:has-text('Computing')")
+        assert page.locator("#tools").is_hidden()
+    page.wait_for_selector("#panel-sentence .token")
+    page.wait_for_selector("#progress:empty", state="attached")
+    assert page.get_by_role("button", name="Save as SVG").is_enabled()
+    with held(page, "**/v1/surprisal"):
+        page.get_by_label("A sentence, or a few").fill("Prices fell .")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_selector("#progress:has-text('Computing')")
+        for name in ("Save as SVG", "Save as PNG", "Copy link", "Copy as Python"):
+            assert page.get_by_role("button", name=name).is_disabled()  # what is shown is of another text
+        assert not Axe().run(page, "#progress").response["violations"]
+    page.wait_for_selector(".token:has-text('Prices')")
+    assert page.get_by_role("button", name="Save as SVG").is_enabled()
+
+
+def test_a_page_that_could_not_start_starts_with_the_next_click(page: Any) -> None:
+    page.route("**/v1/examples", lambda route: route.abort())
+    page.reload()
+    page.wait_for_selector("#problem:has-text('The server does not answer')")
+    assert page.locator("#tools").is_hidden()
+    page.unroute("**/v1/examples")
+    open_view(page, "layers")
+    assert page.locator("#problem").is_hidden()
 
 
 def test_tabs_follow_the_arrow_keys(page: Any) -> None:

@@ -29,7 +29,7 @@ from elmokit.serve.app import create_app
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, launched, new_page, open_view
+from tests.helpers.browser import CHROMIUM, held, launched, new_page, open_view
 from tests.helpers.http_client import Client, running
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,9 @@ def test_the_module_that_asks_the_engine_has_the_exports_of_the_one_that_asks_th
 
 def test_page_engine_and_model_are_small_and_all_kept_for_use_without_a_network() -> None:
     files = MAKE_TRY["try_files"]()
-    assert sum(map(len, files.values())) < MAX_BYTES
+    n_bytes = sum(map(len, files.values()))
+    assert n_bytes < MAX_BYTES
+    assert f"{n_bytes / 1e6:.0f} MB" in files["server.js"].decode()  # which says how much is loaded
     kept = re.search(r'"files": (\[.*?\])', files["service-worker.js"].decode())
     assert kept is not None
     assert {*files} - {"service-worker.js"} == {*json.loads(kept[1])}
@@ -200,6 +202,22 @@ def test_every_view_shows_something_and_the_page_answers_while_the_engine_comput
             }"""
         )
         assert frames > 5
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_page_says_that_the_model_is_loaded_and_that_the_engine_computes(browser: Any, site: Site) -> None:
+    with new_page(browser, site.address, PATIENCE, service_workers="block") as page:
+        with held(page, "**/model.safetensors"):
+            page.reload()
+            page.wait_for_selector("#progress:has-text('Loading the engine and the model, 15 MB')")
+            assert page.locator("#tools").is_hidden()
+        page.wait_for_selector(AT_THE_TOP)
+        assert page.locator("#tools").is_visible()
+        click = "document.getElementById('tab-layers').click()"
+        assert page.evaluate(f"() => {{ {click}; return document.getElementById('tools').hidden; }}")
+        page.wait_for_selector("#panel-layers h2")
+        assert page.locator("#progress").text_content() == ""
 
 
 @needs_browser

@@ -6,14 +6,16 @@ import { savePicture } from "./picture.js";
 import { asPython } from "./python.js";
 import { showSenses } from "./senses.js";
 import { showSentence } from "./sentence.js";
-import { ask, ServerError, tokenVectors, useToken } from "./server.js";
+import { ask, LOADING, ServerError, tokenVectors, useToken } from "./server.js";
 
 const VIEWS = ["senses", "sentence", "layers"];
+const PATIENCE_MS = 200; // what takes less needs no message
 const DEFAULTS = { view: "senses", text: "", reading: "document", direction: "both", token: null, word: "", sentences: "", layer: null };
 const state = { ...DEFAULTS };
 let examples = { senses: {} };
 let texts = []; // examples, too: some texts, then sentences
 let picture = null; // returns the picture of the view, as SVG
+let stage = "loading"; // or "failed", or "ready" once the model and the examples are known
 let latest = 0; // the number of the last view that was asked for, so that slower answers are dropped
 let starts = 0; // the same for the facts that the page starts with
 
@@ -59,24 +61,53 @@ function remember(values) {
   writeAddress(true);
 }
 
-/** Show the view of the state. */
-async function show() {
-  const number = ++latest;
+/** Show the tabs and the forms of the state, without what must be computed. */
+function showForms() {
   for (const view of VIEWS) {
     const tab = byId(`tab-${view}`);
     tab.setAttribute("aria-selected", view === state.view);
     tab.tabIndex = view === state.view ? 0 : -1;
     byId(`panel-${view}`).hidden = view !== state.view;
   }
-  byId("sentence-form").hidden = state.view !== "sentence";
-  byId("senses-form").hidden = state.view !== "senses";
+  byId("sentence-form").hidden = stage !== "ready" || state.view !== "sentence";
+  byId("senses-form").hidden = stage !== "ready" || state.view !== "senses";
   for (const chip of byId("words").children) chip.setAttribute("aria-pressed", isShown(chip.textContent));
   byId("text").value = state.text;
   byId("word").value = state.word;
   byId("sentences").value = state.sentences;
   byId("copied").textContent = "";
+  fitTextAreas();
+}
+
+/** Make the text areas as high as their text: on a phone, the last of a few lines would be cut. */
+function fitTextAreas() {
+  for (const area of document.querySelectorAll("textarea")) {
+    area.style.height = "auto";
+    const borders = area.offsetHeight - area.clientHeight;
+    if (area.scrollHeight > area.clientHeight) area.style.height = `${area.scrollHeight + borders}px`;
+  }
+}
+
+/** Offer to save and copy what is shown, or nothing. While something else is computed, the buttons do nothing. */
+function offerTools({ isShown, isCurrent }) {
+  byId("tools").hidden = !isShown;
+  for (const button of byId("tools").querySelectorAll("button")) button.disabled = !isCurrent;
+  byId("save-svg").hidden = byId("save-png").hidden = !picture;
+}
+
+/** Show the view of the state. */
+async function show() {
+  showForms();
+  if (stage === "loading") return;
+  if (stage === "failed") {
+    await start();
+    return;
+  }
+  const number = ++latest;
   const panel = byId(`panel-${state.view}`);
   panel.setAttribute("aria-busy", "true");
+  offerTools({ isShown: panel.hasChildNodes(), isCurrent: false });
+  const message = setTimeout(() => (byId("progress").textContent = "Computing\u2026"), PATIENCE_MS);
   try {
     const render = { sentence: showSentence, senses: showSenses, layers: showLayers }[state.view];
     const shown = await render(panel, { ...state }, state.view === "senses" ? remember : change, examples);
@@ -85,17 +116,20 @@ async function show() {
     shown.show();
     focused?.();
     picture = shown.picture ?? null;
-    byId("tools").hidden = false;
-    byId("save-svg").hidden = byId("save-png").hidden = !picture;
+    offerTools({ isShown: true, isCurrent: true });
     byId("problem").hidden = true;
     byId("token-form").hidden = true;
   } catch (error) {
     if (number !== latest) return;
     panel.replaceChildren(); // what was there is the answer to something else
-    byId("tools").hidden = true;
+    offerTools({ isShown: false, isCurrent: false });
     report(error);
   } finally {
-    if (number === latest) panel.removeAttribute("aria-busy");
+    clearTimeout(message);
+    if (number === latest) {
+      panel.removeAttribute("aria-busy");
+      byId("progress").textContent = "";
+    }
   }
 }
 
@@ -122,6 +156,9 @@ function report(error) {
 /** Fill the lists of examples and say which model this is. */
 async function start() {
   const number = ++starts;
+  stage = "loading";
+  byId("progress").textContent = LOADING;
+  byId("problem").hidden = true;
   try {
     const [models, found] = await Promise.all([ask("v1/models"), ask("v1/examples")]);
     if (number !== starts) return;
@@ -135,9 +172,14 @@ async function start() {
     const chip = (word) => element("button", { type: "button", click: () => change({ word, sentences: exampleOf(word), layer: null }) }, word);
     byId("words").replaceChildren(...Object.keys(examples.senses).map(chip));
   } catch (error) {
-    if (number === starts) report(error);
+    if (number !== starts) return;
+    stage = "failed";
+    byId("progress").textContent = "";
+    report(error);
     return;
   }
+  stage = "ready";
+  byId("progress").textContent = "";
   readAddress();
   writeAddress(true);
   await show();
@@ -204,4 +246,9 @@ addEventListener("popstate", () => {
   readAddress();
   show();
 });
+addEventListener("input", fitTextAreas);
+addEventListener("resize", fitTextAreas);
+byId("own").addEventListener("toggle", fitTextAreas);
+readAddress();
+showForms();
 start();

@@ -4,6 +4,9 @@ import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js";
 
 export { ServerError };
 
+/** What the page waits for when it opens. */
+export const LOADING = "Waiting for the server\u2026";
+
 const STORED = "elmokit-token";
 const kept = keepAnswers(request);
 

@@ -5,6 +5,9 @@ import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js"; // of
 
 export { ServerError };
 
+/** What the page waits for when it opens. */
+export const LOADING = "Loading the engine and the model, 15 MB\u2026";
+
 /** A server may need a token. This page needs none. */
 export const useToken = () => {};
 
