@@ -130,15 +130,20 @@ class WriteError(OutputError):
         return WriteError, (self.path, self.reason, self.kept)
 
 
-def write_failure(error: OSError | WriteError) -> str:
-    """Return why a write failed, in the words of the system."""
+def write_failure(error: BaseException) -> str | None:
+    """Return why the system refused a write, in its words; None if an exception says something else."""
     if isinstance(error, WriteError):
         return error.reason
-    if error.strerror:
+    # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
+    if isinstance(error, ElmoError | BrokenPipeError):
+        return None
+    if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # h5py has no strerror, and a page about the file in its message.
+    # h5py raises errors of any class, with a page about the file in their text.
     number = re.search(r"errno = (\d+)", str(error))
-    return str(error) if number is None else os.strerror(int(number[1]))
+    if number is not None:
+        return os.strerror(int(number[1]))
+    return str(error) if isinstance(error, OSError) else None
 
 
 class LockedError(ElmoError):

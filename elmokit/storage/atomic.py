@@ -78,8 +78,11 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
             sync(written)
         _move_into_place(temporary, path, old)
         sync(path.parent)
-    except (OSError, WriteError) as error:  # the latter names a part of a directory by its temporary path
-        raise WriteError(path, write_failure(error), "Its old content is unchanged.") from error
+    except Exception as error:
+        if (reason := write_failure(error)) is None:
+            raise
+        # Also for what is in a directory, whose error names it by its temporary path.
+        raise WriteError(path, reason, "Its old content is unchanged.") from error
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 

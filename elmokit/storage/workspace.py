@@ -236,7 +236,7 @@ class Workspace:
             except OSError as error:
                 if not self.progress:
                     self._remove()
-                raise self._failure(error) from error
+                raise self._failure(write_failure(error) or str(error)) from error
             # From here on `__exit__` releases the lock; until here, any error does.
             self._open = stack.pop_all()
         return self
@@ -248,8 +248,8 @@ class Workspace:
             self._close()
             if not self.progress:
                 self._remove()
-        if isinstance(error, OSError | WriteError) and self._is_about(error):
-            raise self._failure(error) from error
+        if error is not None and (reason := self._reason(error)) is not None:
+            raise self._failure(reason) from error
 
     def continues(self) -> bool:
         """Check, before any work is done, that the workspace can be entered; return whether it continues one."""
@@ -404,17 +404,16 @@ class Workspace:
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
 
-    def _is_about(self, error: OSError | WriteError) -> bool:
-        """Return whether a write that the system refused was one to this directory."""
-        if isinstance(error, WriteError):
-            return error.path.absolute().is_relative_to(self.folder.absolute())
-        # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
-        return not isinstance(error, BrokenPipeError)
+    def _reason(self, error: BaseException) -> str | None:
+        """Return why the system refused a write to this directory; None if an exception says something else."""
+        if isinstance(error, WriteError) and not error.path.absolute().is_relative_to(self.folder.absolute()):
+            return None
+        return write_failure(error)
 
-    def _failure(self, error: OSError | WriteError) -> OutputError:
+    def _failure(self, reason: str) -> WriteError:
         is_kept = self.progress and (self.folder / JOURNAL).exists()
         kept = "Completed work is kept: run the same command again to resume." if is_kept else "Nothing was saved."
-        return WriteError(self.folder, write_failure(error), kept)
+        return WriteError(self.folder, reason, kept)
 
 
 def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | None = None) -> None:

@@ -288,14 +288,14 @@ def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, de
 
 
 def test_a_full_disk_is_told_by_the_name_of_the_directory_and_in_one_sentence(tmp_path: Path) -> None:
-    def fill(error: OSError) -> None:
+    def fill(error: Exception) -> None:
         with Workspace(tmp_path / "run", SETTINGS) as run:
             run.commit({"n_done": 1})
             with atomic_write(run.folder / "step-1", folder=True) as step, atomic_write(step / "model"):
                 raise error
 
-    of_h5py = OSError("Unable to extend file properly, errno = 28, error message = 'no space' (time = now, buf = 0x7)")
-    for error in (OSError(28, "No space left on device"), of_h5py):
+    of_h5py = "Unable to extend file properly, errno = 28, error message = 'no space' (time = now, buf = 0x7)"
+    for error in (OSError(28, "No space left on device"), OSError(of_h5py), ValueError(of_h5py), RuntimeError(of_h5py)):
         with pytest.raises(OutputError) as told:
             fill(error)
         assert str(told.value) == (
