@@ -23,11 +23,11 @@ Each message says what was given, what was expected, and how to fix it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from elmokit.version import ON_PACKAGE_INDEX
 
@@ -177,8 +177,30 @@ def cannot_write(path: object, problem: str | None) -> OutputError:
     return OutputError(f"Cannot write to {path}: {problem}.")
 
 
-@contextlib.contextmanager
-def reading(path: object, what: str, *damage: type[Exception]) -> Iterator[None]:
+class RaisedAgain:
+    """A block whose errors are raised again as others.
+
+    A class, because in Python 3.12 and 3.13 an error that a generator of ``contextlib`` raises again stays in memory
+    until the garbage collector runs, with all that the calls on its way hold: open files, and the weights of a model.
+
+    Args:
+        raise_again: Raises another error in place of the one that it is given, or returns and leaves it as it is.
+    """
+
+    def __init__(self, raise_again: Callable[[Exception], None]) -> None:
+        self._raise_again = raise_again
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self._raise_again(error)
+
+
+def reading(path: object, what: str, *damage: type[Exception]) -> RaisedAgain:
     """Turn what is raised while a file of a model is read into an error that names the file.
 
     Args:
@@ -191,17 +213,18 @@ def reading(path: object, what: str, *damage: type[Exception]) -> Iterator[None]
         FormatError: It cannot be read.
     """
     kinds: tuple[type[Exception], ...] = OSError, ValueError, *damage
-    try:
-        yield
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"The {what} {path} is missing.") from None
-    except kinds as error:
-        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
-        raise FormatError(f"{path} is not a readable {what} ({reason}).") from None
+
+    def raise_again(error: Exception) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise ModelNotFoundError(f"The {what} {path} is missing.") from None
+        if isinstance(error, kinds):
+            reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+            raise FormatError(f"{path} is not a readable {what} ({reason}).") from None
+
+    return RaisedAgain(raise_again)
 
 
-@contextlib.contextmanager
-def needs_extra(needed_for: str, extra: str) -> Iterator[None]:
+def needs_extra(needed_for: str, extra: str) -> RaisedAgain:
     """Say what to install if the block imports a library that is not installed.
 
     Args:
@@ -210,14 +233,15 @@ def needs_extra(needed_for: str, extra: str) -> Iterator[None]:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        yield
-    except ImportError:
-        raise MissingExtraError(needed_for, extra) from None
+
+    def raise_again(error: Exception) -> None:
+        if isinstance(error, ImportError):
+            raise MissingExtraError(needed_for, extra) from None
+
+    return RaisedAgain(raise_again)
 
 
-@contextlib.contextmanager
-def needs_torch(needed_for: str) -> Iterator[None]:
+def needs_torch(needed_for: str) -> RaisedAgain:
     """Say what to install if the block imports PyTorch and it is not installed.
 
     Args:
@@ -226,9 +250,9 @@ def needs_torch(needed_for: str) -> Iterator[None]:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingExtraError(needed_for, "torch") from None
+
+    def raise_again(error: Exception) -> None:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise MissingExtraError(needed_for, "torch") from None
+
+    return RaisedAgain(raise_again)

@@ -6,8 +6,7 @@ without our zero row for "no token".
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from elmokit.config import read_json
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
+from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, RaisedAgain
 from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
 from elmokit.storage.hdf5_files import SIGNATURE
 from elmokit.text.characters import N_CHARS
@@ -162,16 +161,18 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
     return options
 
 
-@contextlib.contextmanager
-def config_errors(where: str) -> Iterator[None]:
+def config_errors(where: str) -> RaisedAgain:
     """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        what = f"there is no key {error}" if isinstance(error, KeyError) else f"a value has the wrong type ({error})"
-        raise ConfigError(f"{where}: {what}.") from None
-    except ConfigError as error:
-        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+
+    def raise_again(error: Exception) -> None:
+        if isinstance(error, ConfigError):
+            raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+        if isinstance(error, KeyError):
+            raise ConfigError(f"{where}: there is no key {error}.") from None
+        if isinstance(error, IndexError | TypeError | ValueError | AttributeError | OverflowError):
+            raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
+
+    return RaisedAgain(raise_again)
 
 
 def filters_from(value: Any) -> tuple[tuple[int, int], ...]:

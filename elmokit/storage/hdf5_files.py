@@ -5,7 +5,6 @@ h5py is imported where a file is opened: it takes 40 ms, and few commands open o
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
 import os
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import FormatError, reading
+from elmokit.errors import FormatError, RaisedAgain, reading
 
 if TYPE_CHECKING:
     import h5py
@@ -72,7 +71,7 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, None, access))
 
 
-def damage_as_format_error(path: str | Path) -> contextlib.AbstractContextManager[None]:
+def damage_as_format_error(path: str | Path) -> RaisedAgain:
     """Turn whatever h5py raises for a damaged file into a FormatError that names the file."""
     return reading(path, "HDF5 file", *HDF5_ERRORS)
 

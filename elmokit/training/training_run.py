@@ -41,7 +41,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from elmokit.errors import ElmoError, FormatError, TrainingError, is_out_of_memory
+from elmokit.errors import ElmoError, FormatError, RaisedAgain, TrainingError, is_out_of_memory
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
@@ -57,20 +57,19 @@ _DAMAGE = (SafetensorError, msgspec.MsgspecError, RuntimeError, LookupError, Val
 """What reading a damaged file raises."""
 
 
-@contextlib.contextmanager
 def damage_errors(
     what: object,
     advice: str = "Copy the run again.",
     error_class: type[ElmoError] = FormatError,
     damage: tuple[type[Exception], ...] = _DAMAGE,
-) -> Iterator[None]:
+) -> RaisedAgain:
     """Turn whatever a damaged file causes inside the block into an error that names it and ends in advice."""
-    try:
-        yield
-    except damage as error:
-        if is_out_of_memory(error):
-            raise
-        raise error_class(f"{what} is damaged ({_reason(error)}). {advice}") from None
+
+    def raise_again(error: Exception) -> None:
+        if isinstance(error, damage) and not is_out_of_memory(error):
+            raise error_class(f"{what} is damaged ({_reason(error)}). {advice}") from None
+
+    return RaisedAgain(raise_again)
 
 
 def _reason(error: Exception) -> str:
@@ -166,9 +165,7 @@ class RunCheckpoint:
         """The steps that had been taken."""
         return int(self.path.name.removeprefix("step-"))
 
-    def errors(
-        self, advice: str = "Copy the run again, or fine-tune the model of another checkpoint."
-    ) -> contextlib.AbstractContextManager[None]:
+    def errors(self, advice: str = "Copy the run again, or fine-tune the model of another checkpoint.") -> RaisedAgain:
         """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
         return damage_errors(f"The checkpoint {self.path}", advice, TrainingError, (ElmoError, *_DAMAGE))
 
