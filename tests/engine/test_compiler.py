@@ -20,6 +20,16 @@ from tests.helpers.instruction_sets import machine_library
 RUN = subprocess.run
 
 
+@pytest.fixture(scope="module", autouse=True)
+def automatic_choice() -> Iterator[None]:
+    """Leave the choice of the instruction set to elmokit, whichever the tests run with."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(instruction_sets.VARIABLE, raising=False)
+        forget_library()
+        yield
+    forget_library()
+
+
 @pytest.fixture(scope="module")
 def compiled() -> Path:
     """The library in the cache of this machine, compiled if these sources and this compiler are new to it."""

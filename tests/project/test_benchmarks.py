@@ -39,6 +39,7 @@ PROGRAMS = [
     ("gpu.py out --texts text.txt --held-out text.txt --device cpu --quick --minutes 0.1 --parts parity", ""),
     ("inference.py text.txt --work work --sizes tiny --batches 2 --lines 4 --rounds 1 --threads 1", ""),
     ("loading.py model options.json weights.hdf5 --rounds 1", ""),
+    ("long_lines.py --characters 100", ""),
     ("mteb_sts.py pairs.csv --model model", "mteb"),
     (
         "ngram_baseline.py --vocabulary model/vocab.txt --train text.txt --test text.txt --backward --words text.txt w",

@@ -48,8 +48,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[Process]:
-    """A server of one process, whose clients must be quick."""
-    limits = ("--header-timeout-seconds", "0.5", "--body-timeout-seconds", "0.5", "--max-body-mib", "1")
+    """A server of one process, which closes the connections of slow clients."""
+    limits = ("--header-timeout-seconds", "2", "--body-timeout-seconds", "2", "--max-body-mib", "1")
     with serving(model, *limits) as server:
         yield server
         assert server.stop() == (0, "Stopped.\n")

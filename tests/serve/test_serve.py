@@ -350,7 +350,7 @@ def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, 
         late = client.post("/v1/embeddings", {"input": "the cat"})
         assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
         slow_model.may_compute.set()
-        assert client.post("/v1/tokens", {"input": "the cat"}).status == 200
+        wait_until_answered(client)
 
 
 def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_model: Slow) -> None:
@@ -384,12 +384,19 @@ def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model:
     with asking(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
         assert client.get("/healthz").status == 200
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 503
-        time.sleep(0.1)  # the computation started after the request
-        sick = client.get("/healthz")
-        assert (sick.status, sick.content) == (503, b"no answer for 1 seconds\n")
+        while (sick := client.get("/healthz")).status == 200:
+            time.sleep(0.01)  # the computation started after the request
+        assert sick.status == 503
+        assert re.fullmatch(rb"no answer for \d+ seconds\n", sick.content)
         slow_model.may_compute.set()
-        assert client.post("/v1/embeddings", {"input": "the cat"}).status == 200
+        wait_until_answered(client)
         assert client.get("/healthz").status == 200
+
+
+def wait_until_answered(client: Client) -> None:
+    """Ask until an answer is in time, which on a busy machine the first one may not be."""
+    while client.post("/v1/embeddings", {"input": "the cat"}).status != 200:
+        time.sleep(0.01)
 
 
 def wait_for(client: Client, line: str) -> None:

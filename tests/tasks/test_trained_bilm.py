@@ -338,7 +338,8 @@ SENTENCES = [["the", "cat", "sat", "on", "the", "mat", "."], ["the", "dog", "ran
 @pytest.mark.slow
 def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None:
     save_folder(random_model(), Path("bilm"))
-    write_config(elmo={"model": "bilm", "finetune": {"epochs": 2, "learning_rate": 1e-2}}, train={"epochs": 2})
+    # At most a fifth of the perplexity is left with each of six seeds. Without a gain, the old model would be returned.
+    write_config(elmo={"model": "bilm", "finetune": {"epochs": 20, "learning_rate": 0.05}}, train={"epochs": 2})
     ran = task_shell("train", "config.toml", "--run", "run")
     assert ran.code == 0, ran.err
     tuned = load_folder(Path("run/bilm"))
@@ -350,7 +351,7 @@ def test_a_task_can_use_a_bilm_fine_tuned_on_its_text(task_shell: Shell) -> None
 @pytest.mark.slow
 def test_fine_tuning_lowers_the_perplexity_of_the_tasks_text(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
-    config = FinetuneConfig(epochs=20, learning_rate=1e-2)
+    config = FinetuneConfig(epochs=10, learning_rate=0.05)  # 0.53 of the perplexity is left
     finetune_for_task(str(tmp_path / "bilm"), SENTENCES, config, tmp_path / "tuned", CPU)
     before, after = (perplexity(load_folder(tmp_path / name), SENTENCES).mean for name in ("bilm", "tuned"))
     assert after < 0.8 * before

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+from itertools import pairwise
 
 import pytest
 
 from elmokit.text import english
 from elmokit.text.english import sentence_spans, token_spans
-from tests.helpers.timing import less_time_than
 
 TOKENS = {  # with a bar between them
     "It's raining, isn't it?": "It|'s|raining|,|is|n't|it|?",
@@ -103,12 +104,17 @@ def test_tokens_and_sentences_are_those_of_nltk() -> None:
             assert sentence_spans(text) == list(punkt.span_tokenize(text)), text
 
 
+# How the time grows with the length: benchmarks/long_lines.py.
 @pytest.mark.parametrize("part", ["'", ". ", "a.)", '." ', "a’", "can not ", "\u200b."])
-def test_a_long_line_takes_time_in_proportion_to_its_length(part: str) -> None:
+def test_a_long_line_is_split_to_its_end(part: str) -> None:
     text = part * (40_000 // len(part)) + "x"
-    with less_time_than(1):
-        token_spans(text)
-        sentence_spans(text)
-    spaces = "." + 100_000 * " " + "x"
-    with less_time_than(1):
-        assert (len(token_spans(spaces)), len(sentence_spans(spaces))) == (2, 2)
+    for spans in (token_spans(text), sentence_spans(text)):
+        between = pairwise([0, *itertools.chain.from_iterable(spans), len(text)])
+        outside = [text[start:stop] for start, stop in itertools.islice(between, 0, None, 2)]
+        assert not "".join(outside).strip(" \u200b")
+        assert spans[-1][1] == len(text)
+
+
+def test_many_spaces_are_between_two_tokens() -> None:
+    text = "." + 100_000 * " " + "x"
+    assert (len(token_spans(text)), len(sentence_spans(text))) == (2, 2)

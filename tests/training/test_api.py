@@ -228,13 +228,14 @@ def test_the_callback_gets_counts_sizes_speed_and_every_line_of_the_log(
 
 @pytest.mark.slow
 def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
-    settings = {**SETTINGS, "learning_rate": 0.02, "tokens": 300, "patience": 0}
+    # A fifth of the perplexity is left, or less, with each of eight seeds.
+    settings = {**SETTINGS, "learning_rate": 0.05, "batch_size": 8, "tokens": 1600, "eval_every": 1000}
     del settings["preset"], settings["max_words"]
     model = random_model()
     result = finetune(model, corpus, held_out=corpus, out="run", old_text=corpus, report=Reports(), **settings)
     assert set(result.before_and_after) == {"held-out", "old text"}
     for values in result.before_and_after.values():
-        assert all(after < before for before, after in zip(values["before"], values["after"], strict=True))
+        assert all(after < before / 2 for before, after in zip(values["before"], values["after"], strict=True))
     assert "Old text: " in str(result)
     again = finetune("run", corpus, held_out=corpus, out="again", report=Reports(), **{**settings, "tokens": 10})
     assert again.before_and_after["held-out"]["before"] == pytest.approx(result.before_and_after["held-out"]["after"])
