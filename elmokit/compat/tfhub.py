@@ -1,6 +1,6 @@
 """TF-Hub's ELMo modules under their old names, with PyTorch tensors in place of TensorFlow's.
 
-Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``. An address on TF-Hub or Kaggle
+Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``. An address on TF-Hub
 is looked up in the cache of ``tensorflow_hub``, then downloaded. A path or name of any model that elmokit opens works
 too::
 
@@ -81,7 +81,7 @@ class Module(nn.Module):
     padding is not zero in their ``word_emb``, and their ``default`` leaves out the factor gamma.
 
     Args:
-        spec: An address on TF-Hub or Kaggle, the URL of another server of modules, a path, a name or an opened model;
+        spec: An address on TF-Hub, the URL of another server of modules, a path, a name or an opened model;
             None for the small model inside the package.
         trainable: Train the scalar mix, one weight per layer and a factor.
         name: Ignored; there is no graph.

@@ -47,7 +47,7 @@ def open_model(
               of the two files; a directory with a TensorFlow checkpoint, its ``.index`` file, or that file's name
               without ``.index``; a TF-Hub module; a directory of ELMoForManyLangs; or an archive (zip, tar, tar.gz) of
               one of these.
-            - An http, https or file URL of one of these files, or the address of a module on TF-Hub or Kaggle.
+            - An http, https or file URL of one of these files, or the address of a module on TF-Hub.
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
         options: Path or URL of the options file, if it is not next to the weights.

@@ -3,7 +3,7 @@
 Each becomes a path on this machine, which ``open_path`` opens. The published names and their addresses are data: see
 ``published.toml``.
 
-What is known about the addresses of Google's ELMo on TF-Hub and Kaggle, all of it read in the source of the package
+What is known about the addresses of Google's ELMo on TF-Hub, all of it read in the source of the package
 ``tensorflow_hub`` (0.1.0 to 0.16.1):
 
 - An address such as ``https://tfhub.dev/google/elmo/2`` becomes a download by adding ``?tf-hub-format=compressed``,
@@ -13,8 +13,7 @@ What is known about the addresses of Google's ELMo on TF-Hub and Kaggle, all of 
 - With ``TFHUB_MODEL_LOAD_FORMAT=UNCOMPRESSED``, TensorFlow reads the same module file by file from Google's servers and
   keeps nothing. elmokit always downloads the archive.
 
-In November 2023 tfhub.dev became a redirection to Kaggle Models, whose addresses ``tensorflow_hub`` treats in the same
-way. ``kagglehub`` keeps a module in ``KAGGLEHUB_CACHE/models/google/elmo/tensorFlow1/elmo/VERSION``.
+In November 2023 tfhub.dev became a redirection to Kaggle Models.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -38,7 +37,6 @@ import msgspec
 
 from elmokit.errors import ConfigError, MissingExtraError, ModelError, ModelNotFoundError, TextError
 from elmokit.formats import tf_hub
-from elmokit.formats.archives import is_archive
 from elmokit.formats.fetch import (
     cached_file,
     fetch,
@@ -107,6 +105,11 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
     """Download and open a model. Its options are looked for next to it on the server."""
     if is_hub_address(url):
         return _open_tf_hub(url, options, words)
+    if _KAGGLE.match(url):
+        raise ModelNotFoundError(
+            f"Addresses of Kaggle, such as {url}, are not opened: use that of TF-Hub, such as "
+            f"https://tfhub.dev/google/elmo/{LATEST}, or download the module and give its path."
+        )
     names = [name for weight_format in FORMATS for name in weight_format.options_names(url_file_name(url))]
     if options is None and names and not url.startswith("file:"):
         options = _fetch_options(url, names)
@@ -122,7 +125,7 @@ def _fetch_options(url: str, names: list[str]) -> Path:
 
 
 def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """Open the module of an address on TF-Hub or Kaggle: from this machine if it is there, else download it."""
+    """Open the module of an address on TF-Hub: from this machine if it is there, else download it."""
     if (cached := cached_module(url)) is not None:
         return open_path(cached, options, words)
     version = elmo_version(url)
@@ -401,45 +404,25 @@ LATEST = 3
 """The version that an address without a version means. Google published versions 1 to 3."""
 
 _FORMAT = "tf-hub-format"
-# One pattern per server, for an address without its query. On the first two, the version may be left out. Kaggle wrote
-# its addresses in a long form, with the names of the levels, and later in a short form.
-_ELMO = [
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"https?://(?:www\.)?(?:tfhub\.dev|hub\.tensorflow\.google\.cn)/google/elmo(?:/(\d+))?/?$",
-        r"https?://(?:www\.)?kaggle\.com/models/google/elmo(?:(?:/frameworks)?/tensorflow1(?:/variations)?/elmo"
-        r"(?:(?:/versions)?/(\d+))?)?/?$",
-        r"https?://(?:www\.)?kaggle\.com/api/v1/models/google/elmo/tensorflow1/elmo/(\d+)/download$",
-        r"https?://storage\.googleapis\.com/tfhub-modules/google/elmo/(\d+)\.tar\.gz$",
-    )
-]
-_HUB = re.compile(
-    r"https?://(?:www\.)?(?:tfhub\.dev|hub\.tensorflow\.google\.cn|kaggle\.com/models)/[^/?#]+/[^?#]+", re.IGNORECASE
-)
-# How programs wrote the address, on which the name in the cache depends.
-_SPELLINGS = (
-    "https://tfhub.dev/google/elmo/{version}",
-    "http://tfhub.dev/google/elmo/{version}",
-    "https://www.kaggle.com/models/google/elmo/frameworks/TensorFlow1/variations/elmo/versions/{version}",
-    "https://kaggle.com/models/google/elmo/frameworks/TensorFlow1/variations/elmo/versions/{version}",
-    "https://www.kaggle.com/models/google/elmo/TensorFlow1/elmo/{version}",
-    "https://www.kaggle.com/models/google/elmo/tensorFlow1/elmo/{version}",
-    "https://storage.googleapis.com/tfhub-modules/google/elmo/{version}.tar.gz",
-)
+# Addresses without their query.
+_ELMO = re.compile(r"https?://tfhub\.dev/google/elmo(?:/(\d+))?/?$", re.IGNORECASE)
+_HUB = re.compile(r"https?://tfhub\.dev/[^/?#]+/[^?#]+", re.IGNORECASE)
+_KAGGLE = re.compile(r"https?://(?:www\.)?kaggle\.com/", re.IGNORECASE)
 
 
 def elmo_version(url: str) -> int | None:
     """Return the version of ``google/elmo`` that an address names, or None for any other address."""
-    address = _with_format(url, None)
-    for pattern in _ELMO:
-        if match := pattern.match(address):
-            return LATEST if match[1] is None else whole_number(match[1])
-    return None
+    match = _ELMO.match(_with_format(url, None))
+    if match is None:
+        return None
+    if match[1] is None:
+        return LATEST
+    return whole_number(match[1])
 
 
 def is_hub_address(url: str) -> bool:
-    """Check for the address of any module on TF-Hub or Kaggle Models, as opposed to the URL of a file."""
-    return elmo_version(url) is not None or _HUB.match(url) is not None
+    """Check for the address of any module on TF-Hub, as opposed to the URL of a file."""
+    return _HUB.match(url) is not None
 
 
 def archive_url(url: str) -> str:
@@ -454,26 +437,9 @@ def module_folder(url: str) -> Path:
 
 
 def cached_module(url: str) -> Path | None:
-    """Find the module of an address, or its archive, that ``tensorflow_hub`` or ``kagglehub`` downloaded."""
-    for folder in _folders(url):
-        if tf_hub.FORMAT.recognizes(folder):
-            return folder
-        for archive in (folder.with_name(f"{folder.name}{suffix}") for suffix in (".tar.gz", ".tgz", ".tar", "")):
-            if archive.is_file() and is_archive(archive):
-                return archive
-    return None
-
-
-def _folders(url: str) -> Iterator[Path]:
-    version = elmo_version(url)
-    spellings = [] if version is None else [spelling.format(version=version) for spelling in _SPELLINGS]
-    for spelling in (url, _with_format(url, None), *spellings):
-        yield module_folder(spelling)
-        yield module_folder(archive_url(spelling))  # a program may have written the query too
-    if version is not None:
-        root = os.environ.get("KAGGLEHUB_CACHE") or os.path.expanduser("~/.cache/kagglehub")  # noqa: PTH111 (never raises)
-        for framework in ("tensorFlow1", "TensorFlow1"):
-            yield Path(root) / "models" / "google" / "elmo" / framework / "elmo" / str(version)
+    """Find the module of an address that ``tensorflow_hub`` downloaded, or that was unpacked there by hand."""
+    folder = module_folder(url)
+    return folder if tf_hub.FORMAT.recognizes(folder) else None
 
 
 def _with_format(url: str, value: str | None) -> str:

@@ -239,22 +239,7 @@ def test_what_names_no_model_is_refused(
 
 TINY = dataclasses.replace(PRESETS["tiny"], dropout=0.0)
 TFHUB = "https://tfhub.dev/google/elmo/"
-KAGGLE = "https://www.kaggle.com/models/google/elmo/"
 QUERY = "?tf-hub-format=compressed"
-SPELLINGS = [
-    TFHUB + "2",
-    TFHUB + "2/",
-    TFHUB + "2" + QUERY,
-    TFHUB + "2?tf-hub-format=uncompressed",
-    "http://tfhub.dev/google/elmo/2",
-    "https://hub.tensorflow.google.cn/google/elmo/2",
-    KAGGLE + "frameworks/TensorFlow1/variations/elmo/versions/2",
-    "https://kaggle.com/models/google/elmo/frameworks/tensorFlow1/variations/elmo/versions/2",
-    KAGGLE + "TensorFlow1/elmo/2",
-    KAGGLE + "tensorFlow1/elmo/2" + QUERY,
-    "https://www.kaggle.com/api/v1/models/google/elmo/tensorFlow1/elmo/2/download",
-    "https://storage.googleapis.com/tfhub-modules/google/elmo/2.tar.gz",
-]
 
 
 def write_elmo(folder: Path, seed: int = 0) -> Path:
@@ -267,9 +252,8 @@ def is_elmo(model: Any, seed: int = 0) -> bool:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of tensorflow_hub, and none of kagglehub."""
+    """An empty cache of tensorflow_hub."""
     monkeypatch.setenv("TFHUB_CACHE_DIR", str(tmp_path / "tfhub_modules"))
-    monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path / "kagglehub"))
     return tmp_path / "tfhub_modules"
 
 
@@ -284,13 +268,17 @@ def elmo_urls(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return lambda version: [url.format(version=version) for url in urls]
 
 
-# An address, the version of google/elmo that it names, and whether it is one of TF-Hub or Kaggle.
+# An address, the version of google/elmo that it names, and whether it is one of TF-Hub.
 ADDRESSES = [
-    *((url.replace("2", version), int(version), True) for url in SPELLINGS for version in "123"),
-    *((url, 3, True) for url in (TFHUB.rstrip("/"), KAGGLE.rstrip("/"), KAGGLE + "TensorFlow1/elmo")),
+    *((f"{TFHUB}{version}", int(version), True) for version in "123"),
+    (f"{TFHUB}2/", 2, True),
+    (f"{TFHUB}2{QUERY}", 2, True),
+    (f"{TFHUB}2?tf-hub-format=uncompressed", 2, True),
+    ("http://tfhub.dev/google/elmo/2", 2, True),
+    (TFHUB.rstrip("/"), 3, True),
     ("https://tfhub.dev/google/nnlm-en-dim128/2", None, True),
-    ("https://www.kaggle.com/models/google/nnlm/TensorFlow2/en-dim128/1", None, True),
     ("https://tfhub.dev/google/elmo/2/x", None, True),
+    ("https://www.kaggle.com/models/google/elmo/TensorFlow1/elmo/2", None, False),
     ("https://example.com/google/elmo/2", None, False),
     ("https://tfhub.dev.example.com/google/elmo/2", None, False),
 ]
@@ -313,29 +301,16 @@ def test_the_name_in_the_cache_is_that_of_tensorflow_hub(cache: Path, monkeypatc
     assert module_folder(TFHUB + "2").parent == Path(tempfile.gettempdir()) / "tfhub_modules"
 
 
-@pytest.mark.parametrize(
-    ("spelling", "kind"), zip((SPELLINGS[i] for i in (0, 2, 6, 8)), ["module", ".tar.gz", ".tgz", ""], strict=True)
-)
-def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_every_address(
-    cache: Path, tmp_path: Path, spelling: str, kind: str
-) -> None:
-    folder = cache / hashlib.sha1(spelling.encode()).hexdigest()
-    cache.mkdir()
-    if kind == "module":  # as tensorflow_hub leaves it
-        write_elmo(folder)
-        folder.with_name(f"{folder.name}.descriptor.txt").write_text(f"Module: {spelling}")
-    else:
-        pack_module(write_elmo(tmp_path / "module"), folder.with_name(f"{folder.name}{kind}"))
-    assert is_elmo(open_model(TFHUB + "2"))
-    for url in (spelling, SPELLINGS[-1]):
-        assert cached_module(url) is not None
-    assert cached_module(TFHUB + "3") is None
+def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_the_address_as_the_program_wrote_it(cache: Path) -> None:
+    address = f"{TFHUB}2{QUERY}"
+    write_elmo(cache / hashlib.sha1(address.encode()).hexdigest())
+    assert is_elmo(open_model(address))
+    assert cached_module(f"{TFHUB}3") is None
 
 
-def test_a_module_in_the_cache_of_kagglehub_opens(cache: Path, tmp_path: Path) -> None:
-    write_elmo(tmp_path / "kagglehub" / "models" / "google" / "elmo" / "tensorFlow1" / "elmo" / "3")
-    assert is_elmo(open_model(TFHUB + "3"))
-    assert is_elmo(hub.Module(KAGGLE + "TensorFlow1/elmo/3").elmo.model)
+def test_an_address_on_kaggle_is_answered_with_that_of_tf_hub() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"use that of TF-Hub, such as https://tfhub\.dev/google/elmo/3"):
+        open_model("https://www.kaggle.com/models/google/elmo/TensorFlow1/elmo/3")
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -344,7 +319,7 @@ def test_an_address_is_downloaded_once_and_opens(
 ) -> None:
     content = pack_module(write_elmo(tmp_path / "module"), tmp_path / "module.tar.gz").read_bytes()
     server.answers[elmo_urls(version)[0].removeprefix(server.address(""))] = lambda handler: handler.give(content)
-    for url in (f"{TFHUB}{version}", f"{TFHUB}{version}{QUERY}", f"{KAGGLE}TensorFlow1/elmo/{version}"):
+    for url in (f"{TFHUB}{version}", f"{TFHUB}{version}{QUERY}"):
         model = open_model(url)
         assert is_elmo(model)
         assert model.card["name"] == f"google/elmo/{version}"
