@@ -16,7 +16,7 @@ Each round times every backend once, AllenNLP last; the table shows medians over
 sides: converting characters to ids, running the network from a zero state, and making one array per sentence. No token
 is cached between batches. The column "in matrix products" is the time of the bare matrix products of the LSTMs, the
 highway layers and the projection, on the same shapes, as a fraction of the total time. It is empty for the kernels in
-lower precision, whose products would take longer alone than inside the layer; see ``elmokit bench`` for these. Where
+lower precision, whose products would take longer alone than inside the layer. Where
 products are small, the calls from Python cost as much as the rest of the network, and the fraction can exceed 100 %.
 """
 
@@ -45,7 +45,6 @@ from elmokit.engine.architecture import PRESETS
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.engine.softmax import Matrix
-from elmokit.evaluation.speed import CHUNK_ROWS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
@@ -53,6 +52,7 @@ from elmokit.storage.text_files import read_lines, split_tokens
 from elmokit.text.batching import pad_batch
 
 REQUESTS: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
+CHUNK_ROWS = 256  # rows whose input products are computed together, as in lstm.c
 PEER = "AllenNLP"
 N_BATCHES = {1: 16, 16: 8, 64: 4}
 Sentences = list[list[str]]

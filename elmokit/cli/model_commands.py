@@ -237,9 +237,7 @@ def convert(
 def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads = None, json: Json = False) -> None:
     """Measure how fast this machine computes a model, in every precision and in plain NumPy.
 
-    The rows are sentences of 20 tokens that are computed together; no token is cached. "of ceiling" compares the speed
-    with what this machine would reach if it only multiplied matrices, in the same precision, at the fastest rate that
-    was measured.
+    The rows are sentences of 20 tokens that are computed together; no token is cached.
 
     Run it on an idle machine: other programs slow down all threads.
 
@@ -279,22 +277,13 @@ def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[s
         f"instruction sets  {', '.join(machine['instruction_sets'])}",
         f"kernels           {kernels}",
         "",
-        f"{'measured ceilings':<18}{'products':>18}{'reading weights':>18}",
-        *(
-            f"{precision:<18}{rate / 1e9:>10,.0f} GFLOP/s{report.bytes_per_second[precision] / 1e9:>13,.1f} GB/s"
-            for precision, rate in report.operations_per_second.items()
-        ),
-        "",
-        f"{'requested':<12}{'rows':>5}  {'backend':<23}{'weights':<20}"
-        f"{'tokens/s':>10}{'/ NumPy':>11}{'of ceiling':>12}",
+        f"{'requested':<12}{'rows':>5}  {'backend':<23}{'weights':<20}{'tokens/s':>10}{'/ NumPy':>11}",
     ]
     for speed in report.speeds:
         ratio = speed.tokens_per_second / report.speed("reference", speed.n_rows).tokens_per_second
-        # Plain NumPy is compared with what float32 could reach.
-        of_ceiling = speed.tokens_per_second / speed.ceiling
         lines.append(
             f"{_name(speed):<12}{speed.n_rows:>5}  {speed.backend:<23}{' and '.join(speed.computed_in):<20}"
-            f"{speed.tokens_per_second:>10,.0f}{ratio:>11.1f}{of_ceiling:>12.0%}"
+            f"{speed.tokens_per_second:>10,.0f}{ratio:>11.1f}"
         )
     notes = [note for speed in report.speeds if (note := _note(speed))]
     return [*lines, *([""] if notes else []), *dict.fromkeys(notes)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,24 +19,16 @@ from tests.helpers.instruction_sets import choose_kernels_as_if, machine_library
 from tests.helpers.shell import command_runner
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_products() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(speed, "PRODUCT_SHAPES", ((4, 20, 40),))
-        yield
-
-
 @pytest.fixture(scope="module")
-def report(small_products: None) -> SpeedReport:
+def report() -> SpeedReport:
     return measure_speed(random_model(), n_rows=(1, 3), seconds=0.001)
 
 
 def test_every_precision_and_plain_numpy_are_measured_at_every_batch_size(report: SpeedReport) -> None:
     measured = [(one.request, one.n_rows) for one in report.speeds]
     assert measured == [(request, n) for request in ("reference", *PRECISIONS) for n in (1, 3)]
-    assert all(one.tokens_per_second > 0 and one.ceiling > 0 for one in report.speeds)
+    assert all(one.tokens_per_second > 0 for one in report.speeds)
     assert report.speed("int8", 3).n_rows == 3
-    assert set(report.operations_per_second) == set(report.bytes_per_second) == set(PRECISIONS)
 
 
 def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,12 +65,12 @@ def test_the_command_prints_one_screen_or_json(
     save_model(random_model(), tmp_path / "model")
     shell = command_runner(monkeypatch, capsys, "bench")
     lines = shell("--model", str(tmp_path / "model")).out.splitlines()
-    assert 20 <= len(lines) <= 40
+    assert 15 <= len(lines) <= 40
     assert max(map(len, lines[1:])) <= 100
     assert lines[0].startswith("model")
-    assert sum(line.startswith("int8") for line in lines) >= 3
+    assert sum(line.startswith("int8") for line in lines) == 2
     facts = json.loads(shell("--model", str(tmp_path / "model"), "--json", "--threads", str(n_threads())).out)
     assert facts["model"] == str(tmp_path / "model")
-    assert {"machine", "operations_per_second", "bytes_per_second", "speeds"} < set(facts)
+    assert set(facts) == {"model", "machine", "speeds"}
     assert len(facts["speeds"]) == len(report.speeds)
     assert facts["machine"]["instruction_sets"]
