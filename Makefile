@@ -11,6 +11,7 @@
 # make sanitize  run the C functions under sanitizers, guard pages and valgrind (five minutes); PARTS="address threads" runs some parts, SECONDS_EACH=600 more random calls
 # make integrations  test elmokit inside each library that it integrates with, each in an environment of its own (noxfile.py)
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
+# make weight  report how large and how dense the code is, by folder (.ci/weight)
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
 
 PYTHON ?= python3
@@ -37,7 +38,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --di
 # One process more than there are cores: some slow tests wait for a server to stop or for a thread to sleep.
 ALL_TESTS = $(PYTEST) $(shell expr $(CORES) + 1)
 
-.PHONY: demo explore test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench clean
+.PHONY: demo explore test quick coverage check campaign sanitize fuzz docs docs-serve wheel wheels wasm release-check integrations bench weight clean
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py demo.hdf5
@@ -104,6 +105,9 @@ integrations: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/inference.py $(SENTENCES) --work $(BENCH) $(PEER)
 	$(BIN)/python benchmarks/inference.py --report --work $(BENCH) --figure $(BENCH)/speed
+
+weight:
+	$(PYTHON) .ci/weight
 
 clean:
 	rm -rf $(VENV) demo.hdf5 vectors.hdf5 dist site

@@ -1,4 +1,4 @@
-"""The structure of the package: layers, one name for one thing, and folders that do not grow unseen."""
+"""The structure of the package: layers, and one name for one thing."""
 
 from __future__ import annotations
 
@@ -33,25 +33,6 @@ ROWS = [
     {"__init__", "__main__"},
 ]
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}
-LINES = {
-    "elmokit": 1600,
-    "elmokit/cli": 4050,
-    "elmokit/compat": 4880,
-    "elmokit/embedding": 4370,
-    "elmokit/engine": 3560,
-    "elmokit/evaluation": 3690,
-    "elmokit/formats": 5460,
-    "elmokit/integrations": 3420,
-    "elmokit/lm": 2300,
-    "elmokit/network": 4500,
-    "elmokit/serve": 2730,
-    "elmokit/storage": 2980,
-    "elmokit/tasks": 14810,
-    "elmokit/text": 3140,
-    "elmokit/training": 4700,
-    "tests": 46250,
-}
-"""How many lines of Python a folder may have, ``tests`` as a whole."""
 COMPATIBLE = ("compat", "integrations")
 """Classes in compat keep the names of the programs that they replace, such as ``Elmo`` and ``ScalarMix``, and those in
 integrations follow the library, such as ``ElmoConfig`` for a config of transformers."""
@@ -112,17 +93,6 @@ def test_subpackage_init_files_are_empty() -> None:
         assert not path.read_text(encoding="utf-8").strip(), path
 
 
-def test_no_folder_has_more_lines_than_its_budget() -> None:
-    lines = Counter[str]()
-    for top in ("elmokit", "tests"):
-        for path in (PACKAGE.parent / top).rglob("*.py"):
-            inside = path.relative_to(PACKAGE.parent).parts
-            folder = "/".join(inside[:2]) if top == "elmokit" and len(inside) > 2 else top
-            lines[folder] += path.read_text(encoding="utf-8").count("\n")
-    larger = {folder: n for folder, n in lines.items() if n > LINES[folder]}
-    assert not larger, f"A folder that must grow says what it gave up; the budgets are in LINES. Too large: {larger}"
-
-
 def test_a_name_of_a_file_says_where_one_is() -> None:
     names = Counter(path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     assert {name for name, n in names.items() if n > 1} <= TWICE
@@ -139,7 +109,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert not {name for name, n in names.items() if n > 1}
 
 
-def test_few_files_run_until_a_first_vector_and_neither_pytorch_nor_the_readers_of_formats() -> None:
+def test_a_first_vector_needs_neither_pytorch_nor_the_readers_of_formats() -> None:
     code = """
 import sys
 import elmokit
@@ -147,9 +117,5 @@ from elmokit import Elmo
 assert "elmokit.formats.open" not in sys.modules
 Elmo.from_pretrained().embed([["Hello", "world"]])
 assert not {"torch", "h5py"} & sys.modules.keys()
-print(*[module.__file__ for name, module in sys.modules.items() if name.startswith("elmokit")], sep="\\n")
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    sizes = [len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ran.stdout.splitlines()]
-    assert sum(size > 0 for size in sizes) <= 36  # without the empty files of subpackages
-    assert sum(sizes) <= 6400
+    subprocess.run([sys.executable, "-c", code], check=True)
