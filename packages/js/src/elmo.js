@@ -109,8 +109,8 @@ export class Elmo {
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
-      pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, config),
-      trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, config, tableRow),
+      pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, wordOf, config),
+      trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, wordOf, config, tableRow),
       leftOutTrained: !trained && content.sentence_head !== undefined,
     });
   }
@@ -367,10 +367,10 @@ function tableId(vocabulary, word) {
  * Open a whitening, or a head that was trained on pairs, which weights words, too, and may read their rows in the table of
  * words; without one, there are only settings.
  */
-function openPooling(content, table, bytes, name, vocabulary, config, tableRow) {
+function openPooling(content, table, bytes, name, vocabulary, read, config, tableRow) {
   const nLayers = config.nLayers + 1;
   const settings = poolingSettings(content[table], table, nLayers, vocabulary !== null);
-  if (!bytes) return new SentencePooling(settings, null, vocabulary);
+  if (!bytes) return new SentencePooling(settings, null, vocabulary, read);
   const tensors = new Tensors(bytes, name);
   const isHead = table === "sentence_head";
   const shape = tensors.shape("projection");
@@ -392,7 +392,7 @@ function openPooling(content, table, bytes, name, vocabulary, config, tableRow) 
   if (wrong !== undefined) {
     throw new Error(`${name} has a weight of a word that is ${wrong}; it must be above 0. Restore the file that belongs to the model.`);
   }
-  return new SentencePooling(settings, map, vocabulary);
+  return new SentencePooling(settings, map, vocabulary, read);
 }
 
 function openSoftmax(library, bytes, model, { kind, inner_dim: innerDim = 0 }, vocabulary, { dim }) {

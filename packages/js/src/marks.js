@@ -1,4 +1,4 @@
-// Typographic marks, such as the apostrophe U+2019, are read as the ASCII marks that models know. As in elmokit/text/characters.py.
+// How a model reads a token: with the marks and the character codes that its words have. As in elmokit/text/marks.py.
 
 const READ_AS = {
   "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",
@@ -14,33 +14,67 @@ const READ_AS = {
   ffl: "\ufb04",
   st: "\ufb05\ufb06",
 };
-/** How typographic marks are read. */
+/** How typographic marks, such as the apostrophe U+2019, are read: as the ASCII marks that models know. */
 export const MARKS = new Map(Object.entries(READ_AS).flatMap(([plain, marks]) => [...marks].map((mark) => [mark, plain])));
 /** Soft hyphens and marks without a width. */
 export const INVISIBLE = new Set(READ_AS[""]);
 const EN_DASH = "\u2013";
 const NOT_ASCII = /[^\0-\x7f]/;
+const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
+
+// Armenian ligatures, Arabic forms (two blocks), and wide and narrow forms of Latin, Japanese and Korean letters: the first
+// code, and the one after the last.
+const FORM_RANGES = [[0xfb13, 0xfb18], [0xfb50, 0xfdfe], [0xfe70, 0xfefd], [0xff01, 0xffef]]; // prettier-ignore
+
+/** How forms of a character are read: as the character without a width or a place in a word. Not if that brings a space. */
+const FORMS = new Map();
+for (const [first, stop] of FORM_RANGES) {
+  for (let code = first; code < stop; code++) {
+    const form = String.fromCodePoint(code);
+    const plain = form.normalize("NFKC");
+    if (plain !== form && !plain.includes(" ")) FORMS.set(form, plain);
+  }
+}
 
 /** Return a text with other marks. */
 export const translate = (text, marks) => [...text].map((char) => marks.get(char) ?? char).join("");
 
-const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
+/** Return the marks of a table that a model does not know. */
+const unknownOf = (table, known) => new Map([...table].filter(([mark]) => !known.has(mark)));
+
+/** Yield other spellings of a word, those first that most models know. */
+function* spellings(token) {
+  const plainForms = translate(token, FORMS);
+  for (const form of ["NFC", "NFD"]) {
+    const spelling = plainForms.normalize(form);
+    yield translate(spelling, MARKS);
+    yield spelling;
+  }
+}
 
 /**
- * Return a function that says how a model reads a token: as it is, if the model knows it; else a word with ASCII marks, if the
- * model knows it so; else with ASCII marks in place of those that the model does not know.
+ * Return a function that says how a model reads a token. One that it knows is read as it is. Another word is read with plain
+ * marks, composed or decomposed, if the model knows it so. All else is composed, with ASCII marks in place of those that the
+ * model does not know.
  * @param {Map<string, number>} words Those that it knows.
  */
 export function markReader(words = new Map()) {
   const known = new Set([...words.keys()].join(""));
   // Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; en dashes often
-  // stay in a text that was changed to ASCII marks.
-  const typographic = [...MARKS.keys()].filter((mark) => mark !== EN_DASH);
-  if (typographic.some((mark) => known.has(mark))) typographic.forEach((mark) => known.add(mark));
-  const unknown = new Map([...MARKS].filter(([mark]) => !known.has(mark)));
+  // stay in a text that was changed to ASCII marks. And so with wide letters and other forms of characters.
+  for (const kind of [[...MARKS.keys()].filter((mark) => mark !== EN_DASH), [...FORMS.keys()]]) {
+    if (kind.some((mark) => known.has(mark))) kind.forEach((mark) => known.add(mark));
+  }
+  const marks = unknownOf(MARKS, known);
+  const forms = unknownOf(FORMS, known);
+  // If a word has an accent of its own, its text had not one code for each letter.
+  const composes = [...words.keys()].every((word) => word === word.normalize("NFC"));
   return (token) => {
     if (!NOT_ASCII.test(token) || words.has(token)) return token;
-    const plain = translate(token, MARKS);
-    return (words.has(plain) && LETTER_OR_DIGIT.test(token) ? plain : translate(token, unknown)) || token;
+    if (words.size && LETTER_OR_DIGIT.test(token)) {
+      for (const spelling of spellings(token)) if (words.has(spelling)) return spelling;
+    }
+    const plain = translate(token, forms);
+    return translate(composes ? plain.normalize("NFC") : plain, marks) || token;
   };
 }

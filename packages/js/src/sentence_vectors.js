@@ -86,6 +86,7 @@ function foldCase(token, ids, inCapitals) {
 export class SentencePooling {
   #settings;
   #vocabulary;
+  #read;
   #mean = null;
   #projection = null;
   #nComponents = 0;
@@ -97,10 +98,12 @@ export class SentencePooling {
    * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null,
    *   tableRow: ((token: string) => Float32Array)|null}|null} map `tableRow` if it reads the table of words after the vector.
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
+   * @param {(token: string) => string} read How the model reads a token.
    */
-  constructor(settings, map, vocabulary) {
+  constructor(settings, map, vocabulary, read) {
     this.#settings = settings;
     this.#vocabulary = vocabulary;
+    this.#read = read;
     if (!map) return;
     this.#mean = map.mean;
     this.#projection = map.projection;
@@ -121,8 +124,9 @@ export class SentencePooling {
     const known = this.#vocabulary?.ids;
     if (!known) return tokens;
     const withQuotes = tokens.map((token) => {
+      if (known.has(token)) return token;
       const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
-      return known.has(plain) && !known.has(token) ? plain : token;
+      return [plain, this.#read(token)].find((spelling) => known.has(spelling)) ?? token;
     });
     const layers = [this.#settings.layers].flat();
     const isContextFree = layers.length === 1 && layers[0] === 0;

@@ -29,7 +29,7 @@ from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import number_tokens
-from elmokit.text.marks import MARKS
+from elmokit.text.marks import FORMS, MARKS
 from elmokit.text.tokenize import tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -39,6 +39,17 @@ SENTENCES = [
     ["a" * 80],
     ["\u201c", "It", "\u2019s", "``", "so", "''", "`", "\u201e"],
     ["...", "!", "\u2019"],
+    [
+        "The",
+        "cafe\u0301",
+        "ser\u0300ved",
+        "Zoe\u0308",
+        "\uff34\uff28\uff25",
+        "\uff42\uff41\uff4e\uff4b",
+        "\u1112\u1161\u11ab",
+        "\ufefb",
+        "\ufb15",
+    ],
     ["I", "don\u2019t", "do", "n\u2019t", "\u2014", "\u2026", "o\ufb03ce", "co\u00adop", "well\u2011known", "\u2013"],
     [],
     split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
@@ -59,7 +70,7 @@ RAW = [
 PARTS = ["a", "It's", "n't", "'", "''", '"', "``", ".", "...", ",", ":", "5", "x.", "(", ")", " ", " ", "can",
          "\n", "\u2019", "\u00bb", "-", "--", "?", "U.S.", "wanna", "'t", "is", "K", "\u0663", "not",
          "GONNA", "g\u0131mme", "\u0345", "\u2019", "\u2019s", "\u2018", "\u02bc", "\u2033", "\u2026",
-         "\u200b", "\u203a", "\u201a", "n"]  # fmt: skip
+         "\u200b", "\u203a", "\u201a", "n", "e\u0301", "\uff34"]  # fmt: skip
 DOCUMENTS = [
     [SENTENCES[0], SENTENCES[-1], [], SENTENCES[1]],
     [SENTENCES[-1]],
@@ -69,6 +80,7 @@ DOCUMENTS = [
 STIMULI = [
     "The trial lasted (about) three weeks. The judge didn't ask \u201cMr. Smith\u201d.",
     "So\u00ad far.--Yes! \u200b \n\u2019Twas 5.5%\u3000ok.",
+    "The cafe\u0301 wasn\u2019t closed. \uff34\uff28\uff25 bank",
     "",
 ]
 N_RANDOM = 2000
@@ -231,8 +243,13 @@ def texts() -> list[tuple[str, list[list[str]]]]:
 
 def reads() -> list[tuple[list[str], list[tuple[str, str]]]]:
     """Read tokens with each typographic mark, by vocabularies that know some of them or none."""
-    made = [token for mark in map(chr, MARKS) for token in (mark, f"n{mark}t", f"\U0001f600{mark}x")]
-    lists = ([], ["n't", "\u2013", "-"], ["n't", "\u2019", "\u2013", "n\u2014t"], ["\u201c"])
+    made = [token for mark in map(chr, [*MARKS, *FORMS]) for token in (mark, f"n{mark}t", f"\U0001f600{mark}x")]
+    accents = [f"caf{e}{mark}s" for e in ("e\u0301", "\xe9", "\uff45\u0301") for mark in ("", "\u2019")]
+    made += [*accents, "\u1112\u1161\u11ab", "\ud55c", "\ufb15", "\u0301", "a\u0327\u0301", "\ud800\u0301"]
+    lists = (
+        [], ["n't", "\u2013", "-"], ["n't", "\u2019", "\u2013", "n\u2014t"], ["\u201c"], ["caf\xe9's"],
+        ["cafe\u0301s"], ["\uff45", "\ud55c"], ["\ufb50", "caf\xe9s", "cafe\u0301\u2019s"],
+    )  # fmt: skip
     vocabularies = [Vocabulary([*SPECIALS, *words]) for words in lists]
     return [(one.words, [(token, one.read(token)) for token in made]) for one in vocabularies]
 
