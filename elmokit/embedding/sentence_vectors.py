@@ -397,7 +397,7 @@ def fold_tokens(
             without context: there the first word of a sentence would be another word than the same one later. Words of
             the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence of two words or more
             that are all in capitals is read in lower case, but for words that are more frequent capitalized.
-        read: How the model reads a token. Words that are known in the spelling that it reads are replaced by it.
+        read: How the model reads a token. An unknown token is replaced by what it is read as.
 
     Raises:
         TextError: The sentence is not a list of strings.
@@ -410,9 +410,9 @@ def fold_tokens(
 
     def fold(token: str) -> str:
         if not (token.isascii() and token.isalnum()):  # it may have marks
-            for plain in (PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS), read(token)):
-                if plain in ids and token not in ids:
-                    token = plain
+            plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
+            if token not in ids:
+                token = plain if plain in ids else read(token)
         if not fold_case or (lower := token.lower()) == token:
             return token
         if in_capitals:

@@ -312,7 +312,9 @@ class PretrainedBiLM:
         Without either, nothing says what the model knows, and all marks are read in ASCII.
         """
         known = self.lexicon or self.vocabulary
-        return EXACT if self.exact_marks else PLAIN if known is None else known.read
+        if known is None:
+            return EXACT if self.exact_marks else PLAIN
+        return known.read_exactly if self.exact_marks else known.read
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Convert tokens to the ids that the token layer reads, after :attr:`read`.

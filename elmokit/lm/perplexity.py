@@ -18,6 +18,7 @@ from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.text.characters import UNKNOWN
+from elmokit.text.foreign import UNKNOWN_MARKS
 
 MANY_UNKNOWN = 0.2
 """A perplexity is questionable if more than this fraction of the words is unknown."""
@@ -259,6 +260,8 @@ class Spelling:
         return p
 
     def _bits(self, word: str) -> float:
+        if word in UNKNOWN_MARKS:  # its letters are not those of a word
+            return 0.0
         symbols = (*word.encode("utf-8", "replace"), _END)
         return -sum(
             math.log2(self.probability(symbol, symbols[max(0, position - ORDER + 1) : position]))

@@ -83,11 +83,23 @@ class Lexicon:
     def read(self) -> MarkReader:
         """How a model with this lexicon reads a token."""
         return MarkReader(
-            self._word_rows,
+            self._known,
             self._char_rows or set().union(*self._word_rows),
             composes=are_composed(self._word_rows),
             all_chars=self._char_rows or None,
         )
+
+    @cached_property
+    def read_exactly(self) -> MarkReader:
+        """How it reads a token with ``exact_marks``."""
+        return MarkReader(self._known, exact=True)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The words, and the marks that a token can be without being one. Padding is none of them."""
+        marks = self.marks
+        words = {*self._word_rows, marks.unknown, marks.begin_sentence, marks.end_sentence}
+        return frozenset(words - {marks.padding})
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
         rows, marks = self._char_rows, self.marks

@@ -7,13 +7,18 @@ A token keeps its characters in all results. Only where its ids are looked up is
 * Characters with several codes. "é" is one code, or "e" and an accent (as file systems of macOS, PDF files and some
   keyboards write it); Korean syllables can be written letter by letter; Latin letters have forms as wide as Chinese
   ones, and Arabic letters have forms for each place in a word.
+* Marks of other programs, such as the escape &apos; (see ``foreign``), which is also said in a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable
+from functools import cached_property
 from itertools import chain
 from unicodedata import is_normalized, normalize
+
+from elmokit.text.characters import UNKNOWN
+from elmokit.text.foreign import FOREIGN, NEVER_WORDS, find_foreign, warn_of_foreign
 
 _READ_AS = {
     "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",
@@ -63,6 +68,7 @@ class MarkReader:
         chars: The characters that it knows.
         composes: Compose letters and their accents in words that the model does not know.
         all_chars: The only characters that it can read; None for any. Nothing is composed to another one.
+        exact: Read every token as it is, as the original programs do.
     """
 
     def __init__(
@@ -72,24 +78,48 @@ class MarkReader:
         *,
         composes: bool = True,
         all_chars: Container[str] | None = None,
+        exact: bool = False,
     ) -> None:
         self._words = words
         self._all_chars = all_chars
+        self._exact = exact
         known = {ord(char) for char in chars if len(char) == 1}
         self.marks = {mark: plain for mark, plain in MARKS.items() if mark not in known}
         """Typographic marks that the model does not know."""
         self.forms = {form: plain for form, plain in FORMS.items() if form not in known}
         """Forms of characters that the model does not know."""
-        self.composes = composes
+        self.composes = composes and not exact
 
     def __call__(self, token: str) -> str:
-        if not isinstance(token, str) or token.isascii() or token in self._words:
+        if not isinstance(token, str) or (token.isascii() and token.isalnum()) or token in self._words:
+            return token
+        foreign = find_foreign(token)
+        if foreign is not None and foreign not in self.foreign:
+            return self._read_foreign(token, foreign)
+        if self._exact or token.isascii():
             return token
         if self._words and any(map(str.isalnum, token)):
             for spelling in _spellings(token):
                 if spelling in self._words:
                     return spelling
         return self.compose(token.translate(self.forms)).translate(self.marks) or token
+
+    @cached_property
+    def foreign(self) -> frozenset[str]:
+        """The keys of the foreign marks that are words of the model: it was trained on text with such marks."""
+        words = (word for word in self._words if word != UNKNOWN)
+        return frozenset(key for word in words if (key := find_foreign(word)) is not None)
+
+    def _read_foreign(self, token: str, key: str) -> str:
+        """Read a token with marks of another program, and say so."""
+        marks = FOREIGN[key]
+        if self._exact and key not in NEVER_WORDS:
+            return token
+        if self._exact or marks.plain is None or (key == "unknown" and UNKNOWN not in self._words):
+            warn_of_foreign(key, "are read as words")
+            return token
+        warn_of_foreign(key, f"are read as {marks.plain_name}")
+        return marks.plain(token)
 
     @property
     def is_plain(self) -> bool:
@@ -120,7 +150,7 @@ def are_composed(words: Iterable[str]) -> bool:
     return all(word.isascii() or is_normalized("NFC", word) for word in words)
 
 
-EXACT = MarkReader(chars=map(chr, [*MARKS, *FORMS]), composes=False)
+EXACT = MarkReader(exact=True)
 """Reads every token as it is, as the original programs do."""
 PLAIN = MarkReader()
 """Reads all marks and codes as plain ones: nothing says what the model knows."""

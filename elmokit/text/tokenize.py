@@ -20,6 +20,7 @@ from elmokit.storage.text_files import join_wrapped, split_tokens
 from elmokit.storage.text_formats import check_tokens
 from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
+from elmokit.text.foreign import warn_of_entities
 from elmokit.text.marks import INVISIBLE
 
 ENGLISH = "en"
@@ -148,10 +149,15 @@ def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
 def text_splitter(language: str = ENGLISH) -> TextSplitter:
     """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
     if language == ENGLISH:
-        return _split_english
+        return partial(_split_raw, _split_english)
     if language == ANY:
-        return split_any
-    return partial(_split_with_spacy, _spacy_pipeline(language))
+        return partial(_split_raw, split_any)
+    return partial(_split_raw, partial(_split_with_spacy, _spacy_pipeline(language)))
+
+
+def _split_raw(split: TextSplitter, line: str) -> list[list[str]]:
+    warn_of_entities(line)
+    return split(line)
 
 
 def _split_english(line: str) -> list[list[str]]:
@@ -187,7 +193,7 @@ def treebank_tokens(sentence: str) -> list[str]:
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
     """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
     check_choice("tokenization", tokenization, get_args(Tokenization))
-    return split_tokens if tokenization == "spaces" else lambda text: [*chain(*split_lines(text, _split_english))]
+    return split_tokens if tokenization == "spaces" else lambda text: [*chain(*split_lines(text, text_splitter()))]
 
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:

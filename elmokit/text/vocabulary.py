@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.errors import FormatError, TensorMismatchError, TextError, reading
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
+from elmokit.text.foreign import UNKNOWN_MARKS, warn_of_foreign
 from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, MarkReader, are_composed
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
@@ -111,6 +112,11 @@ class Vocabulary:
         return MarkReader(self.ids, chars, composes=are_composed(self.words))
 
     @cached_property
+    def read_exactly(self) -> MarkReader:
+        """How a model with this vocabulary and ``exact_marks`` reads a token."""
+        return MarkReader(self.ids, exact=True)
+
+    @cached_property
     def zipf_probabilities(self) -> dict[str, float]:
         """How probable each word is in running text, from its rank by Zipf's law; without the special words."""
         words = [word for word in self.words if word not in SPECIALS]
@@ -149,13 +155,19 @@ class Vocabulary:
         return text
 
 
+def warn_of_counted(vocabulary: Vocabulary) -> None:
+    """Say which marks of other programs a text has of which a vocabulary was made."""
+    for key in sorted(vocabulary.read.foreign):
+        warn_of_foreign(key, "are counted as words")
+
+
 def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
     """Return the words of a vocabulary after its special words, which ``max_words`` includes, with their counts.
 
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.
     """
     check_limits(max_words, min_count)
-    left_out = {*SPECIALS, IGNORED_LINE}
+    left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS}
     listed = (
         (-count, word)
         for word, count in counts.items()

@@ -18,7 +18,17 @@ from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import check_not_input, find_text_files, read_sentences, total_bytes
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, check_limits, find_columns, has_space, rank_words, read_rows
+from elmokit.text.foreign import UNKNOWN_MARKS, warn_of_foreign
+from elmokit.text.vocabulary import (
+    SPECIALS,
+    Vocabulary,
+    check_limits,
+    find_columns,
+    has_space,
+    rank_words,
+    read_rows,
+    warn_of_counted,
+)
 
 COUNTS_SUFFIX = ".counts.tsv"
 
@@ -79,18 +89,23 @@ def build_vocabulary(
         check_output_path(output, overwrite)
     with count_words(files, progress) as counts:
         n_types, special_counts, unwritable = 0, dict.fromkeys(SPECIALS, 0), []
+        has_unknown = False
         for word, count in counts.items():
             n_types += 1
             if word in special_counts:
                 special_counts[word] = count
+            has_unknown = has_unknown or (word in UNKNOWN_MARKS and word != UNKNOWN)
             if word != word.strip():
                 unwritable.append(word)
         ranked = rank_words(counts, max_words, min_count)
     if not ranked:
         raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}.")
+    if has_unknown:
+        warn_of_foreign("unknown", f"count as {UNKNOWN}")
     n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
     n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
     vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
+    warn_of_counted(vocabulary)
     of_specials = {BEGIN_SENTENCE: counts.n_sentences, END_SENTENCE: counts.n_sentences, UNKNOWN: n_unknown}
     lines = (f"{word}\t{count}\n" for word, count in (*of_specials.items(), *ranked))
     with (  # the two files appear together

@@ -293,7 +293,13 @@ def _new_setup(
         words = softmax_words(model)
     kept = None if model is None else _kept_optimizer(model, config, keep_optimizer, report)
     corpus, counts, word_counts = count_corpus(
-        data.texts, held_out, words, data.max_words if words is None else None, report, config.bilm_tf_lines
+        data.texts,
+        held_out,
+        words,
+        data.max_words if words is None else None,
+        report,
+        config.bilm_tf_lines,
+        exact_marks=config.bilm_tf_lines or (model is not None and model.exact_marks),
     )
     if notice := word_order_notice(config, corpus.vocabulary, word_counts):
         report(notice)

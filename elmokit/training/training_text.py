@@ -15,7 +15,7 @@ from elmokit.config import check_at_least
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary
+from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, warn_of_counted
 from elmokit.text.vocabulary_files import count_words
 from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
@@ -82,6 +82,7 @@ def count_corpus(
     max_words: int | None,
     report: TrainingCallback = lambda _: None,
     bilm_tf_lines: bool = False,
+    exact_marks: bool = False,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     shards = find_shards(texts)
@@ -91,12 +92,14 @@ def count_corpus(
     ) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
+            warn_of_counted(vocabulary)
         elif not isinstance(vocabulary, Vocabulary):
             vocabulary = read_new_vocabulary(Path(vocabulary))
+        read_word = vocabulary.read_exactly if exact_marks else vocabulary.read
         word_counts, n_types = dict.fromkeys(vocabulary.words, 0), 0
         for word, count in counts.items():
             n_types += 1
-            if (read := vocabulary.read(word)) in word_counts:
+            if (read := read_word(word)) in word_counts:
                 word_counts[read] += count
     n_known = sum(word_counts.values())
     word_counts[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - n_known

@@ -1,0 +1,153 @@
+"""Marks that other programs leave in a text: escapes, subwords, unknown words, sentence boundaries and padding.
+
+Read as words, they are unknown, and their neighbors get other vectors. A model reads those that stand for a plain mark
+as that mark, unless its own vocabulary has marks of the same program; the others are words. It says so in one line.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elmokit.text.characters import UNKNOWN
+
+_ESCAPES = {
+    "&apos;": "'",
+    "&quot;": '"',
+    "&amp;": "&",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&#124;": "|",
+    "&#91;": "[",
+    "&#93;": "]",
+    "&#39;": "'",
+    "&bar;": "|",
+}
+_ESCAPE = re.compile("|".join(_ESCAPES))
+_BRACKETS = dict(zip(("lrb", "rrb", "lsb", "rsb", "lcb", "rcb"), "()[]{}", strict=True))
+
+
+@dataclass(frozen=True)
+class ForeignMarks:
+    """Marks of one program or convention."""
+
+    name: str
+    """What they are, with their spellings."""
+    pattern: str
+    """Matches a whole token that is such a mark or has one."""
+    cure: str
+    plain: Callable[[str], str] | None = None
+    """Maps a token to what a model reads instead; None if it is read as a word."""
+    plain_name: str = "plain marks"
+
+
+def _without_escapes(token: str) -> str:
+    return _ESCAPE.sub(lambda escape: _ESCAPES[escape[0]], token)
+
+
+def _without_treebank(token: str) -> str:
+    if token in ("``", "''"):
+        return '"'
+    if token[0] == "/":
+        return token[1:]
+    if token[0] == "-":
+        return _BRACKETS[token[1:4].lower()]
+    return re.sub(r"\\([/*])", r"\1", token)
+
+
+UNKNOWN_MARKS = ("<unk>", UNKNOWN, "<Unk>", "[UNK]", "@@UNKNOWN@@", "<oov>", "<OOV>")
+"""What programs write in place of an unknown word."""
+_WITHOUT_BOUNDARIES = "Remove them: sentence boundaries are added when the text is read."
+FOREIGN = {
+    "escapes": ForeignMarks(
+        "escapes of HTML and the Moses tokenizer (&apos; &quot; &amp; &lt; &gt; &#124; &#91; &#93;)",
+        f".*(?:{'|'.join(_ESCAPES)}).*",
+        "The Moses tokenizer also splits words otherwise (don &apos;t): undo both with a detokenizer (sacremoses "
+        "detokenize), and pass --raw.",
+        _without_escapes,
+    ),
+    "treebank": ForeignMarks(
+        "marks of the Penn Treebank (-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- \\/ \\* /. `` '')",
+        r"-[lrLR][rscRSC][bB]-|``|''|/[.?!,;:-]|(?:[^\\]*\\[/*])+[^\\]*",
+        "To have no doubt, replace them by plain marks.",
+        _without_treebank,
+    ),
+    "wikitext": ForeignMarks(
+        "separators of WikiText (@-@ @,@ @.@)",
+        r"@[-,.:/\u2013]@",
+        "Join what they separate: sed -E 's/ @(.)@ /\\1/g'",
+        lambda token: token[1],
+    ),
+    "unknown": ForeignMarks(
+        "marks of unknown words (<unk> [UNK] @@UNKNOWN@@)",
+        "|".join(map(re.escape, UNKNOWN_MARKS)),
+        "Use a text with the words themselves, if there is one.",
+        lambda token: UNKNOWN,
+        "<UNK>",
+    ),
+    "s": ForeignMarks("sentence boundaries of another program (<s> </s>)", "</?s>", _WITHOUT_BOUNDARIES),
+    "eos": ForeignMarks(
+        "sentence boundaries of another program (<bos> <eos>)", r"<[be]os>|<[BE]OS>|\[[BE]OS\]", _WITHOUT_BOUNDARIES
+    ),
+    "cls": ForeignMarks(
+        "sentence boundaries of another program ([CLS] [SEP])", r"\[CLS\]|\[SEP\]", _WITHOUT_BOUNDARIES
+    ),
+    "endoftext": ForeignMarks(
+        "sentence boundaries of another program (<|endoftext|>)", r"<\|(?:start|end)of\w+\|>", _WITHOUT_BOUNDARIES
+    ),
+    "padding": ForeignMarks(
+        "padding of another program (<pad> [PAD] @@PADDING@@)",
+        r"<pad>|<PAD>|\[PAD\]|@@PADDING@@",
+        "Remove it: sentences of one batch can have different lengths.",
+    ),
+    "wordpiece": ForeignMarks(
+        "subwords of WordPiece (##ing)", r"##\w+", "Join them to words, which the model knows: sed 's/ ##//g'"
+    ),
+    "bpe": ForeignMarks(
+        "subwords of BPE (walk@@ ing)", r"\w+@@", "Join them to words, which the model knows: sed 's/@@ //g'"
+    ),
+    "sentencepiece": ForeignMarks(
+        "subwords of SentencePiece (\u2581walk ing)",
+        "\u2581.*",
+        "Join them to words, which the model knows: decode them with SentencePiece, and pass --raw.",
+    ),
+}
+"""All marks, the rarest mistakes last."""
+_FOREIGN = re.compile("|".join(f"(?P<{key}>{marks.pattern})" for key, marks in FOREIGN.items()), re.DOTALL)
+NEVER_WORDS = ("s", "eos", "cls", "endoftext", "padding")
+"""Those that no program should read as words."""
+
+
+def find_foreign(token: str) -> str | None:
+    """Return the key of the marks that a token is or has, or None."""
+    if token.isalnum():
+        return None
+    match = _FOREIGN.fullmatch(token)
+    return None if match is None else match.lastgroup
+
+
+def warn_of_foreign(key: str, read_as: str) -> None:
+    """Say what the text has and how it is read. Python shows the same line once."""
+    marks = FOREIGN[key]
+    warnings.warn(f"The text has {marks.name}, which {read_as}. {marks.cure}", stacklevel=1)
+
+
+_ENTITY = re.compile("&(?:#\\d+|#[xX][0-9a-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
+
+
+def warn_of_entities(text: str) -> None:
+    """Warn if raw text has an entity of HTML such as &amp;, which would be split into three tokens."""
+    if "&" not in text:
+        return
+    from html.entities import name2codepoint  # a large table, which few texts need
+
+    for entity in _ENTITY.finditer(text):
+        if entity[1] is None or entity[1] in name2codepoint or entity[1] == "apos":
+            warnings.warn(
+                "The text has HTML entities such as &amp;, which are split into words and marks. Undo them: "
+                "python -c 'import html, sys; sys.stdout.writelines(map(html.unescape, sys.stdin))' < TEXT",
+                stacklevel=1,
+            )
+            return
