@@ -272,7 +272,8 @@ def read_lines(
                 _refuse_no_text(line, path)
                 if not like_bilm_tf:
                     line = line.removeprefix(codecs.BOM_UTF8)
-            text = _decoded(line, path, number)
+                    _refuse_old_line_ends(line, path)
+            text = _decoded(line, path, number, accepts_nul=like_bilm_tf)
             if like_bilm_tf:
                 yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
             else:
@@ -303,13 +304,35 @@ def _refuse_no_text(start: bytes, path: str | Path) -> None:
             raise TextError(f"{path} is {what}; expected plain text.")
 
 
-def _decoded(data: bytes, path: str | Path, line: int | None = None) -> str:
+def _refuse_old_line_ends(line: bytes, path: str | Path) -> None:
+    """Refuse a file whose first line is all of it and has carriage returns: they end its lines."""
+    if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+        raise TextError(
+            f"{_name(path)} has the line ends of old Macs (CR), so it is one line. Convert them: "
+            "tr '\\r' '\\n' < OLD > NEW"
+        )
+
+
+def check_no_nul(text: str, path: str | Path, line: int | None = None) -> None:
+    """Refuse text with a NUL character, of a line or of a whole file. UTF-16 whose mark was lost has many."""
+    if "\0" not in text:
+        return
+    number = text.count("\n", 0, text.index("\0")) + 1 if line is None else line
+    raise TextError(
+        f"{_name(path)}, line {number}: NUL character; is it UTF-16? Convert it: iconv -f UTF-16LE -t UTF-8 OLD > NEW"
+    )
+
+
+def _decoded(data: bytes, path: str | Path, line: int | None = None, accepts_nul: bool = False) -> str:
     """Decode text, of a line or of a whole file, or say where it is not UTF-8."""
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"
         raise TextError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
+    if not accepts_nul:
+        check_no_nul(text, path, line)
+    return text
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
@@ -317,9 +340,12 @@ def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator
     limit, number = max_line_bytes(), first
     while line := file.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
+            cure = "put sentences on lines, or at least shorter lines: fold -s -w 1000 OLD > NEW"
+            if b"\r" in line:
+                cure = "its lines may end as on old Macs (CR): tr '\\r' '\\n' < OLD > NEW"
             raise TextError(
-                f"{path}, line {number} is longer than {limit:,} bytes; {MAX_LINE_VARIABLE} and elmokit "
-                "--max-line-bytes set the limit."
+                f"{path}, line {number} is longer than {limit:,} bytes. If the text is one line, {cure}. "
+                f"{MAX_LINE_VARIABLE} and elmokit --max-line-bytes set the limit."
             )
         yield line
         number += 1

@@ -160,11 +160,49 @@ def _has_cells(row: Sequence[str]) -> bool:
     return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
 
 
+_RESIDUES = re.compile(r"[A-Z*.-]+|[ACGTUNacgtun.-]+")
+
+
+def _is_fasta(lines: Sequence[str]) -> bool:
+    others = [line for line in lines if line[0] not in ">;"]
+    return lines[0][0] == ">" and bool(others) and all(map(_RESIDUES.fullmatch, others))
+
+
+def _is_fastq(lines: Sequence[str]) -> bool:
+    if len(lines) < 4 or lines[0][0] != "@" or lines[2] not in ("+", f"+{lines[0][1:]}"):
+        return False
+    return len(lines[1]) == len(lines[3]) and _RESIDUES.fullmatch(lines[1]) is not None
+
+
+_TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{3}\s+-->\s+(?:\d+:)?\d+:\d\d[.,]\d{3}(?:\s.*)?")
+
+
+def _is_subtitles(lines: Sequence[str]) -> bool:
+    # WebVTT can have a header and notes before the first times, and each can have a number or a name.
+    return any(map(_TIMES.fullmatch, lines if lines[0].startswith("WEBVTT") else lines[:3]))
+
+
+def _is_arpa(lines: Sequence[str]) -> bool:
+    return "\\data\\" in lines and any(line.startswith("ngram 1=") for line in lines)
+
+
 _EXTRACT = "Extract its text first."
 _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     ("CoNLL-U", _is_conllu, "Give it a name that ends in .conllu: then its words are read."),
     (JSON, _is_json, _EXTRACT),
     ("HTML or XML", _is_markup, _EXTRACT),
+    (
+        "FASTA",
+        _is_fasta,
+        "Pass --fasta, if the command has it, or write one sequence per line with spaces between its residues.",
+    ),
+    ("FASTQ", _is_fastq, "Write one sequence per line with spaces between its residues."),
+    (
+        "subtitles",
+        _is_subtitles,
+        "Extract their text: grep -v -e '-->' -e '^[0-9]*$' -e '^WEBVTT' OLD > NEW",
+    ),
+    ("a language model in the ARPA format", _is_arpa, "Give the text that it was made of."),
     (
         TABLE,
         _is_table,

@@ -222,7 +222,12 @@ def read_rows(path: str | Path) -> list[str]:
     path = Path(path)
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     with reading(path, "word list", EOFError, zlib.error), opener(path, "rb") as file:
-        return _parse_words(file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8"))
+        text = file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    if "\0" in text:
+        from elmokit.storage.text_files import check_no_nul  # here: a first vector does not wait for it
+
+        check_no_nul(text, path)
+    return _parse_words(text)
 
 
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")

@@ -20,6 +20,9 @@ from elmokit.text.vocabulary_files import count_words
 from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
 
+MAX_MEAN_LENGTH = 1000
+"""Lines of more tokens on average are no sentences. Some corpora, such as text8, are one line."""
+
 
 @dataclass(frozen=True)
 class TrainingCorpus:
@@ -62,9 +65,12 @@ class TrainingCorpus:
             lower = f"batch_size (--batch-size) to at most {max(1, largest):,}"
             if not largest:
                 lower += f" and window_length (--window-length) to at most {self.n_predictions // n_processes:,}"
+            cure = f"Lower {lower}, or add text."
+            if self.n_predictions > MAX_MEAN_LENGTH * self.n_sentences:
+                cure = "Put sentences on lines, or at least shorter lines: fold -s -w 1000 OLD > NEW"
             raise TextError(
                 f"The text has {count_of(self.n_sentences, 'sentence')} and {self.n_predictions:,} predictions, too "
-                f"few for a window of {n_rows:,} rows x {window_length} positions. Lower {lower}, or add text."
+                f"few for a window of {n_rows:,} rows x {window_length} positions. {cure}"
             )
 
 

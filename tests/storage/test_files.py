@@ -213,6 +213,10 @@ REFUSED_TEXTS = [  # the content, and what the error says about it
     (b"fine\ncaf\xe9\n", "not UTF-8 .* at byte .*Save it as UTF-8"),
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0", "not UTF-8"),
     ("The cat sat .\n".encode("utf-16"), "not UTF-8"),
+    (b"The cat\0 sat .\n", "line 1: NUL character; is it UTF-16"),
+    (b"The cat .\nA\0 dog .\n", "line 2: NUL character"),
+    ("The cat sat .\n".encode("utf-16-le"), "NUL character; is it UTF-16"),
+    ("The cat sat .\n".encode("utf-16-be"), "NUL character; is it UTF-16"),
     (gzip.compress(b"some text\n"), r"gzip.*\.gz"),
     (lzma.compress(b"some text\n"), r"xz.*\.xz"),
     (zstd.compress(b"some text\n"), r"zstd.*\.zst"),
@@ -232,6 +236,25 @@ def test_what_is_no_text_in_utf_8_is_refused_by_name(tmp_path: Path, content: by
         with pytest.raises(TextError, match=rf"text\.txt.* {mentions}") as error:
             read()
         assert "\n" not in str(error.value)
+
+
+def test_the_line_ends_of_old_macs_and_a_text_in_one_line_are_told_with_their_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "text.txt"
+    for content in (b"The cat sat .\rA dog .\r", b"a\tb\rc\td"):
+        path.write_bytes(content)
+        with pytest.raises(TextError, match=r"text.txt has the line ends of old Macs .*tr '\\r' '\\n'"):
+            list(read_lines(path))
+        assert list(read_lines(path, like_bilm_tf=True)) == content.decode().removesuffix("\r").split("\r")
+    for content in (b"The cat\r sat .\nA dog .\r\r\n", b"One line .\r"):
+        path.write_bytes(content)
+        assert len(list(read_lines(path))) == content.count(b"\n") or 1
+    monkeypatch.setenv("ELMOKIT_MAX_LINE_BYTES", "20")
+    for content, cure in ((b"word " * 10, "fold -s -w 1000"), (b"The cat .\r" * 5, "tr ")):
+        path.write_bytes(content)
+        with pytest.raises(TextError, match=rf"line 1 is longer than 20 bytes.*{cure}"):
+            list(read_lines(path))
 
 
 def test_the_place_of_a_wrong_byte_is_named(tmp_path: Path) -> None:

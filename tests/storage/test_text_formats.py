@@ -59,6 +59,13 @@ OTHER_FORMATS = {
         "text;label\nThe cat sat.;1\nA dog, it ran.;2",
         "1,0.5,3\n4,5.5,6",
     ],
+    "FASTA": [">p1 first\nMKTAYIAK\nMKV\n>p2\nAAA*", ">chr1\nacgtnnACGT\nAC-GT"],
+    "FASTQ": ["@r1 run\nACGTN\n+\nII#I!\n@r2\nAC\n+r2\nII"],
+    "subtitles": [
+        "1\n00:00:01,000 --> 00:00:03,000\nHello there.\n\n2\n00:00:04,000 --> 00:00:05,000\nBye.",
+        "WEBVTT\n\nNOTE by me\n\n00:01.000 --> 00:04.000 align:start\nHello.",
+    ],
+    "a language model in the ARPA format": ["\n\\data\\\nngram 1=3\nngram 2=2\n\n\\1-grams:\n-1.0 the -0.3"],
 }
 HONEST = [
     "<3 <3\nI <3 you",
@@ -86,6 +93,11 @@ HONEST = [
     "The cat sat .\nA dog ran .\nBirds fly high .",
     "= Robert <unk> =\n\nRobert <unk> is an actor .",
     "# Heading\n\n- The cat .\n- A dog .",
+    "> The cat sat .\nYES !\n> A dog .",
+    "> OK\n> NO",
+    "@user hello\nACGT\n+ 1\nnope",
+    "At 10:00 --> 11:00 , we ate .\n1\n2\n00:00:01,000 --> 00:00:03,000",
+    "THE\nCAT\nSAT",
     "\n\n",
 ]
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from elmokit.errors import TextError
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.training_config import TrainingConfig
-from elmokit.training.training_text import word_order_notice
+from elmokit.training.training_text import TrainingCorpus, word_order_notice
 
 SAMPLED = TrainingConfig(n_samples=64)
 ORDERS: dict[str, Callable[[list[str]], list[str]]] = {
@@ -79,3 +80,10 @@ def test_a_full_softmax_needs_no_order() -> None:
     assert notice_for(words, counts)
     assert not notice_for(words, counts, TrainingConfig(n_samples=0))
     assert not notice_for(words, counts, TrainingConfig(n_samples=1000))  # all are drawn
+
+
+@pytest.mark.parametrize(("n_sentences", "cure"), [(1, "fold -s -w 1000"), (40, "Lower batch_size")])
+def test_a_text_of_too_few_sentences_is_refused_with_the_cure(n_sentences: int, cure: str) -> None:
+    corpus = TrainingCorpus([], [], Vocabulary([*SPECIALS, "the"]), n_sentences, 10_873)
+    with pytest.raises(TextError, match=cure):
+        corpus.check(TrainingConfig(), n_processes=1)
