@@ -6,7 +6,6 @@ AllenNLP 1.0 removed ``allennlp.commands.elmo``, so that many programs have the 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import logging
 import sys
@@ -224,35 +223,18 @@ def lazy_groups_of(iterator: Iterable[Item], group_size: int) -> Iterator[list[I
     return read_ahead(iterator, max_items=group_size)
 
 
-def pad_sequence_to_length(
-    sequence: Sequence[Any],
-    desired_length: int,
-    default_value: Callable[[], Any] = lambda: 0,
-    padding_on_right: bool = True,
-) -> list[Any]:
-    """Return a list of this length: the sequence, cut or padded on one side."""
-    padding = [default_value() for _ in range(desired_length - len(sequence))]
-    if padding_on_right:
-        return [*itertools.islice(sequence, desired_length), *padding]
-    return [*padding, *itertools.islice(sequence, max(0, len(sequence) - desired_length), None)]
-
-
 class _Tee:
     """A stream whose text goes to a file, too."""
 
     def __init__(self, path: Path, stream: TextIO, separate_lines: bool) -> None:
         self.stream = stream
-        self._file = path.open("a", encoding="utf-8")
+        self.log = path.open("a", encoding="utf-8")
         self._separate_lines = separate_lines
 
     def write(self, text: str) -> int:
-        self._file.write(text.replace("\r", "\n") if self._separate_lines else text)
-        self._file.flush()
+        self.log.write(text.replace("\r", "\n") if self._separate_lines else text)
+        self.log.flush()
         return self.stream.write(text)
-
-    def close_file(self) -> TextIO:
-        self._file.close()
-        return self.stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -274,15 +256,6 @@ def prepare_global_logging(serialization_dir: str | Path, file_friendly_logging:
     handler.setFormatter(logging.Formatter("%(asctime)s - %(levelname)s - %(name)s - %(message)s"))
     logging.getLogger().addHandler(handler)
     return handler
-
-
-def cleanup_global_logging(stdout_handler: logging.FileHandler) -> None:
-    """Undo ``prepare_global_logging``."""
-    stdout_handler.close()
-    logging.getLogger().removeHandler(stdout_handler)
-    for name in ("stdout", "stderr"):
-        if isinstance(stream := getattr(sys, name), _Tee):
-            setattr(sys, name, stream.close_file())
 
 
 def check_for_gpu(device_id: int | Sequence[int] | None) -> None:

@@ -51,7 +51,7 @@ ALLENNLP: dict[str, dict[str, object]] = {
     "allennlp.common.file_utils": _of("cached_path"),
     "allennlp.common.params": _of("Params"),
     "allennlp.common.tqdm": _of("Tqdm"),
-    "allennlp.common.util": _of("cleanup_global_logging lazy_groups_of pad_sequence_to_length prepare_global_logging"),
+    "allennlp.common.util": _of("lazy_groups_of prepare_global_logging"),
     "allennlp.data": _of("Token"),
     "allennlp.data.token_indexers": _of("ELMoTokenCharactersIndexer"),
     "allennlp.data.token_indexers.elmo_indexer": _INDEXERS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,9 @@ import torch
 from elmokit.compat.allennlp import ElmoEmbedder
 from elmokit.compat.allennlp_command import (
     check_for_gpu,
-    cleanup_global_logging,
     get_device_of,
     get_lengths_from_binary_sequence_mask,
     lazy_groups_of,
-    pad_sequence_to_length,
 )
 from elmokit.compat.stand_ins import ALLENNLP, provide
 from tests.helpers.allennlp_files import write_files
@@ -116,18 +115,20 @@ def test_a_copy_of_the_embedder_computes_the_same(program: dict[str, Any], tmp_p
 
 
 def test_a_copy_of_the_command_writes_its_vectors_and_logs(
-    program: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for stream in ("stdout", "stderr"):  # the command replaces them
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
     files = write_files(tmp_path / "model")
     (tmp_path / "in.txt").write_text("".join(f"{' '.join(sentence)}\n" for sentence in SENTENCES), encoding="utf-8")
     parser = argparse.ArgumentParser()
     program["Elmo"]().add_subparser("elmo", parser.add_subparsers())
     names = str(tmp_path / "in.txt"), str(tmp_path / "out.hdf5"), str(files.options), str(files.weights)
     arguments = parser.parse_args(["elmo", *names])
-    try:
-        handler = arguments.func(arguments)
-    finally:
-        cleanup_global_logging(handler)
+    handler = arguments.func(arguments)
+    logging.getLogger().removeHandler(handler)
+    for file in (handler, sys.stdout.log, sys.stderr.log):  # type: ignore[attr-defined]
+        file.close()
     assert "done" in capsys.readouterr().out
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert [file[str(number)].shape for number in range(4)] == [(3, len(s), 16) for s in SENTENCES]
@@ -140,14 +141,6 @@ def test_a_copy_of_the_command_writes_its_vectors_and_logs(
 def test_the_module_of_elmo_has_the_names_that_it_imported(program: dict[str, Any]) -> None:
     module = __import__("allennlp.modules.elmo", fromlist=["elmo"])
     assert [name for name in IMPORTED_BY_THE_MODULE.split() if not hasattr(module, name)] == []
-
-
-@pytest.mark.parametrize(
-    ("length", "on_right", "expected"),
-    [(5, True, [1, 2, 3, 0, 0]), (2, True, [1, 2]), (5, False, [0, 0, 1, 2, 3]), (2, False, [2, 3]), (0, False, [])],
-)
-def test_sequences_are_cut_or_padded(length: int, on_right: bool, expected: list[int]) -> None:
-    assert pad_sequence_to_length([1, 2, 3], length, padding_on_right=on_right) == expected
 
 
 def test_small_functions_do_what_their_names_say() -> None:
