@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 
@@ -256,3 +257,11 @@ def needs_torch(needed_for: str) -> RaisedAgain:
             raise MissingExtraError(needed_for, "torch") from None
 
     return RaisedAgain(raise_again)
+
+
+def missing_advice(value: object) -> str:
+    """Say how to replace a missing value of a table (None, NaN, NA); empty for other values."""
+    is_nan = isinstance(value, Real) and value != value
+    if value is None or is_nan or type(value).__name__ in ("NAType", "NaTType"):
+        return " This is a missing value of a table: replace it by the empty text, as fillna('') does in pandas."
+    return ""

@@ -103,7 +103,7 @@ class Corpus:
                 continue
             (tokens,) = sentences
             if self.strict and not tokens:
-                raise TextError(f"{self.source}, line {number} is blank, which --strict does not allow.")
+                raise TextError(f"{self.source}, line {number} is blank; expected a sentence on each line.")
             # Other white space is part of a token of split_tokens; other tokenizers, as AllenNLP's, split at it.
             name = line.strip(" \t" if self.tokenize is split_tokens else None)
             yield CorpusSentence(name, tokens, line)

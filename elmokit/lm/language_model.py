@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, starmap, tee
+from itertools import chain, islice, starmap, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -385,9 +385,9 @@ class LanguageModel:
         For each sentence of a file, ``on_place`` is called with its line, and with the file if there are several.
         """
         items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
-        first = next(items, None)
-        items = items if first is None else chain([first], items)
-        if not isinstance(first, str | Path):
+        head = list(islice(items, 1))
+        items = chain(head, items)
+        if not head or not isinstance(head[0], str | Path):
             if split is not None:
                 raise ConfigError("raw_language is for files, and these sentences are lists of tokens.")
             return items, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal
@@ -43,6 +44,8 @@ MAX_LAYERS = 1000
 MAX_FIELDS = 100
 """Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
 
+HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, as JavaScript's ``slice`` makes them. UTF-8 cannot represent it."""
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _TEXT = {"anyOf": [{"type": "string"}, _TOKENS, {"type": "array", "items": _TOKENS}]}
 _SENTENCE_SCHEMA = {**_TEXT, "description": "A text, or the tokens of a sentence, or lists of those of each sentence."}
@@ -63,7 +66,12 @@ def check_text(value: Any, what: str = "the text") -> Any:
     if not all(isinstance(string, str) for string in strings):
         raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
     for string in strings:
-        string.encode("utf-8")  # an error of its own for half of a surrogate pair
+        if (half := HALF_A_CHARACTER.search(string)) is not None:
+            place = f"character {half.start()} of {what}"
+            raise ValueError(
+                f"{place} is half of a surrogate pair (\\u{ord(half[0]):04x}). Was the text cut inside an emoji? Cut "
+                "between characters: in JavaScript, [...text].slice(0, 100).join('')."
+            )
     return value
 
 

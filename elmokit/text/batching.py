@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.errors import TextError
+from elmokit.errors import TextError, missing_advice
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 Item = TypeVar("Item")
@@ -224,7 +224,8 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
     """Return the sentence if it is a sequence of tokens, else raise a TextError."""
     for token in _check_is_list(sentence):
         if not isinstance(token, str):
-            raise TextError(f"Expected tokens to be strings, but got {token!r} of type {type(token).__name__}.")
+            given = f"{token!r} of type {type(token).__name__}"
+            raise TextError(f"Expected tokens to be strings, but got {given}.{missing_advice(token)}")
     return sentence
 
 
@@ -253,7 +254,9 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
     # Sets and mappings have no order of tokens.
     if isinstance(sentence, Sized) and not isinstance(sentence, str | bytes | Set | Mapping):
         return sentence
-    given, advice = f"{sentence!r} of type {type(sentence).__name__}", ""
+    if advice := missing_advice(sentence):
+        raise TextError(f"Expected a text or a list of tokens, but got {_described(sentence)}.{advice}")
+    given = _described(sentence)
     if isinstance(sentence, str):
         # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
         given = f"the string {_shortened(sentence)!r}"
@@ -261,6 +264,10 @@ def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
         if " " not in sentence:
             advice = f" Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
     raise TextError(f"Expected a sentence as a list of tokens, but got {given}.{advice}")
+
+
+def _described(value: object) -> str:
+    return f"{value!r} of type {type(value).__name__}"
 
 
 def _shortened(text: str) -> str:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
-from elmokit.errors import ConfigError, TextError, needs_extra
+from elmokit.errors import ConfigError, TextError, missing_advice, needs_extra
 from elmokit.storage.text_files import join_wrapped, split_tokens
 from elmokit.storage.text_formats import check_tokens
 from elmokit.text.any_language import split_any
@@ -91,7 +91,7 @@ def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> li
         [['It', "'s", 'raining', '.'], ['We', 'left', 'at', '5', 'p.m.', 'on', 'foot', '.']]
     """
     if not isinstance(text, str):
-        raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.")
+        raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.{missing_advice(text)}")
     sentences = split_lines(text, text_splitter(language))
     check_tokens("the text", sentences, is_split=True)
     return locate_tokens(text, sentences) if offsets else sentences

@@ -125,7 +125,8 @@ def test_a_table_of_several_columns_is_an_error(library: str, model: str) -> Non
     [
         ({}, "the cat", TextError, "'the cat'"),
         ({}, np.zeros((2, 3)), TextError, "ndarray"),
-        ({}, ["the cat", None], TextError, "None"),
+        ({}, ["the cat", None], TextError, r"got None of type NoneType\. This is a missing value .* fillna\(''\)"),
+        ({}, ["the cat", float("nan")], TextError, r"got nan of type float\. This is a missing value"),
         ({"pooling": "whitened"}, TEXTS, ConfigError, "whitening"),
         ({"pooling": "max"}, TEXTS, ConfigError, "pooling"),
     ],

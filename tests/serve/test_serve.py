@@ -260,7 +260,12 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("embeddings", {"input": ["a " * 900] * 2}, 422, "--max-request-tokens"),
     ("embeddings", {"input": "a " * 600_000}, 413, "--max-body-mib"),
     ("embeddings", b'{"input": "\xff"}', 400, "UTF-8"),
-    ("embeddings", b'{"input": "\\ud800"}', 422, "surrogates"),
+    (
+        "embeddings",
+        b'{"input": ["a", "smile \\ud83d"]}',
+        422,
+        "character 6 of text 1 is half of a surrogate pair (\\ud83d)",
+    ),
     ("embeddings", b'{"input": ', 400, "JSON"),
     ("embeddings", b"[" * 100_000 + b"]" * 100_000, 400, "recursion"),
     ("substitutes", b'{"sentence": "a", "position": 1' + b"0" * 5000 + b"}", 400, "digits"),

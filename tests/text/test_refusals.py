@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from elmokit.embedding.reading import read_fasta
@@ -23,7 +25,7 @@ from elmokit.errors import (
     TensorMismatchError,
     TextError,
 )
-from elmokit.text.batching import sentences_of_all
+from elmokit.text.batching import check_sentence, check_sentences, sentences_of_all
 from elmokit.text.columns import read_column_sentences, read_table
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
@@ -104,6 +106,16 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
 ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [
     ("one text", lambda: sentences_of_all("The cat", str.split), TextError, "'The cat'. Wrap it in a list"),
     ("texts", lambda: tokenize(["a"]), TextError, "got list"),  # type: ignore[arg-type]
+    *(
+        (f"{what} that is {value!r}", lambda call=call, value=value: call(value), TextError, "fillna('')")
+        for value in (None, math.nan, np.float32("nan"))
+        for what, call in (
+            ("a text", tokenize),
+            ("a text among others", lambda value: sentences_of_all(["A cat.", value], None)),
+            ("a sentence", lambda value: list(check_sentences([["a"], value]))),
+            ("a token", lambda value: check_sentence(["a", value])),
+        )
+    ),
     ("a token of another text", lambda: locate_tokens("a cat", [["a", "dog"]]), TextError, "'dog'"),
     ("a text with more", lambda: locate_tokens("a fat cat", [["a", "cat"]]), TextError, "'cat'"),
     ("an unknown tokenization", lambda: get_tokenizer("blanks"), ConfigError, "treebank, spaces"),  # type: ignore[arg-type]
