@@ -376,6 +376,8 @@ REFUSED: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("ner", content("vocabulary/tokens.txt", "a\n"), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/tokens.txt", None), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/non_padded_namespaces.txt", "*"), TensorMismatchError, WORDS),
+    ("ner-gru", setting("model.label_encoding", "BIO"), ConfigError, "has those of IOB1, not those of label_encoding"),
+    ("ner-gru", tensor("crf._constraint_mask", lambda mask: mask.tril()), ConfigError, "has those of no scheme"),
     ("sst", content("vocabulary/labels.txt", "0\n²\n"), FormatError, "its labels are 0, ²"),
 ]
 
@@ -426,6 +428,23 @@ def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(tmp_pa
     assert opened.bilm is not None
     save_as_run(opened, tmp_path / "run")
     assert open_run(tmp_path / "run").predict(examples) == run.predict(examples)
+
+
+@pytest.mark.parametrize("name", [name for name, version in ARCHIVES if name.startswith("ner") and version == "2.10.1"])
+def test_an_archive_is_decoded_by_the_constraints_of_its_weights(name: str, tmp_path: Path) -> None:
+    opened = open_task_archive(archive_of(name))
+    stored = opened.archive.tensors["crf._constraint_mask"]
+    n_tags = len(opened.setup.labels["tags"])
+    is_constrained = not bool((stored[:n_tags, :n_tags] > 0).all())
+    assert opened.setup.config.model.constraints == ("decoding" if is_constrained else "none")
+    folder = unpack(name, tmp_path / "ner")
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["constrain_crf_decoding"] = not is_constrained
+    changed(folder, **config)
+    edited = open_task_archive(folder)
+    assert edited.setup.config == opened.setup.config
+    assert any("the config was edited" in note for note in edited.notes)
+    assert not any("the config was edited" in note for note in opened.notes)
 
 
 def test_models_of_allennlp_are_not_trained_further(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ from elmokit.tasks.allennlp.model_tables import Tables
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
+from elmokit.tasks.ner import NerConfig
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     BEST_WEIGHTS,
@@ -71,6 +72,7 @@ from elmokit.tasks.run_folder import (
     write_start,
 )
 from elmokit.tasks.sst import CLASSES
+from elmokit.tasks.tags import PREFIXES, TagRules, rules_of
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_table import config_of
 from elmokit.tasks.task_vocabulary import vocabulary_content
@@ -273,7 +275,8 @@ SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
 KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
 READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_loader")
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
-DERIVED = ("crf._constraint_mask", *(f"{module}_bias" for module in ATTENTIONS))
+CONSTRAINT_MASK = "crf._constraint_mask"
+DERIVED = tuple(f"{module}_bias" for module in ATTENTIONS)
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,7 @@ def open_task_archive(
     tensors = split_joint(join_mixes(archive.tensors))
     for name in DERIVED:
         tensors.pop(name, None)
+    mask = tensors.pop(CONSTRAINT_MASK, None)
     tables, notes = convert_archive(archive)
     embeddings, namespaces = _embeddings(archive)
     _complete_tables(tables, archive, embeddings, tensors)
@@ -319,6 +323,14 @@ def open_task_archive(
     if tables["task"] == "srl":
         tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
     task, config = config_of(tables, str(archive.source))
+    labels = _labels(task.name, archive)
+    if mask is not None and isinstance(config, NerConfig):
+        of_config = config.model.constraints
+        config = _with_constraints(config, mask, labels["tags"], archive.source)
+        if config.model.constraints != of_config:
+            notes.append(
+                "constrain_crf_decoding: as when the model was trained, which its weights say; the config was edited"
+            )
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
         raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
@@ -327,10 +339,43 @@ def open_task_archive(
         notes.append(assumed)
     if bilm is not None:
         inputs = inputs.with_elmo(ElmoShape(bilm.config.n_layers + 1, bilm.config.output_dim))
-    setup = TaskSetup(task, config, inputs, _labels(task.name, archive), torch.device("cpu"))
+    setup = TaskSetup(task, config, inputs, labels, torch.device("cpu"))
     model = setup.build()
     load_arrays(model, _arrays_of(ROWS[task.name](model, embeddings), model.state_dict(), tensors, archive.source))
     return OpenedArchive(setup, model, bilm, archive, notes, assumed)
+
+
+def _with_constraints(config: NerConfig, mask: Tensor, tags: Sequence[str], source: Path) -> NerConfig:
+    """Return a config with the constraints of the weights, by which AllenNLP decodes even if its config was edited.
+
+    Args:
+        config: As it was converted.
+        mask: ``(tags + 2, tags + 2)``: 1 where the tag of the column may follow that of the row; the start and the end
+            of a sentence come after the tags.
+        tags: In the order of the mask.
+        source: The archive, for errors.
+
+    Raises:
+        ConfigError: They are those of other tags than the config says.
+    """
+    n_tags = len(tags)
+    if mask.shape != (n_tags + 2, n_tags + 2):
+        return config  # the transitions have another shape, too, which is an error
+    stored = TagRules(mask[:n_tags, :n_tags] > 0, mask[n_tags, :n_tags] > 0, mask[:n_tags, n_tags + 1] > 0)
+    if all(bool(allowed.all()) for allowed in stored):
+        return replace(config, model=replace(config.model, constraints="none"))
+    schemes = [scheme for scheme in PREFIXES if _equal_rules(stored, rules_of(tags, scheme))]
+    if config.model.tags in schemes:
+        return replace(config, model=replace(config.model, constraints="decoding"))
+    found = f"those of {schemes[0]}" if schemes else "those of no scheme of tags"
+    raise ConfigError(
+        f"{source}: {CONSTRAINT_MASK}, by which AllenNLP decodes, has {found}, not those of "
+        f"label_encoding in {CONFIG}. Was that edited? Restore it."
+    )
+
+
+def _equal_rules(one: TagRules, other: TagRules) -> bool:
+    return all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
 
 
 def _elmo_of(
