@@ -105,6 +105,9 @@ class PretrainedBiLM:
         precision: Precision | None = None,
         exact_marks: bool = False,
     ) -> None:
+        has_table = getattr(weights, "has_token_table", False)
+        if not isinstance(weights, Weights) and has_table != (token_table is not None):
+            weights = _copied(weights)  # the module would read the columns of a table as characters, or miss them
         self._weights = weights
         self.softmax = softmax
         self.family, self.source = family, source
@@ -137,6 +140,9 @@ class PretrainedBiLM:
             changes = {"sentence_head": None, **changes}
         if "weights" in changes and not getattr(changes["weights"], "has_token_table", False):
             changes = {"token_table": None, **changes}  # its vectors are those of the weights of before
+        weights, table = changes.get("weights"), changes.get("token_table")
+        if weights is not None and not isinstance(weights, Weights) and table not in (None, self.token_table):
+            changes = {**changes, "weights": _copied(weights)}  # the module has another table, or none
         if ("precision" in changes or "token_table" in changes) and "weights" not in changes:
             changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one of each
         names = "family source vocabulary start_state card whitening sentence_head alignment lexicon token_table"
@@ -408,6 +414,12 @@ class PretrainedBiLM:
         """What the context-free vector of a word depends on; it does not equal the last one after a change."""
         # Vocabulary and lexicon say which rows of a table the words have.
         return self.network.token_layer_version, self.vocabulary, self.lexicon, self.token_table
+
+
+def _copied(bilm: BiLM) -> Weights:
+    """Return a copy of the weights of a module, without its table of token vectors."""
+    arrays = {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in bilm.state_dict().items()}
+    return Weights(bilm.config, arrays)
 
 
 def check_device(device: str | torch.device | None) -> None:

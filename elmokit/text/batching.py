@@ -224,8 +224,7 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
     """Return the sentence if it is a sequence of tokens, else raise a TextError."""
     for token in _check_is_list(sentence):
         if not isinstance(token, str):
-            given = f"{token!r} of type {type(token).__name__}"
-            raise TextError(f"Expected tokens to be strings, but got {given}.{missing_advice(token)}")
+            raise TextError(f"Expected tokens to be strings, but got {_described(token)}.{missing_advice(token)}")
     return sentence
 
 

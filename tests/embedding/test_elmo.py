@@ -18,7 +18,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import FormatError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, TokenTable
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
 from elmokit.text import batching
@@ -210,3 +210,23 @@ def test_a_sentence_in_windows_has_the_vectors_of_the_whole(
         in_windows = [*elmo.embed([sentence], layers=layers), *elmo.embed_documents([document], layers=layers)[0]]
     for array, expected in zip(in_windows, whole, strict=True):
         np.testing.assert_allclose(array, expected, atol=1e-5)
+
+
+def test_a_table_of_token_vectors_is_read_whatever_holds_the_other_weights() -> None:
+    model = random_model()
+    vectors = np.random.default_rng(0).normal(size=(2, model.config.projection_dim)).astype(np.float32)
+    table, other = TokenTable({"the": 0, "cat": 1}, vectors), TokenTable({"the": 0}, 2 * vectors[:1])
+    sentences = [["the", "cat", "sat"]]
+    expected = {
+        None: Elmo(model).embed(sentences)[0],
+        table: Elmo(model.replace(token_table=table)).embed(sentences)[0],
+        other: Elmo(model.replace(token_table=other)).embed(sentences)[0],
+    }
+    plain = random_model().bilm  # of a module without a table
+    with_table = model.replace(token_table=table).bilm
+    for module in (plain, with_table):
+        for chosen, found in expected.items():
+            replaced = model.replace(weights=module, token_table=chosen)
+            np.testing.assert_allclose(Elmo(replaced).embed(sentences)[0], found, atol=1e-5)
+    made = PretrainedBiLM(plain, "allennlp", token_table=table)
+    np.testing.assert_allclose(Elmo(made).embed(sentences)[0], expected[table], atol=1e-5)
