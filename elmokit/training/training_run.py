@@ -41,15 +41,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from elmokit.config import read_json, write_json
 from elmokit.errors import ElmoError, FormatError, RaisedAgain, TrainingError, is_out_of_memory
 from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write, recover_interrupted
+from elmokit.storage.bounded import size_and_crc32
 from elmokit.storage.workspace import Committed, Workspace
 from elmokit.version import __version__
 
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
+CHECKSUMS = "checksums.json"
 _STEP = re.compile(r"step-\d{8,18}")
 N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest has gone wrong
 
@@ -130,6 +133,7 @@ class Run(Workspace):
                 save_tensors(content, folder / f"{name}.safetensors")
             for name, model in (models or {}).items():
                 save_folder(model, folder / name)
+            write_json(folder / CHECKSUMS, _checksums(folder))
         self.commit({**self.progress, "n_steps": n_steps, **progress})
         for old in checkpoints(self.folder)[:-N_KEPT]:
             shutil.rmtree(old.path)
@@ -159,6 +163,7 @@ class RunCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._is_checked = False
 
     @property
     def n_steps(self) -> int:
@@ -166,8 +171,25 @@ class RunCheckpoint:
         return int(self.path.name.removeprefix("step-"))
 
     def errors(self, advice: str = "Copy the run again, or fine-tune the model of another checkpoint.") -> RaisedAgain:
-        """Turn whatever a damaged checkpoint causes inside the block into a ``TrainingError`` that ends in advice."""
-        return damage_errors(f"The checkpoint {self.path}", advice, TrainingError, (ElmoError, *_DAMAGE))
+        """Check the files, and turn whatever damage causes inside the block into a ``TrainingError`` with advice."""
+        what, damage = f"The checkpoint {self.path}", (ElmoError, *_DAMAGE)
+        if not self._is_checked:
+            with damage_errors(what, advice, TrainingError, damage):
+                self._check()
+            self._is_checked = True
+        return damage_errors(what, advice, TrainingError, damage)
+
+    def _check(self) -> None:
+        """Compare the files with their checksums: a flipped bit would change the training without an error."""
+        if not (self.path / CHECKSUMS).exists():
+            return  # of a version that wrote none
+        recorded = read_json(self.path / CHECKSUMS)
+        found = _checksums(self.path)
+        for name, checksum in recorded.items():
+            if name not in found:
+                raise FormatError(f"{name} is missing")
+            if found[name] != checksum:
+                raise FormatError(f"{name} is not as it was written: its checksum differs")
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Read one safetensors file."""
@@ -176,6 +198,16 @@ class RunCheckpoint:
     def model(self, name: str = "model") -> PretrainedBiLM:
         """Load one of the model directories."""
         return load_folder(self.path / name)
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    """Compute the checksum of each file of a checkpoint."""
+    checksums = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != CHECKSUMS:
+            with path.open("rb") as file:
+                _, checksums[path.relative_to(folder).as_posix()] = size_and_crc32(file)
+    return checksums
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

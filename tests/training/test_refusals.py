@@ -159,6 +159,13 @@ def test_a_call_with_other_settings_is_refused_and_says_what_differs(
         call(kind, out="run", **settings)
 
 
+def flip_bit(path: Path) -> None:
+    """Flip the lowest bit of the last number in a file."""
+    data = bytearray(path.read_bytes())
+    data[-4] ^= 1
+    path.write_bytes(data)
+
+
 DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
     "no journal": (lambda: Path("run/journal.json").unlink(), OutputError, "version of elmokit"),
     "another version": (
@@ -172,6 +179,12 @@ DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
     "another text": (lambda: Path("texts/a.txt").write_text(TEXT.swapcase()), OutputError, r"a\.txt"),
     "no checkpoints": (lambda: shutil.rmtree("run/checkpoints"), TrainingError, "checkpoints"),
     "a short file": (lambda: Path(NEWEST, "optimizer.safetensors").write_bytes(b"short"), TrainingError, NEWEST),
+    "a flipped bit": (lambda: flip_bit(Path(NEWEST, "optimizer.safetensors")), TrainingError, "checksum differs"),
+    "a flipped bit of the model": (
+        lambda: flip_bit(Path(NEWEST, "model/model.safetensors")),
+        TrainingError,
+        r"model/model\.safetensors is not as it was written",
+    ),
     "another model": (lambda: shutil.rmtree(Path(NEWEST, "model")), TrainingError, NEWEST),
 }
 
