@@ -449,7 +449,8 @@ def split_lines(
         tokenize: Splits a line, which is a sentence, into tokens. None: ``split_tokens``.
         refuse_raw: Raise a TextError if nothing splits the text and it is certainly raw.
     """
-    is_split = split is not None or tokenize not in (None, split_tokens)
+    is_split = split is not None or tokenize not in (None, split_tokens, str.split)
+    refuse_raw = refuse_raw and tokenize is not str.split  # of the old programs, which read what they are given
     if is_conllu(path):
         split = tokenize = None  # it has words already
     tokens_of = str.split if like_bilm_tf else tokenize or split_tokens

@@ -73,8 +73,14 @@ def test_a_blank_line_in_standard_input_is_refused_too(
         lines.seek(0)
         monkeypatch.setattr(sys, "stdin", lines)
         code, _, err = shell("allennlp-elmo", "-", "o.hdf5", "--all", *model_of(files))
-    assert (code, "line 2 is blank" in err) == (2, True)
+    assert (code, "line 2 is blank; expected a sentence on each line" in err) == (2, True)
     assert not list(Path().glob("*o.hdf5*"))
+
+
+def test_raw_text_is_read_with_a_warning(shell: Shell, files: Files) -> None:
+    Path("raw.txt").write_text("Anna left, and John didn't see her.\n" * 9, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"raw\.txt looks like raw text: 'left,' is read as one token"):
+        assert shell("allennlp-elmo", "raw.txt", "o.hdf5", "--top", *model_of(files))[0] == 0
 
 
 def test_vocabulary_script_from_the_shell(shell: Shell, files: Files) -> None:
