@@ -16,7 +16,6 @@ import click
 from elmokit.cli.command import Calls, Flag, Values
 from elmokit.cli.parameters import Json, Language, OptionalOutput, Output, Raw
 from elmokit.cli.running import check_apart, echo_json, raw_language, resumable_command
-from elmokit.config import check_at_least
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,9 +105,8 @@ def predict(
     json: bool = False,
     raw: Raw = False,
     language: Language = None,
-    best: Annotated[int | None, Flag("Question answering: the N most probable answers.", metavar="N")] = None,
     tokenize: bool = False,
-    tokenized: bool = False,
+    reading: Annotated[Values, Calls("elmokit.tasks.run:TaskRun.predict_file", hide=("raw_language", "tokenization"))],
     opening: Annotated[Values, Calls("elmokit.tasks.run:open_run")],
 ) -> None:
     """Label TEXT (- for standard input) with RUN's model.
@@ -118,11 +116,11 @@ def predict(
 
     Args:
         json: Print one JSON object per line.
-        seed, device:
+        best, seed, device:
 
     More options:
         tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
-        tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
+        tokenized:
 
     Examples:
         elmokit task predict ner text.txt
@@ -131,19 +129,13 @@ def predict(
     """
     from elmokit.tasks.run import open_run
 
-    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": tokenized})
-    check_apart("--tokenize", tokenize, {"--tokenized": tokenized})
+    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": reading["tokenized"]})
+    check_apart("--tokenize", tokenize, {"--tokenized": reading["tokenized"]})
     language = raw_language(raw, language)
-    if best is not None:
-        check_at_least("--best", best, 1)
     opened = open_run(run, **opening)
     is_empty = True
     predictions = opened.predict_file(
-        text,
-        raw_language=language,
-        tokenization="treebank" if tokenize else "spaces",
-        tokenized=tokenized,
-        n_best=best,
+        text, raw_language=language, tokenization="treebank" if tokenize else "spaces", **reading
     )
     for example, prediction in predictions:
         is_empty = False

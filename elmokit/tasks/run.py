@@ -203,14 +203,15 @@ class TaskRun(TaskSetup):
         return examples
 
     def predict(
-        self, examples: Sequence[Any], progress: ProgressCallback | None = None, n_best: int | None = None
+        self, examples: Sequence[Any], progress: ProgressCallback | None = None, best: int | None = None
     ) -> list[Any]:
         """Return one prediction per example, in their order.
 
-        With ``n_best``, an answer to a question has the most probable ones as its ``best``; other tasks refuse it.
+        With ``best``, an answer to a question has so many of the most probable ones as its ``best``. Other tasks
+        refuse it.
         """
-        check_at_least("n_best", n_best, 1, optional=True)
-        return self.predict_with(self.model, examples, progress, n_best)
+        check_at_least("best", best, 1, optional=True)
+        return self.predict_with(self.model, examples, progress, best)
 
     def score(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> dict[str, float]:
         """Predict, and return the official scores in percent."""
@@ -224,7 +225,7 @@ class TaskRun(TaskSetup):
         raw_language: str | None = None,
         tokenization: Tokenization = "spaces",
         tokenized: bool = False,
-        n_best: int | None = None,
+        best: int | None = None,
     ) -> Iterator[tuple[Any, Any]]:
         """Read the examples of a text, and yield each with its prediction.
 
@@ -233,12 +234,12 @@ class TaskRun(TaskSetup):
             raw_language: The language of raw text, to split it into sentences and tokens; None if the text has one
                 sentence per line.
             tokenization: How a line is split into tokens.
-            tokenized: Read text that is certainly raw as if it were tokenized.
-            n_best: As in :meth:`predict`.
+            tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
+            best: For question answering: list so many of the most probable answers.
 
         Raises:
             TextError: The text cannot be read, has another format, or looks raw.
-            ConfigError: It cannot be split so, or ``n_best`` is not for this task.
+            ConfigError: It cannot be split so, or ``best`` is not for this task.
         """
         tokenize = get_tokenizer("spaces" if is_conllu(text) else tokenization)
         lines: Iterable[str]
@@ -250,16 +251,16 @@ class TaskRun(TaskSetup):
             lines = _tokenized_lines(text, self.task.text_formats, tokenize, refuse_raw=not tokenized)
         else:
             lines = _lines_of_raw_text(text, raw_language)
-        yield from self.predict_lines(lines, str(text), tokenize, n_best)
+        yield from self.predict_lines(lines, str(text), tokenize, best)
 
     def predict_lines(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, n_best: int | None = None
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, best: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
         """Read examples from lines of text, and yield each with its prediction. A few hundred are held at a time."""
         for examples in read_ahead(
             self.task.read_text(lines, name, tokenize, self.config), max_items=READ_AHEAD_EXAMPLES
         ):
-            yield from zip(examples, self.predict(examples, n_best=n_best), strict=True)
+            yield from zip(examples, self.predict(examples, best=best), strict=True)
 
 
 def _tokenized_lines(text: str | Path, accepted: Sequence[str], tokenize: Tokenize, refuse_raw: bool) -> Iterator[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
-from elmokit.storage.text_formats import find_column
+from elmokit.storage.text_formats import HEAD_LINES, find_column
 
 TABLE_SUFFIXES = (".tsv", ".csv")
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
@@ -133,14 +133,13 @@ def read_column_sentences(
         same_in_file: Require the same number of columns in the whole file, not only within each sentence.
     """
     rows: list[list[str]] = []
-    first_line, n_columns, is_first = 0, None, True
-    for number, line in itertools.chain(lines, [(0, "")]):  # the added blank line ends the last sentence
+    first_line, n_columns = 0, None
+    for number, line in itertools.chain(
+        _without_raw_text(path, lines, split), [(0, "")]
+    ):  # the added blank line ends the last sentence
         if not line.strip() or line.startswith(boundaries):
             if rows:
-                if is_first:
-                    _refuse_raw_text(path, rows)
                 yield ColumnSentence(str(path), first_line, rows)
-                is_first = False
             rows = []
             n_columns = n_columns if same_in_file else None
             continue
@@ -148,8 +147,6 @@ def read_column_sentences(
             continue
         columns = split(line)
         if n_columns not in (None, len(columns)):
-            if is_first:
-                _refuse_raw_text(path, [*rows, columns])
             raise TextError(f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {n_columns}.")
         if not all(columns):
             raise TextError(f"{path}, line {number}: column {columns.index('') + 1} is empty.")
@@ -161,10 +158,17 @@ def read_column_sentences(
 _SENTENCE_END = re.compile(r"[^\W\d_]{2,}[.!?][\"')\u2019\u201d]*")
 
 
-def _refuse_raw_text(path: str | Path, rows: Sequence[Sequence[str]]) -> None:
-    """Raise a TextError if most of the first rows end as a raw sentence does, in a word with a mark."""
+def _without_raw_text(
+    path: str | Path, lines: Iterable[tuple[int, str]], split: Callable[[str], list[str]]
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines, or raise a TextError if most of the first ones end in a word with a mark, as raw text does."""
+    lines = iter(lines)
+    head = list(itertools.islice(lines, HEAD_LINES))
+    rows = [split(line) for _, line in head if line.strip()]
     ends = [row[-1] for row in rows if len(row) > 2 and _SENTENCE_END.fullmatch(row[-1])]
     if 2 * len(ends) > len(rows):
         raise TextError(
             f"{path} looks like raw text: {ends[0]!r} ends a line. Expected columns: a token per line and its tags."
         )
+    yield from head
+    yield from lines

@@ -425,7 +425,7 @@ def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="The task nli splits its texts itself"):
         next(open_run(learned("nli")).predict_file(tmp_path / "raw.txt", raw_language="en"))
     with pytest.raises(ConfigError, match="for question answering"):
-        next(opened.predict_file(tmp_path / "raw.jsonl", n_best=2))
+        next(opened.predict_file(tmp_path / "raw.jsonl", best=2))
 
 
 @pytest.mark.slow

@@ -324,13 +324,9 @@ def open_task_archive(
         tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
     task, config = config_of(tables, str(archive.source))
     labels = _labels(task.name, archive)
-    if mask is not None and isinstance(config, NerConfig):
-        of_config = config.model.constraints
-        config = _with_constraints(config, mask, labels["tags"], archive.source)
-        if config.model.constraints != of_config:
-            notes.append(
-                "constrain_crf_decoding: as when the model was trained, which its weights say; the config was edited"
-            )
+    if isinstance(config, NerConfig):
+        config, constraint_notes = _with_constraints(config, mask, labels["tags"], archive.source)
+        notes += constraint_notes
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
         raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
@@ -345,13 +341,17 @@ def open_task_archive(
     return OpenedArchive(setup, model, bilm, archive, notes, assumed)
 
 
-def _with_constraints(config: NerConfig, mask: Tensor, tags: Sequence[str], source: Path) -> NerConfig:
+def _with_constraints(
+    config: NerConfig, mask: Tensor | None, tags: Sequence[str], source: Path
+) -> tuple[NerConfig, list[str]]:
     """Return a config with the constraints of the weights, by which AllenNLP decodes even if its config was edited.
+
+    Returns also what differs from the config, for the user.
 
     Args:
         config: As it was converted.
         mask: ``(tags + 2, tags + 2)``: 1 where the tag of the column may follow that of the row; the start and the end
-            of a sentence come after the tags.
+            of a sentence come after the tags. None if the weights have none.
         tags: In the order of the mask.
         source: The archive, for errors.
 
@@ -359,19 +359,22 @@ def _with_constraints(config: NerConfig, mask: Tensor, tags: Sequence[str], sour
         ConfigError: They are those of other tags than the config says.
     """
     n_tags = len(tags)
-    if mask.shape != (n_tags + 2, n_tags + 2):
-        return config  # the transitions have another shape, too, which is an error
+    if mask is None or mask.shape != (n_tags + 2, n_tags + 2):
+        return config, []  # in the second case the transitions have another shape, too, which is an error
     stored = TagRules(mask[:n_tags, :n_tags] > 0, mask[n_tags, :n_tags] > 0, mask[:n_tags, n_tags + 1] > 0)
-    if all(bool(allowed.all()) for allowed in stored):
-        return replace(config, model=replace(config.model, constraints="none"))
+    is_constrained = not all(bool(allowed.all()) for allowed in stored)
     schemes = [scheme for scheme in PREFIXES if _equal_rules(stored, rules_of(tags, scheme))]
-    if config.model.tags in schemes:
-        return replace(config, model=replace(config.model, constraints="decoding"))
-    found = f"those of {schemes[0]}" if schemes else "those of no scheme of tags"
-    raise ConfigError(
-        f"{source}: {CONSTRAINT_MASK}, by which AllenNLP decodes, has {found}, not those of "
-        f"label_encoding in {CONFIG}. Was that edited? Restore it."
-    )
+    if is_constrained and config.model.tags not in schemes:
+        found = f"those of {schemes[0]}" if schemes else "those of no scheme of tags"
+        raise ConfigError(
+            f"{source}: {CONSTRAINT_MASK}, by which AllenNLP decodes, has {found}, not those of "
+            f"label_encoding in {CONFIG}. Was that edited? Restore it."
+        )
+    constraints: Literal["decoding", "none"] = "decoding" if is_constrained else "none"
+    if constraints == config.model.constraints:
+        return config, []
+    note = "constrain_crf_decoding: as when the model was trained, which its weights say; the config was edited"
+    return replace(config, model=replace(config.model, constraints=constraints)), [note]
 
 
 def _equal_rules(one: TagRules, other: TagRules) -> bool:
