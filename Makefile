@@ -13,12 +13,16 @@
 # make docs   build the documentation site into site/; warnings are errors      make docs-serve  show it while you edit
 # make weight  report how large and how dense the code is, by folder (.ci/weight)
 # make bench  measure tokens/s of every backend: SENTENCES=file, PEER="--peer-python ... --peer-script ..." (benchmarks/inference.py)
+# Where a target installs PyTorch, TORCH says which: cpu (200 MB), cu130 or another folder of PyTorch's own index, or nothing: what pip
+# finds elsewhere. On Linux, PyPI has the build with CUDA (3 GB).
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
+TORCH ?= cpu
+TORCH_INDEX = https://download.pytorch.org/whl
 PARTS ?=
 SCALE ?= 1
 FUZZ ?=
@@ -26,6 +30,15 @@ MINUTES ?= 5
 SECONDS_EACH ?= 10
 # Not quiet: without pip's progress, nothing would be printed for minutes.
 PIP = $(BIN)/pip install --disable-pip-version-check
+# PyTorch is not locked: which file it is depends on the system, and on CPUs, CUDA or ROCm. What it needs besides CUDA is.
+PIP_TORCH = $(PIP) --constraint constraints.txt torch
+ifeq ($(TORCH),)
+INSTALL_TORCH = $(PIP_TORCH)
+else
+INSTALL_TORCH = $(PIP_TORCH) --retries 2 --index-url $(TORCH_INDEX)/$(TORCH) || { \
+	echo "PyTorch's index has no PyTorch for this machine, or cannot be reached: taking the build that pip finds elsewhere."; \
+	$(PIP_TORCH); }
+endif
 # Nothing but the files that requirements/ has the hashes of (.ci/lock).
 LOCKED = $(PIP) --require-hashes --requirement requirements
 # The lock has all that it needs, the build tools too.
@@ -122,11 +135,10 @@ $(VENV)/installed: pyproject.toml requirements/core.txt | $(VENV)/pip
 	$(EDITABLE)
 	@touch $@
 
-# PyTorch is not locked: which file it is depends on the system, and on CPUs, CUDA or ROCm.
 $(VENV)/installed-dev: pyproject.toml constraints.txt requirements/dev.txt | $(VENV)/installed
 	@echo "Installing PyTorch and the other libraries that the tests need. The first time, this takes a few minutes."
 	$(LOCKED)/dev.txt
-	$(PIP) --constraint constraints.txt torch
+	$(INSTALL_TORCH)
 	$(EDITABLE)
 	$(BIN)/pip check
 	@touch $@
@@ -136,8 +148,10 @@ $(VENV)/installed-fuzz: constraints.txt | $(VENV)/installed-dev
 	$(PIP) --constraint constraints.txt atheris
 	@touch $@
 
-$(VENV)/installed-docs: pyproject.toml requirements/docs.txt | $(VENV)/installed
-	@echo "Installing the libraries that build the documentation."
+$(VENV)/installed-docs: pyproject.toml constraints.txt requirements/docs.txt | $(VENV)/installed
+	@echo "Installing PyTorch, which the page of settings imports, and the libraries that build the documentation."
 	$(LOCKED)/docs.txt
+	$(INSTALL_TORCH)
 	$(EDITABLE)
+	$(BIN)/pip check
 	@touch $@
