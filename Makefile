@@ -1,6 +1,6 @@
 # make demo   set up, then embed examples/sentences.txt
 # make explore  show the explorer in a browser, where the engine and the model run: nothing is installed
-# make test   run all tests      make quick   skip the slow ones, and those inside other libraries
+# make test   run all tests, or TESTS="tests/text -k english" some      make quick   skip the slow ones, and those inside other libraries
 # make check  lint, check spelling and types      make coverage  run all tests and show which branches no test takes
 # make wheel  build the wheel with compiled kernels, and test it in an empty environment without a compiler; CC may name another compiler to build it with
 # make wheels  build a wheel with compiled kernels for every system: Linux, macOS and Windows on x86-64 and Arm, with zig as cross compiler
@@ -23,6 +23,7 @@ SENTENCES ?= examples/sentences.txt
 BENCH ?= bench
 TORCH ?= cpu
 TORCH_INDEX = https://download.pytorch.org/whl
+TESTS ?=
 PARTS ?=
 SCALE ?= 1
 FUZZ ?=
@@ -61,7 +62,7 @@ explore:
 	$(PYTHON) docs/make_try.py
 
 test: $(VENV)/installed-dev
-	$(ALL_TESTS)
+	$(ALL_TESTS) $(TESTS)
 
 quick: $(VENV)/installed-dev
 	$(PYTEST) $(CORES) -m "not slow" --ignore tests/integrations
