@@ -43,7 +43,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
+from elmokit.storage.progress import ProgressCallback, Stage, StageCounter, count_of
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
@@ -133,7 +133,7 @@ def embed_file(
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called before computing, with a line that says how much there is to do and how large the output will be.
-        progress: Called with the number of tokens done and in total.
+        progress: Called with the number of sentences while the text is read and the output laid out, then of tokens.
 
     Returns:
         The numbers of sentences and tokens, and the time.
@@ -183,8 +183,8 @@ def embed_file(
         n_bytes, n_temporary = format_.file_bytes(layout, text), format_.temporary_bytes(layout, text)
         if not force:
             check_disk_space(output, n_bytes - before.n_tokens * layout.row_bytes, n_temporary)
-        if writer.is_new:
-            format_.allocate(writer, layout)
+        if not writer.progress.is_laid_out:
+            _lay_out(format_, writer, layout, progress)
         if report is not None:
             report(describe_work(embedder, output, format_size(n_bytes, n_temporary), before))
         count = StageCounter(progress, "embedding", text.n_tokens, before.n_tokens)
@@ -218,6 +218,20 @@ def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus)
     if embedder.pooler is not None:
         settings["pooling"] = embedder.pooler.fingerprint()
     return settings
+
+
+def _lay_out(
+    format_: OutputFormat, writer: ResumableWriter, layout: VectorFileLayout, progress: ProgressCallback | None
+) -> None:
+    """Make room for the vectors of all sentences. If that is interrupted, the text is kept, and it is done again."""
+    # Not continued: the headers of HDF5 would be elsewhere than in a file that was laid out at once.
+    count = StageCounter(progress, Stage("laying out the file", "sentences"), writer.progress.text.n_sentences)
+    try:
+        format_.allocate(writer, layout, count)
+    except KeyboardInterrupt:
+        writer.commit_text()
+        raise
+    writer.end_layout()
 
 
 def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLayout, format_: OutputFormat) -> str:

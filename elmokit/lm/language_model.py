@@ -33,7 +33,7 @@ from elmokit.lm.surprisal import (
     sum_by_word,
     surprisals,
 )
-from elmokit.storage.progress import ProgressCallback, StageCounter
+from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
 from elmokit.text.batching import check_sentence, check_texts
 from elmokit.text.tokenize import ENGLISH, TextSplitter, text_splitter, tokenize
@@ -257,7 +257,7 @@ class LanguageModel:
         sentences, total = self._sentences(
             texts, count=progress is not None, split=split, on_place=places.append, documents=documents
         )
-        counter = StageCounter(progress, "perplexity", total)
+        counter = StageCounter(progress, Stage("perplexity", "predictions"), total)
 
         def after(sentence: Surprisal) -> None:
             file, line = places.popleft() if places else (None, None)
@@ -284,7 +284,8 @@ class LanguageModel:
             batch_size: The batch size of ``run_test``, on which its number depends.
         """
         sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
-        return bilm_tf_perplexity(self.model, sentences, batch_size, StageCounter(progress, "perplexity", total))
+        counter = StageCounter(progress, Stage("perplexity", "predictions"), total)
+        return bilm_tf_perplexity(self.model, sentences, batch_size, counter)
 
     @overload
     def substitutes(

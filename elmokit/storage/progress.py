@@ -15,6 +15,24 @@ Every long function of the library accepts such a callback. :class:`ProgressBar`
 """
 
 SECONDS_BETWEEN_LINES = 30.0
+
+
+class Stage(str):
+    """The name of a stage, and what is counted in it, where that differs from the other stages of a computation.
+
+    To a callback it is the name.
+    """
+
+    unit: str
+    """Such as "sentences"."""
+
+    def __new__(cls, name: str, unit: str) -> Stage:
+        """Make the name of a stage."""
+        stage = super().__new__(cls, name)
+        stage.unit = unit
+        return stage
+
+
 _quiet = False
 
 
@@ -52,7 +70,8 @@ class ProgressBar:
     packs what the others use. Output goes to standard error.
 
     Args:
-        unit: What is counted, such as ``"tokens"``; empty if each stage counts something else.
+        unit: What is counted, such as ``"tokens"``, in stages that do not say it themselves; empty if each counts
+            something else.
         clock: Returns the time in seconds.
         lines: Print lines even on a terminal.
 
@@ -64,6 +83,7 @@ class ProgressBar:
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic, lines: bool = False) -> None:
         self._unit, self._clock, self._lines = unit, clock, lines
         self._stage: str | None = None
+        self._stage_unit = unit
         self._done = self._first = 0
         self._started = self._last_line = clock()
         self._is_warm = False
@@ -117,22 +137,23 @@ class ProgressBar:
     def _start(self, stage: str, done: int) -> None:
         self.close()
         self._stage, self._first, self._is_warm = stage, done, False
+        self._stage_unit = stage.unit if isinstance(stage, Stage) else self._unit
         if not self._lines and not _quiet and (sys.stderr.isatty() or "ipykernel.kernelapp" in sys.modules):
             from tqdm.auto import tqdm  # in a notebook widgets; elsewhere a bar would be a mess of lines
 
             self._bar = tqdm(
                 initial=done,
                 desc=stage or None,
-                unit=f" {self._unit or 'it'}",
+                unit=f" {self._stage_unit or 'it'}",
                 unit_scale=True,
                 leave=False,
                 smoothing=0,  # the mean speed: after a pause of the machine, the last one predicts minutes for seconds
             )
 
     def _print_line(self, stage: str, done: int, total: int | None, now: float) -> None:
-        line = f"{done:,} {self._unit}".rstrip()
+        line = f"{done:,} {self._stage_unit}".rstrip()
         if total:
-            line = f"{min(1, done / total):4.0%} of {total:,} {self._unit}".rstrip()
+            line = f"{min(1, done / total):4.0%} of {total:,} {self._stage_unit}".rstrip()
             if done_here := done - self._first:
                 seconds = (now - self._started) * max(0, total - done) / done_here
                 line += f", {format_duration(seconds)} left"

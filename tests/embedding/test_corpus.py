@@ -49,8 +49,9 @@ def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tm
     seen: list[int] = []
 
     def progress(stage: str, done: int, total: int | None) -> None:
-        assert (stage, total) == ("embedding", 13)
-        seen.append(done)
+        assert (stage, total) in [("laying out the file", 4), ("embedding", 13)]
+        if stage == "embedding":
+            seen.append(done)
 
     summary = embed_file(elmo, text, tmp_path / "out.hdf5", progress=progress)
     assert (summary.n_sentences, summary.n_tokens, summary.n_blank) == (4, 13, 1)

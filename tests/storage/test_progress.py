@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from elmokit.storage.progress import ProgressBar, format_duration
+from elmokit.storage.progress import ProgressBar, Stage, format_duration
 
 
 def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
@@ -41,6 +41,22 @@ def test_each_stage_estimates_its_time_without_what_an_earlier_run_has_done(
         now[0] = 80
         progress("sort", 5, None)
     assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 15 s left", "sort: 5 words"]
+
+
+def test_a_stage_can_name_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    with ProgressBar("tokens", clock=lambda: now[0]) as progress:
+        for stage, done, total in (
+            (Stage("reading", "sentences"), 2000, None),
+            (Stage("reading", "sentences"), 4000, None),
+            ("embedding", 0, 90_000),
+            ("embedding", 9000, 90_000),
+        ):
+            progress(stage, done, total)
+            now[0] += 40
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["reading: 4,000 sentences", "embedding:  10% of 90,000 tokens"]
+    assert Stage("reading", "sentences") == "reading"
 
 
 def test_a_count_that_falls_begins_a_new_estimate(capsys: pytest.CaptureFixture[str]) -> None:

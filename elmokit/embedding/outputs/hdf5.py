@@ -16,24 +16,25 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elmokit.embedding.outputs.output_format import ABOUT, OutputFormat, VectorFileLayout
-from elmokit.embedding.outputs.writer import ResumableWriter
+from elmokit.embedding.outputs.writer import SENTENCES_AT_ONCE, ResumableWriter
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, OutputError, TextError
 from elmokit.storage.hdf5_files import (
     HDF5_ERRORS,
     HDF5_SUFFIXES,
     HEADER_BYTES,
+    DroppedInterrupts,
     create_hdf5,
     damage_as_format_error,
     open_hdf5,
 )
+from elmokit.storage.progress import StageCounter
 
 if TYPE_CHECKING:
     import h5py
@@ -70,7 +71,7 @@ class HDF5Format(OutputFormat):
         """Return 0, because the file of vectors becomes the output."""
         return 0
 
-    def allocate(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
+    def allocate(self, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter) -> None:
         """Create the file: all datasets with room for their vectors, the maps and the attribute."""
         import h5py
 
@@ -86,7 +87,10 @@ class HDF5Format(OutputFormat):
         counts = writer.progress.text
         n_datasets = 1 if layout.pooled else counts.n_sentences
         n_name_bytes = counts.n_text_bytes if _is_keyed(layout) else 16 * n_datasets
-        with create_hdf5(writer.vectors_path, 0, n_datasets, n_name_bytes) as file:
+        with (
+            create_hdf5(writer.vectors_path, 0, n_datasets, n_name_bytes) as file,
+            DroppedInterrupts() as interrupts,
+        ):
             file.attrs[ABOUT] = layout.about
             for name in maps:
                 file.create_dataset(name, (1,), h5py.string_dtype(), [text])
@@ -96,9 +100,13 @@ class HDF5Format(OutputFormat):
                 writer.add_offsets(first + layout.row_bytes * np.arange(counts.n_sentences))
                 return
             keys = _keys(writer, layout)
-            for lengths in writer.read_lengths():
-                names = islice(keys, len(lengths))
-                writer.add_offsets(np.array([room.add(*one) for one in zip(names, lengths.tolist(), strict=True)]))
+            for lengths in writer.read_lengths(SENTENCES_AT_ONCE):
+                offsets = []
+                for n_tokens in lengths.tolist():
+                    offsets.append(room.add(next(keys), n_tokens))
+                writer.add_offsets(np.array(offsets))
+                interrupts.check()
+                count(len(lengths))
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
         """Do nothing: the file of vectors is complete."""

@@ -27,6 +27,7 @@ from elmokit.embedding.outputs.writer import ResumableWriter, read_numbers
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import ConfigError, FormatError
 from elmokit.storage.atomic import check_extension
+from elmokit.storage.progress import StageCounter
 
 ABOUT = "elmokit"
 """The name under which a file says what computed it: one JSON text (:attr:`VectorFileLayout.about`)."""
@@ -137,13 +138,18 @@ class OutputFormat(ABC):
         """Return the size of what needs space next to the output until it is complete."""
         return layout.vector_bytes(counts)
 
-    def allocate(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
-        """Say where the vectors of each sentence will be in the file of vectors; here, one after the other."""
+    def allocate(self, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter) -> None:
+        """Say where the vectors of each sentence will be in the file of vectors; here, one after the other.
+
+        Args:
+            count: Called with a number of sentences once these have their place. It may raise an exception to stop.
+        """
         end = 0
         for lengths in writer.read_lengths():
             n_bytes = layout.n_rows(lengths) * layout.row_bytes
             writer.add_offsets(end + np.cumsum(n_bytes) - n_bytes)
             end += int(n_bytes.sum())
+            count(len(lengths))
 
     @abstractmethod
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -36,11 +37,12 @@ from elmokit.embedding.reading import CorpusSentence, SentenceCounts
 from elmokit.engine.state import State
 from elmokit.errors import OutputError, TextError, cannot_write
 from elmokit.storage.atomic import check_has_name, check_output_path
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, Stage
 from elmokit.storage.workspace import OtherVersionError, Workspace, read_workspace
 from elmokit.text.batching import read_ahead
 
 TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS, OUTPUT = "tokens", "names", "lengths", "offsets", "vectors", "output"
+READING = Stage("reading the text", "sentences")
 SENTENCES_AT_ONCE = 1000
 _LENGTHS_AT_ONCE = 65536
 
@@ -59,6 +61,8 @@ class WriteProgress:
     """Batches of the next pool."""
     replaces: bool = False
     """Whether the run was started to overwrite an output."""
+    is_laid_out: bool = True
+    """Whether the file of vectors has room for all of them; if not, nothing but the text is complete."""
 
 
 class ResumableWriter:
@@ -69,7 +73,9 @@ class ResumableWriter:
         self._published = VECTORS
         self.is_new = not workspace.progress
         """Whether there is no earlier run that is continued."""
-        self.progress = msgspec.convert(workspace.progress or {"replaces": replaces}, WriteProgress)
+        self.progress = WriteProgress(replaces=replaces, is_laid_out=False)
+        if workspace.progress:
+            self.progress = msgspec.convert(workspace.progress, WriteProgress)
         content = workspace.committed.read_state()
         self.state = None if content is None else _load_state(content)
         """With ``start="stateful"``, the LSTM state after the complete pools."""
@@ -96,7 +102,7 @@ class ResumableWriter:
                 for name, data in ((TOKENS, tokens.encode("ascii")), (NAMES, names), (LENGTHS, lengths)):
                     self._workspace.append(name, data)
             if progress is not None and len(sentences) == SENTENCES_AT_ONCE:
-                progress("reading lines", counts.n_sentences, None)
+                progress(READING, counts.n_sentences, None)
         if self.is_new:
             self.progress = replace(self.progress, text=counts)
         elif counts != self.progress.text:
@@ -144,6 +150,16 @@ class ResumableWriter:
     def commit(self) -> None:
         """Make everything written so far survive an interruption."""
         self._workspace.commit(asdict(self.progress), None if self.state is None else _save_state(self.state))
+
+    def end_layout(self) -> None:
+        """Count the file of vectors as laid out."""
+        self._advance(replace(self.progress, is_laid_out=True))
+
+    def commit_text(self) -> None:
+        """Keep the text alone, of a run that is interrupted before the file of vectors is laid out."""
+        for name in (OFFSETS, VECTORS):
+            os.truncate(self._workspace.folder / name, 0)
+        self.commit()
 
     def create_output(self) -> Path:
         """Create an empty file that will become the output, instead of the file of vectors."""

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.outputs import hdf5
 from elmokit.embedding.outputs.hdf5 import (
     HDF5Format,
     read_sentence_map,
@@ -17,10 +20,12 @@ from elmokit.embedding.outputs.hdf5 import (
     sentence_of_key,
 )
 from elmokit.embedding.outputs.output_format import DatasetNames, VectorFileLayout
-from elmokit.embedding.outputs.writer import open_resumable
+from elmokit.embedding.outputs.writer import has_partial_output, open_resumable
 from elmokit.embedding.reading import CorpusSentence
 from elmokit.errors import FormatError, ModelError, TextError
 from elmokit.storage import hdf5_files
+from elmokit.storage.progress import StageCounter
+from tests.conftest import random_model
 from tests.reference.hdf5_h5py import VectorWriter
 
 DIM = 4
@@ -34,7 +39,7 @@ def write(path: Path, sentences: Sequence[str], dtype: str = "float32", **switch
     layout = VectorFileLayout((0, 1, 2), DIM, dtype, **switches)  # type: ignore[arg-type]
     with open_resumable(path, {}, overwrite=True) as writer:
         writer.read_text(CorpusSentence(sentence, list(sentence), sentence) for sentence in sentences)
-        HDF5Format().allocate(writer, layout)
+        HDF5Format().allocate(writer, layout, StageCounter(None, "", None))
         for offset, array in zip(writer.offsets().tolist(), arrays, strict=True):
             writer.write_vectors(offset, array)
         writer.commit()
@@ -125,6 +130,47 @@ def test_files_with_many_names_have_a_newer_format_with_the_same_content(
             contents.append({name: file[name][...].tobytes() for name in file if name != "sentence_to_index"})
     assert versions == [0, 2]
     assert contents[0] == contents[1]
+
+
+class Interrupting:
+    """An object that is deleted when a Ctrl-C arrives, as h5py's are."""
+
+    def __del__(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["in the loop", "in a destructor, where Python drops it"])
+def test_an_interruption_of_the_layout_keeps_the_text_and_changes_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
+) -> None:
+    monkeypatch.setattr(hdf5, "SENTENCES_AT_ONCE", 20)
+    (tmp_path / "text.txt").write_text("".join(f"{'the cat ' * (number % 5)}.\n" for number in range(100)))
+    elmo, n_added = Elmo(random_model()), [0]
+    add = hdf5._Room.add
+
+    def add_and_interrupt(room: hdf5._Room, name: str, n_rows: int) -> int:
+        n_added[0] += 1
+        if n_added[0] == 50 and not is_dropped:
+            raise KeyboardInterrupt
+        if n_added[0] == 50:
+            Interrupting()
+        return add(room, name, n_rows)
+
+    embed_file(elmo, tmp_path / "text.txt", tmp_path / "whole.hdf5")
+    monkeypatch.setattr(hdf5._Room, "add", add_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(elmo, tmp_path / "text.txt", tmp_path / "parts.hdf5")
+    assert n_added[0] <= 60
+    assert has_partial_output(tmp_path / "parts.hdf5")
+    stages: dict[str, list[int]] = {}
+    embed_file(
+        elmo,
+        tmp_path / "text.txt",
+        tmp_path / "parts.hdf5",
+        progress=lambda stage, done, total: stages.setdefault(stage, []).append(done),
+    )
+    assert stages["laying out the file"] == [20, 40, 60, 80, 100]
+    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
 @pytest.mark.slow
