@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.storage.text_files import TextLine
+    from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
 Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
@@ -141,6 +142,7 @@ def surprisal(
     """
     from elmokit.lm.language_model import LanguageModel
     from elmokit.storage.text_files import find_text_files
+    from elmokit.text.vocabulary import name_words
 
     check_needed("--column", column, "--words", words)
     language = raw_language(raw or words, language)
@@ -151,18 +153,19 @@ def surprisal(
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if words:
-            n, n_unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
+            unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
+            n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         else:
             on_sentence = _sentence_rows(write, bits)
             result = language_model.perplexity(
                 paths, documents=documents, on_sentence=on_sentence, progress=progress, raw_language=language
             )
-            n, n_unknown = result.n_tokens, result.n_unknown
+            n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
     if n_unknown:
         click.echo(
-            f"Unknown words, which are not in the model's vocabulary: {n_unknown:,} of {n:,}. "
-            f"Their surprisal is that of <UNK>; add spelling_{'bits' if bits else 'nats'} to compare it with other "
-            "words.",
+            f"Unknown words, which are not in the model's vocabulary: {n_unknown:,} of {n:,} "
+            f"({name_words(unknown_words)}). Their surprisal is that of <UNK>; add "
+            f"spelling_{'bits' if bits else 'nats'} to compare it with other words.",
             err=True,
         )
 
@@ -233,7 +236,7 @@ def perplexity(
         echo_json(facts | result.to_dict())
     else:
         click.echo(result.to_text(), err=str(per_token) == STDIN)
-    if warning := unknown_words_warning(result.unknown_ratio):
+    if warning := unknown_words_warning(result.unknown_ratio, result.unknown_words):
         click.echo(warning, err=True)
 
 
@@ -355,9 +358,11 @@ def _write_words(
     write: WriteRow,
     bits: bool,
     progress: ProgressBar,
-) -> tuple[int, int]:
+) -> UnknownWords:
     """Write a row for each word, and count the words and the unknown ones."""
-    counter, n_unknown = StageCounter(progress, "surprisal", None), 0
+    from elmokit.text.vocabulary import UnknownWords
+
+    counter, unknown = StageCounter(progress, "surprisal", None), UnknownWords()
     texts, again = tee(texts)
     numbered = enumerate(again)
     rows = language_model.word_surprisal((text for _, text in texts), documents=documents, language=language)
@@ -365,11 +370,11 @@ def _write_words(
         others = next(kept for index, (kept, _) in numbered if index == number)  # a text may have no word
         for row in words:
             write(others | _named(row, bits))
-            n_unknown += row.unknown
+            unknown.add([row.word], [row.unknown])
             counter()
-    if not counter.done:
+    if not unknown.n_words:
         raise TextError("No word to score.")
-    return counter.done, n_unknown
+    return unknown
 
 
 def minimal_pairs(

@@ -220,6 +220,7 @@ def vocab(
         elmokit vocab old-vocab.txt vocab.txt --repair
         elmokit vocab old-vocab.txt vocab.txt --repair --text corpus/
     """
+    from elmokit.text.vocabulary import name_words
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:
@@ -252,9 +253,10 @@ def vocab(
             "which a vocabulary file cannot hold.",
             err=True,
         )
+    named = f" ({name_words(report.unknown_words)})" if report.unknown_words else ""
     click.echo(
         f"{count_of(report.n_sentences, 'sentence')}, {count_of(report.n_tokens, 'token')}, "
         f"{count_of(report.n_types, 'type')}; "
-        f"{report.unknown_ratio:.2%} of the tokens are outside the vocabulary of {report.n_words:,}"
+        f"{report.unknown_ratio:.2%} of the tokens{named} are outside the vocabulary of {report.n_words:,}"
     )
     print_note(f"wrote {out} and {counts_path(out)}")

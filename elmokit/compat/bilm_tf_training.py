@@ -219,7 +219,7 @@ def test(
     perplexity = result.mean
     # With bilm-tf's spelling, because scripts search its output for this line.
     print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
-    if warning := unknown_words_warning(result.unknown_ratio):
+    if warning := unknown_words_warning(result.unknown_ratio, result.unknown_words):
         print(warning, file=sys.stderr)
     return perplexity
 

@@ -28,6 +28,7 @@ from elmokit.lm.surprisal import BATCH_TOKENS, MinimalPairScores, score_minimal_
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import is_table, read_table
+from elmokit.text.vocabulary import N_NAMED, name_words
 
 BOTH = "both"
 """The name of the comparison by the sum over both directions."""
@@ -80,6 +81,8 @@ class ParadigmScore:
     """Pairs whose sentences are equally probable. They count as wrong."""
     n_unequal: int
     """Pairs whose sentences have unequal numbers of unknown words, so that these can decide."""
+    unknown_words: list[str] = dataclasses.field(default_factory=list)
+    """The first ten unknown words, each once."""
 
     def accuracy(self, choice: str) -> float:
         """Return the fraction of correct pairs."""
@@ -119,6 +122,12 @@ class MinimalPairsResult(Result):
         return sum(paradigm.n_unknown for paradigm in self.paradigms) / max(1, n_tokens)
 
     @property
+    def unknown_words(self) -> list[str]:
+        """The first ten unknown words, each once."""
+        words = dict.fromkeys(word for paradigm in self.paradigms for word in paradigm.unknown_words)
+        return list(words)[:N_NAMED]
+
+    @property
     def choices(self) -> list[str]:
         """What decides: "forward", "backward" and "both", or the only direction; and "unknown words paid"."""
         return list(self.paradigms[0].correct)
@@ -147,12 +156,13 @@ class MinimalPairsResult(Result):
 
     def notes(self) -> list[str]:
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
+        unknown = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
         return [
             f"Ties, which count as wrong: {ties}.",
-            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary. In {count_of(self.n_unequal, 'pair')} "
-            f"({self.n_unequal / self.n_pairs:.1%}), the sentences have unequal numbers of them, which can decide: "
-            "<UNK> is more probable than any word that it stands for. With unknown words paid, each costs as much as "
-            "the rarest word of the vocabulary.",
+            f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary{unknown}. "
+            f"In {count_of(self.n_unequal, 'pair')} ({self.n_unequal / self.n_pairs:.1%}), the sentences have unequal "
+            "numbers of them, which can decide: <UNK> is more probable than any word that it stands for. With unknown "
+            "words paid, each costs as much as the rarest word of the vocabulary.",
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,6 +180,7 @@ class MinimalPairsResult(Result):
             "n_unequal": self.n_unequal,
             "ties": self.ties,
             "unknown_ratio": self.unknown_ratio,
+            "unknown_words": self.unknown_words,
             "paradigms": [dataclasses.asdict(paradigm) for paradigm in self.paradigms],
         }
 
@@ -333,6 +344,7 @@ def _paradigm_score(
         correct={choice: int((pairs[:, 0] < pairs[:, 1]).sum()) for choice, pairs in nats.items()},
         ties={choice: int((pairs[:, 0] == pairs[:, 1]).sum()) for choice, pairs in nats.items()},
         n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
+        unknown_words=list(compared.unknown_words),
     )
 
 

@@ -26,6 +26,7 @@ from elmokit.lm.surprisal import softmax_and_vocabulary
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.vocabulary import UnknownWords, name_words
 
 STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same
 
@@ -42,6 +43,8 @@ class BilmTfPerplexity(DirectionPerplexities):
     """bilm-tf's batch size."""
     unknown_ratio: float
     """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
+    unknown_words: tuple[str, ...] = ()
+    """The first ten of them, each once."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them: None for infinity."""
@@ -50,6 +53,7 @@ class BilmTfPerplexity(DirectionPerplexities):
             "n_predictions": self.n_predictions,
             "n_lost": self.n_lost,
             "unknown_ratio": self.unknown_ratio,
+            "unknown_words": list(self.unknown_words),
             "perplexity": finite_or_none({**self.by_direction(self.per_direction), "as_bilm_tf": self.mean}),
         }
 
@@ -57,13 +61,14 @@ class BilmTfPerplexity(DirectionPerplexities):
         """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
         n_all = self.n_predictions + self.n_lost
         named = self.by_direction(self.per_direction)
+        unknown = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
         lost = f"; bilm-tf does not count the other {self.n_lost:,}" if self.n_lost else ""
         return "\n".join(
             [
                 f"as bilm-tf reports it with batch size {self.batch_size}: {self.mean:.5f}",
                 *(f"{name:<19} {value:.5f}" for name, value in named.items()),
                 f"predictions         {self.n_predictions:,} of {n_all:,} per direction{lost}",
-                f"unknown words       {self.unknown_ratio:.2%} of the tokens",
+                f"unknown words       {self.unknown_ratio:.2%} of the tokens{unknown}",
             ]
         )
 
@@ -84,15 +89,16 @@ def bilm_tf_perplexity(
     check_at_least("batch_size", batch_size, 1)
     model = model.replace(exact_marks=True)
     _, vocabulary = softmax_and_vocabulary(model)
-    n_text = n_sentences = n_unknown = 0
+    n_text = n_sentences = 0
+    unknown = UnknownWords()
 
     def counted() -> Iterator[Sequence[str]]:
-        nonlocal n_text, n_sentences, n_unknown
+        nonlocal n_text, n_sentences
         for sentence in map(check_sentence, check_sentences(sentences)):
             on_read(len(sentence) + 1)
             n_text += len(sentence) + 1
             n_sentences += 1
-            n_unknown += vocabulary.count_unknown(sentence)
+            unknown.add(sentence, vocabulary.known_ids(sentence) < 0)
             yield sentence
 
     source = counted()
@@ -106,8 +112,8 @@ def bilm_tf_perplexity(
         )
     n_predictions = n_steps * batch_size
     mean_nats = tuple((total / n_predictions).tolist())
-    n_lost, unknown_ratio = n_text - n_predictions, n_unknown / max(1, n_text - n_sentences)
-    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown_ratio)
+    n_lost = n_text - n_predictions
+    return BilmTfPerplexity(mean_nats, n_predictions, n_lost, batch_size, unknown.ratio, tuple(unknown.first))
 
 
 def _summed_nats(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
+from elmokit.text.vocabulary import UnknownWords, name_words
 
 MANY_UNKNOWN = 0.2
 """A perplexity is questionable if more than this fraction of the words is unknown."""
@@ -63,6 +64,8 @@ class Perplexity(DirectionPerplexities):
     """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
     """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
+    unknown_words: tuple[str, ...] = ()
+    """The first ten unknown words, each once."""
 
     @property
     def n_tokens(self) -> int:
@@ -102,6 +105,7 @@ class Perplexity(DirectionPerplexities):
             "n_predictions": self.n_predictions,
             "n_characters": self.n_characters,
             "unknown_ratio": self.unknown_ratio,
+            "unknown_words": list(self.unknown_words),
             "mean_nats": self.by_direction(self.mean_nats),
             "perplexity": finite_or_none(
                 {
@@ -117,9 +121,10 @@ class Perplexity(DirectionPerplexities):
     def to_text(self) -> str:
         """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
         named = self.by_direction(self.per_direction)
+        unknown = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
         lines = [
             f"sentences           {self.n_sentences:,}",
-            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown",
+            f"tokens              {self.n_tokens:,}, {self.unknown_ratio:.2%} unknown{unknown}",
             f"predictions         {self.n_predictions:,} per direction: one per token, plus one per sentence end",
             *(f"{name:<19} {value:.4f}" for name, value in named.items()),
         ]
@@ -152,31 +157,32 @@ def perplexity(
         on_sentence: Called with the surprisal of each sentence, in order.
     """
     total = np.zeros(model.config.n_directions)
-    n_sentences = n_tokens = n_unknown = n_characters = 0
+    n_sentences = n_characters = 0
+    unknown = UnknownWords()
     spelling_bits = 0.0
     compose = model.read.compose
     for sentence in surprisals(model, texts, start, batch_tokens, documents=documents):
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
         words = sentence.tokens[1:-1]
         n_sentences += 1
-        n_tokens += len(words)
         n_characters += sum(len(compose(word)) for word in words) + max(1, len(words))
-        unknown = sentence.is_unknown[1:-1]
-        n_unknown += int(unknown.sum())
+        is_unknown = sentence.is_unknown[1:-1]
+        unknown.add(words, is_unknown)
         if spelling is not None:
-            spelling_bits += sum(spelling.bits(model.read(words[position])) for position in unknown.nonzero()[0])
+            spelling_bits += sum(spelling.bits(model.read(words[position])) for position in is_unknown.nonzero()[0])
         if on_sentence is not None:
             on_sentence(sentence)
     if not n_sentences:
         raise TextError("No sentence to score.")
-    n_predictions = n_tokens + n_sentences
+    n_predictions = unknown.n_words + n_sentences
     return Perplexity(
         mean_nats=tuple((total / n_predictions).tolist()),
         n_predictions=n_predictions,
-        unknown_ratio=n_unknown / max(1, n_tokens),
+        unknown_ratio=unknown.ratio,
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None else spelling_bits,
+        unknown_words=tuple(unknown.first),
     )
 
 
@@ -187,17 +193,18 @@ def spelling_of(model: PretrainedBiLM) -> Spelling:
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 
 
-def unknown_words_warning(unknown_ratio: float) -> str | None:
-    """Warn if more than a fifth of the words of a text are unknown.
+def unknown_words_warning(unknown_ratio: float, unknown_words: Sequence[str] = ()) -> str | None:
+    """Warn if more than a fifth of the words of a text are unknown, and name the first of them.
 
     To predict ``<UNK>`` again and again is easy, so such a perplexity can be low although the model knows nothing about
     the text.
     """
     if unknown_ratio <= MANY_UNKNOWN:
         return None
+    named = f" ({name_words(unknown_words)})" if unknown_words else ""
     return (
-        f"{unknown_ratio:.1%} of the words are not in the model's vocabulary and count as <UNK>, which is easy to "
-        "predict: the perplexity says little about how well the model knows this text."
+        f"{unknown_ratio:.1%} of the words{named} are not in the model's vocabulary and count "
+        "as <UNK>, which is easy to predict: the perplexity says little about how well the model knows this text."
     )
 
 

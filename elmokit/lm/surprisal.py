@@ -20,7 +20,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.tokenize import group_words, locate_tokens
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import UnknownWords, Vocabulary
 
 BATCH_TOKENS = 2048
 
@@ -217,6 +217,8 @@ class MinimalPairScores:
     """What an unknown word would cost as the rarest word of the vocabulary, in nats: its frequency by Zipf's law."""
     n_tokens: int
     """Tokens of all sentences, without boundaries."""
+    unknown_words: tuple[str, ...] = ()
+    """The first ten unknown words, each once."""
 
     @property
     def n_unknown(self) -> int:
@@ -257,12 +259,13 @@ def score_minimal_pairs(
     """
     _, vocabulary = softmax_and_vocabulary(model)
     sentences = (sentence for acceptable, other in pairs for sentence in (acceptable, other))
-    nats, unknown_nats, unknown, n_tokens = [], [], [], 0
+    nats, unknown_nats, n_unknown = [], [], []
+    unknown = UnknownWords()
     for sentence in surprisals(model, sentences, start, batch_tokens):
         nats.append(sentence.total_nats)
         unknown_nats.append(np.nansum(sentence.nats[:, sentence.is_unknown], axis=1, dtype=np.float64))
-        unknown.append(int(sentence.is_unknown.sum()))
-        n_tokens += len(sentence.tokens) - 2
+        n_unknown.append(int(sentence.is_unknown.sum()))
+        unknown.add(sentence.tokens[1:-1], sentence.is_unknown[1:-1])
         if on_sentence is not None:
             on_sentence(sentence)
     if not nats:
@@ -271,7 +274,8 @@ def score_minimal_pairs(
     return MinimalPairScores(
         np.array(nats).reshape(by_pair),
         np.array(unknown_nats).reshape(by_pair),
-        np.array(unknown).reshape(-1, 2),
+        np.array(n_unknown).reshape(-1, 2),
         -math.log(min(vocabulary.zipf_probabilities.values(), default=1.0)),
-        n_tokens,
+        unknown.n_words,
+        tuple(unknown.first),
     )

@@ -123,10 +123,6 @@ class Vocabulary:
         harmonic = sum(1 / rank for rank in range(1, len(words) + 1))
         return {word: 1 / (rank * harmonic) for rank, word in enumerate(words, start=1)}
 
-    def count_unknown(self, tokens: Iterable[str]) -> int:
-        """Return how many of the tokens are not in the list, or are ``<UNK>``."""
-        return sum(self.ids.get(token, self.unknown_id) == self.unknown_id for token in tokens)
-
     @classmethod
     def from_counts(cls, counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
         """Build a vocabulary of the special words and the most frequent other words. Arguments as in ``rank_words``."""
@@ -159,6 +155,47 @@ def warn_of_counted(vocabulary: Vocabulary) -> None:
     """Say which marks of other programs a text has of which a vocabulary was made."""
     for key in sorted(vocabulary.read.foreign):
         warn_of_foreign(key, "are counted as words")
+
+
+N_NAMED = 10
+"""How many of the unknown words of a text are named."""
+
+
+class UnknownWords:
+    """Counts the words of a text that a vocabulary does not have, and remembers the first of them.
+
+    A count alone does not say whether it is a rare name or the word that an experiment is about.
+    """
+
+    def __init__(self) -> None:
+        self.n_words = self.n_unknown = 0
+        self.first: list[str] = []
+        """The first ten unknown words, each once."""
+
+    def add(self, words: Sequence[str], is_unknown: Sequence[bool] | NDArray[np.bool_]) -> None:
+        """Count some words, of which some are unknown."""
+        self.n_words += len(words)
+        for position in np.flatnonzero(is_unknown).tolist():
+            word = words[position]
+            self.n_unknown += 1
+            if len(self.first) < N_NAMED and word not in self.first:
+                self.first.append(word)
+
+    @property
+    def ratio(self) -> float:
+        """The fraction of the words that are unknown."""
+        return self.n_unknown / max(1, self.n_words)
+
+
+def name_words(words: Sequence[str]) -> str:
+    """List the first unknown words of a text, such as "'scalpel', 'Zoë'"; of ten, others may follow."""
+    listed = ", ".join(map(repr, words[:N_NAMED]))
+    return f"such as {listed}" if len(words) >= N_NAMED else listed
+
+
+def most_frequent(counts: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the most frequent words, ten at most, of those that a vocabulary does not have."""
+    return tuple(word for _, word in heapq.nsmallest(N_NAMED, ((-count, word) for word, count in counts)))
 
 
 def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:

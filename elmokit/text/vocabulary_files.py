@@ -25,6 +25,7 @@ from elmokit.text.vocabulary import (
     check_limits,
     find_columns,
     has_space,
+    most_frequent,
     rank_words,
     read_rows,
     warn_of_counted,
@@ -48,6 +49,8 @@ class VocabularyReport:
     """The fraction of tokens that are not in the vocabulary and read as ``<UNK>``."""
     n_boundaries_in_text: int
     """Tokens that are literally ``<S>`` or ``</S>``. A text should have none."""
+    unknown_words: tuple[str, ...] = ()
+    """The most frequent words that are not in the vocabulary, ten at most."""
     unwritable: tuple[str, ...] = ()
     """Words that begin or end with white space, such as a no-break space, which a vocabulary file cannot hold."""
 
@@ -98,13 +101,14 @@ def build_vocabulary(
             if word != word.strip():
                 unwritable.append(word)
         ranked = rank_words(counts, max_words, min_count)
-    if not ranked:
-        raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}.")
+        if not ranked:
+            raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}.")
+        vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
+        unknown_words = most_frequent(entry for entry in counts.items() if entry[0] not in vocabulary.ids)
     if has_unknown:
         warn_of_foreign("unknown", f"count as {UNKNOWN}")
     n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
     n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
-    vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
     warn_of_counted(vocabulary)
     of_specials = {BEGIN_SENTENCE: counts.n_sentences, END_SENTENCE: counts.n_sentences, UNKNOWN: n_unknown}
     lines = (f"{word}\t{count}\n" for word, count in (*of_specials.items(), *ranked))
@@ -120,6 +124,7 @@ def build_vocabulary(
         n_words=len(vocabulary),
         unknown_ratio=n_unknown / counts.n_tokens,
         n_boundaries_in_text=n_boundaries,
+        unknown_words=unknown_words,
         unwritable=tuple(unwritable),
     )
 

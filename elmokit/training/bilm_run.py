@@ -303,7 +303,8 @@ def _new_setup(
     )
     if notice := word_order_notice(config, corpus.vocabulary, word_counts):
         report(notice)
-    if warning := unknown_words_warning(corpus.held_out_unknown_ratio):
+    unknown = corpus.held_out_unknown()
+    if warning := unknown_words_warning(unknown.ratio, unknown.first):
         report(
             TrainingNotice(
                 f"Held-out text: {warning} Train with words of this domain: max_words (--max-words) or vocabulary "

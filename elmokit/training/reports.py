@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from elmokit.storage.progress import ProgressBar, count_of, format_duration, is_quiet
+from elmokit.text.vocabulary import name_words
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,15 @@ class TextCounts:
     unknown_ratio: float
     """Fraction of the tokens that are not in the vocabulary."""
     vocabulary_size: int
+    unknown_words: tuple[str, ...] = ()
+    """The most frequent of them, ten at most."""
 
     def __str__(self) -> str:
+        named = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
         return (
             f"{count_of(self.n_sentences, 'sentence')}, {count_of(self.n_tokens, 'token')}, "
             f"{count_of(self.n_types, 'type')}; "
-            f"{self.unknown_ratio:.1%} of the tokens are outside the vocabulary of {self.vocabulary_size:,}"
+            f"{self.unknown_ratio:.1%} of the tokens{named} are outside the vocabulary of {self.vocabulary_size:,}"
         )
 
 
@@ -171,9 +175,10 @@ def format_perplexities(perplexities: Sequence[float]) -> str:
     return " / ".join(f"{value:.2f}" if value < 1e9 else f"{value:.2e}" for value in perplexities)
 
 
-def format_unknown_ratio(unknown_ratio: float) -> str:
-    """Return the share of unknown words as text, such as ``13.9% unknown words``."""
-    return f"{unknown_ratio:.1%} unknown words"
+def format_unknown_ratio(unknown_ratio: float, unknown_words: Sequence[str] = ()) -> str:
+    """Return the share of unknown words as text, such as ``13.9% unknown words``, and the first of them."""
+    named = f": {name_words(unknown_words)}" if unknown_words else ""
+    return f"{unknown_ratio:.1%} unknown words{named}"
 
 
 def _format_count(count: int) -> str:

@@ -114,7 +114,7 @@ class TrainingResult:
 
     def __str__(self) -> str:
         end = format_perplexities(self.perplexity.per_direction)
-        unknown = format_unknown_ratio(self.perplexity.unknown_ratio)
+        unknown = format_unknown_ratio(self.perplexity.unknown_ratio, self.perplexity.unknown_words)
         if self.best_model is None:
             return f"Held-out perplexity {end} at the end ({unknown})."
         best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
@@ -161,11 +161,11 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: Train
 
 def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
-) -> tuple[dict[str, list[float]], float]:
-    """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and its unknown ratio."""
+) -> tuple[dict[str, list[float]], Perplexity]:
+    """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and all that is after."""
     perplexities = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
     by_time = {when: list(value.per_direction) for when, value in perplexities.items()}
-    return by_time, perplexities["after"].unknown_ratio
+    return by_time, perplexities["after"]
 
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
@@ -173,7 +173,8 @@ def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback)
     held_out = {"before": best.card["held_out_perplexity_before"], "after": best.card["held_out_perplexity"]}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}
-    old, unknown_ratio = compare_models(load_folder(run / INITIAL), best, list(read_sentences(run / OLD_TEXT)))
-    if warning := unknown_words_warning(unknown_ratio):
+    old, after = compare_models(load_folder(run / INITIAL), best, list(read_sentences(run / OLD_TEXT)))
+    if warning := unknown_words_warning(after.unknown_ratio, after.unknown_words):
         report(TrainingNotice(f"Old text: {warning}"))
-    return {"perplexity": {HELD_OUT_NAME: held_out, OLD_TEXT_NAME: old}, "old_text_unknown_ratio": unknown_ratio}
+    perplexities = {HELD_OUT_NAME: held_out, OLD_TEXT_NAME: old}
+    return {"perplexity": perplexities, "old_text_unknown_ratio": after.unknown_ratio}

@@ -15,7 +15,14 @@ from elmokit.config import check_at_least
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
-from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, warn_of_counted
+from elmokit.text.vocabulary import (
+    SPECIALS,
+    UnknownWords,
+    Vocabulary,
+    most_frequent,
+    read_new_vocabulary,
+    warn_of_counted,
+)
 from elmokit.text.vocabulary_files import count_words
 from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
@@ -40,13 +47,12 @@ class TrainingCorpus:
     bilm_tf_lines: bool = False
     """As in ``TrainingConfig``."""
 
-    @property
-    def held_out_unknown_ratio(self) -> float:
-        """Fraction of the held-out tokens that are not in the vocabulary."""
-        read = self.vocabulary.read
-        n_unknown = sum(self.vocabulary.count_unknown(map(read, sentence)) for sentence in self.held_out)
-        n_tokens = sum(map(len, self.held_out))
-        return n_unknown / max(1, n_tokens)
+    def held_out_unknown(self) -> UnknownWords:
+        """Count the held-out words that are not in the vocabulary."""
+        unknown = UnknownWords()
+        for sentence in self.held_out:
+            unknown.add(sentence, self.vocabulary.known_ids(map(self.vocabulary.read, sentence)) < 0)
+        return unknown
 
     @property
     def n_predictions(self) -> int:
@@ -107,6 +113,8 @@ def count_corpus(
             n_types += 1
             if (read := read_word(word)) in word_counts:
                 word_counts[read] += count
+        unknown = ((word, count) for word, count in counts.items() if read_word(word) not in word_counts)
+        unknown_words = most_frequent(unknown)
     n_known = sum(word_counts.values())
     word_counts[vocabulary.words[vocabulary.unknown_id]] += counts.n_tokens - n_known
     summary = TextCounts(
@@ -116,6 +124,7 @@ def count_corpus(
         n_types=n_types,
         unknown_ratio=1 - n_known / max(1, counts.n_tokens),
         vocabulary_size=len(vocabulary),
+        unknown_words=unknown_words,
     )
     report(summary)
     corpus = TrainingCorpus(shards, held_out, vocabulary, counts.n_sentences, counts.n_tokens, bilm_tf_lines)

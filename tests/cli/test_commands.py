@@ -96,7 +96,10 @@ def test_vocab_counts_and_reports(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     Path("texts/a.txt").write_text("the cat sat .\nthe dog </S>\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the cat ran .\n")))
     ran = shell("vocab", "texts", "-", "new/vocab.txt", "--max-words", "5")
-    expected = "3 sentences, 11 tokens, 7 types; 45.45% of the tokens are outside the vocabulary of 5\n"
+    expected = (
+        "3 sentences, 11 tokens, 7 types; 45.45% of the tokens ('cat', 'dog', 'ran', 'sat') are outside the "
+        "vocabulary of 5\n"
+    )
     assert (ran.code, ran.out) == (0, expected)
     assert "The text contains <S> or </S> 1 time." in ran.err
     assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
@@ -142,13 +145,13 @@ def test_perplexity_says_every_mean_and_the_unknown(shell: Shell) -> None:
 
 
 def test_perplexity_warns_of_a_text_with_many_unknown_words(shell: Shell) -> None:
-    warning = "of the words are not in the model's vocabulary"
+    warning = "are not in the model's vocabulary and count as <UNK>"
     assert warning not in shell("evaluate", "perplexity", "text.txt", "--model", "model").err
     Path("other.txt").write_text("le chat dort .\n")
     for options in ((), ("--json",), ("--as-bilm-tf", "1")):
         ran = shell("evaluate", "perplexity", "other.txt", "--model", "model", *options)
-        assert f"75.0% {warning}" in ran.err
-    assert "unknown words       75.00% of the tokens\n" in ran.out
+        assert f"75.0% of the words ('le', 'chat', 'dort') {warning}" in ran.err
+    assert "unknown words       75.00% of the tokens ('le', 'chat', 'dort')\n" in ran.out
 
 
 def test_perplexity_writes_a_table_of_tokens(shell: Shell) -> None:
@@ -197,7 +200,7 @@ def test_surprisal_marks_unknown_words_with_the_price_of_their_letters(shell: Sh
     nats = sum(float(row["forward_nats"] or 0) + float(row["spelling_nats"]) for row in table)
     assert nats / math.log(2) / facts["n_characters"] == pytest.approx(facts["bits_per_character"]["forward"], abs=1e-5)
     assert ran.err.count("\n") == 1
-    assert "Unknown words, which are not in the model's vocabulary: 1 of 8." in ran.err
+    assert "Unknown words, which are not in the model's vocabulary: 1 of 8 ('zzyzx')." in ran.err
     Path("text.txt").write_text("the cat sat .\n")
     assert shell("surprisal", "text.txt", "--model", "model").err == ""
 
@@ -234,7 +237,7 @@ def test_words_of_a_table_keep_its_other_columns(shell: Shell) -> None:
     Path("stimuli.csv").write_text("".join(f"{row}\n" for row in rows))
     ran = shell("surprisal", "stimuli.csv", "--column", "sentence", "--words", "--model", "model", "--out", "words.csv")
     assert (ran.code, ran.out) == (0, ""), ran.err
-    assert "Unknown words, which are not in the model's vocabulary: 8 of 9." in ran.err
+    assert "vocabulary: 8 of 9 ('the,', 'zyx', 'The', 'cat,', 'he', 'said,', '\"sat\".', 'It')." in ran.err
     with Path("words.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == ["item", "condition", *WordSurprisal._fields]

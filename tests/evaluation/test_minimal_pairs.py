@@ -120,6 +120,7 @@ def test_ties_count_as_wrong_and_are_reported_with_unknown_words() -> None:
     assert "In 1 pair (20.0%), the sentences have unequal numbers of them" in result.to_text()
     assert "Ties, which count as wrong: forward 1 (20.000%)" in result.to_text()
     assert result.to_dict()["unknown_ratio"] == pytest.approx(1 / 35)
+    assert f"of the tokens are not in the vocabulary ({result.unknown_words[0]!r})." in result.to_text()
 
 
 def test_an_unknown_word_can_be_charged_like_the_rarest_word_of_the_vocabulary() -> None:

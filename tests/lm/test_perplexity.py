@@ -86,6 +86,8 @@ def test_unknown_words_are_spelled_out(model: PretrainedBiLM) -> None:
     bits = [nats * N_PREDICTIONS / math.log(2) for nats in result.mean_nats]
     n_characters = result.n_characters
     assert result.bits_per_character_unspelled == pytest.approx([value / n_characters for value in bits])
+    assert "11, 9.09% unknown ('zebra')" in result.to_text()
+    assert result.to_dict()["unknown_words"] == ["zebra"]
     paid = spelling.bits("zebra")
     assert paid > 5
     assert result.bits_per_character == pytest.approx([(value + paid) / n_characters for value in bits])

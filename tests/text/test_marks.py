@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def test_characters_with_several_codes_have_the_same_numbers(text: str, other: s
     for vectors in (elmo.embed, SentenceEmbedder(elmo).embed, elmo.ids):
         np.testing.assert_array_equal(*map(vectors, ([text.split()], [other.split()])))  # type: ignore[call-overload]
     if len(text) == len(unicodedata.normalize("NFC", other)):
-        assert lm.perplexity([text.split()]) == lm.perplexity([other.split()])
+        one, two = (replace(lm.perplexity([words.split()]), unknown_words=()) for words in (text, other))
+        assert one == two
     exact = lm.model.replace(exact_marks=True)
     bytes_of = encode_tokens(other.split(), 50)
     np.testing.assert_array_equal(exact.encode(other.split())[:, -50:], bytes_of)

@@ -3,11 +3,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import UnknownWords, Vocabulary, name_words
 
 COUNTS = {"b": 3, "d": 1, "a": 2, "c": 2, "<S>": 9}
 
@@ -24,6 +25,18 @@ def test_unknown_words_get_the_id_of_unk() -> None:
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the"])
     assert vocabulary.word_ids(["the", "zebra"]).tolist() == [3, 2]
     assert (vocabulary.begin_id, vocabulary.end_id, vocabulary.unknown_id) == (0, 1, 2)
+
+
+def test_the_first_unknown_words_are_named_each_once() -> None:
+    unknown = UnknownWords()
+    for words, is_unknown in ((["the", "scalpel"], [False, True]), (["Zo\u00eb", "scalpel"], np.array([True, True]))):
+        unknown.add(words, is_unknown)
+    assert (unknown.n_words, unknown.n_unknown, unknown.ratio) == (4, 3, 0.75)
+    assert name_words(unknown.first) == "'scalpel', 'Zo\u00eb'"
+    unknown.add([f"w{number}" for number in range(20)], [True] * 20)
+    assert unknown.n_unknown == 23
+    named = ", ".join(repr(f"w{n}") for n in range(8))
+    assert name_words(unknown.first) == f"such as 'scalpel', 'Zo\u00eb', {named}"
 
 
 def test_file_round_trip_keeps_words_that_hold_odd_spaces(tmp_path: Path) -> None:

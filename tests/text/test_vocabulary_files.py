@@ -29,6 +29,7 @@ def test_words_and_counts_are_in_the_same_order(texts: list[Path], tmp_path: Pat
     assert (report.n_sentences, report.n_tokens, report.n_types, report.n_words) == (3, 9, 6, 6)
     assert report.unknown_ratio == pytest.approx(3 / 9)
     assert report.n_boundaries_in_text == 0
+    assert report.unknown_words == ("cat", "ran", "sat")
 
 
 def test_a_minimum_count_and_a_compressed_output(texts: list[Path], tmp_path: Path) -> None:

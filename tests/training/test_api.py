@@ -29,7 +29,7 @@ from elmokit.errors import ConfigError, TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.lm.perplexity import Perplexity
 from elmokit.tasks.trained_bilm import copy_for_training
-from elmokit.text.vocabulary import Vocabulary
+from elmokit.text.vocabulary import Vocabulary, name_words
 from elmokit.training.reports import (
     CountingProgress,
     CountingStart,
@@ -136,8 +136,9 @@ def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: st
     lines = [line for line in reports.lines if line.held_out is not None]
     assert tuple(result.best_perplexity) in [line.held_out for line in lines]
     assert {line.held_out_unknown_ratio for line in lines} == {found.unknown_ratio}
+    named = f": {name_words(found.unknown_words)}" if found.unknown_words else ""
     assert f"({found.unknown_ratio:.1%} unknown words)" in str(lines[0])
-    assert f"({found.unknown_ratio:.1%} unknown words)" in str(result)
+    assert f"({found.unknown_ratio:.1%} unknown words{named})" in str(result)
 
 
 def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
@@ -160,7 +161,7 @@ def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> 
     unknown, old = Reports(), Reports()
     start("train", "other", held_out="other.txt", report=unknown)
     (warning,) = (message for message in unknown.notices if "vocabulary" in message)
-    assert warning.startswith("Held-out text: 75.0% of the words are not in the model's vocabulary")
+    assert warning.startswith("Held-out text: 75.0% of the words ('le', 'chat', 'dort') are not in the model's")
     start("finetune", "tuned", old_text="other.txt", report=old)
     assert any(message.startswith("Old text: 75.0% of the words") for message in old.notices)
 
