@@ -491,10 +491,17 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
         "vocabulary": "none" if vocabulary is None else f"{len(vocabulary):,} words",
         "softmax": "none" if softmax is None else f"{n_softmax:,} parameters",
-        "start state": "stored with the model"
-        if model.start_state is not None
-        else "none stored: warm is the state after an empty sentence; AllenNLP and bilm-tf used stateful, TF-Hub zero",
+        "start state": _describe_start(model),
         "typographic marks": "read as they are" if model.exact_marks else "read in ASCII, except those that it knows",
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }
+
+
+def _describe_start(model: PretrainedBiLM) -> str:
+    """Say which state sentences start from."""
+    if model.start_state is None:
+        return "none stored: warm is the state after an empty sentence; AllenNLP and bilm-tf used stateful, TF-Hub zero"
+    if not any(state.any() for state in model.start_state):
+        return "zero, as in TF-Hub (stored with the model)"
+    return f"stored with the model: {model.card.get('warm_state', 'not zero')}"

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 
 from elmokit import LanguageModel, SentenceEmbedder
 from elmokit.engine.architecture import PRESETS
+from elmokit.engine.state import State
+from elmokit.formats.model import describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.text.vocabulary import Vocabulary
@@ -40,7 +42,10 @@ def test_a_start_state_is_stored_with_a_converted_model(shell: Shell) -> None:
     assert model.start_state is not None
     assert not model.start_state.hidden.any()
     assert model.card["warm_state"] == "zero"
-    assert "start state" in shell("info", "--model", "zero", "--all").out
+    assert json.loads(shell("info", "--model", "zero", "--json").out)["start state"].startswith("zero, as in TF-Hub")
+    model.card["warm_state"] = "mean state of a text"
+    model.start_state = State(*(state + 1 for state in model.start_state))
+    assert describe(model)["start state"] == "stored with the model: mean state of a text"
     assert "AllenNLP and bilm-tf used stateful, TF-Hub zero" in " ".join(
         shell("info", "--model", "old.hdf5", "--all").out.split()
     )
