@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
-    from elmokit.lm.surprisal import Surprisal, TokenSurprisal, WordSurprisal
+    from elmokit.lm.surprisal import RegionSurprisal, Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.storage.text_files import TextLine
     from elmokit.text.vocabulary import UnknownWords
 
@@ -97,6 +98,7 @@ def surprisal(
     model: Model = None,
     words: bool = False,
     column: str | None = None,
+    region: str | None = None,
     raw: Raw = False,
     language: Language = None,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
@@ -121,6 +123,9 @@ def surprisal(
     of the word in it; the word; its first character in the text, and the one after it; and the sums over its n_tokens
     tokens.
 
+    With --region, there is a row per text instead: the sums over all tokens of a region, such as the critical words;
+    its first character and the one after it; and the words that it touches.
+
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
     per line, or - for standard input. For other text, pass --raw. With --words, they are tables (TSV or CSV with a
     header) or have one raw text per line.
@@ -128,6 +133,7 @@ def surprisal(
     Args:
         words: Write a row for each word of raw text.
         column (NAME): The column of the text in a table, for --words.
+        region (NAME): With --words, sum the region that this column has: a part of the text, or two offsets, as 10:18.
         out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
         bits: Write bits instead of nats.
         documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
@@ -137,6 +143,7 @@ def surprisal(
 
     Examples:
         elmokit surprisal stimuli.tsv --column sentence --words --out words.tsv
+        elmokit surprisal stimuli.tsv --column sentence --words --region critical --out regions.tsv
         elmokit surprisal held-out.txt --out surprisal.tsv
         echo "The cat sat on the mat." | elmokit surprisal - --raw
     """
@@ -145,14 +152,19 @@ def surprisal(
     from elmokit.text.vocabulary import name_words
 
     check_needed("--column", column, "--words", words)
+    check_needed("--region", region, "--column", column)
     language = raw_language(raw or words, language)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
-    raw_texts = _read_raw_texts(paths, column, documents) if words else ()
+    raw_texts = _read_raw_texts(paths, column, region, documents) if words else ()
+    regions = {} if region is None else _locate_regions(list(raw_texts))
     language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **opening)
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
-        if words:
+        if regions:
+            unknown = _write_regions(language_model, list(raw_texts), regions, language or "en", documents, write, bits)
+            n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
+        elif words:
             unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
             n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         else:
@@ -163,7 +175,8 @@ def surprisal(
             n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
     if n_unknown:
         click.echo(
-            f"Unknown words, which are not in the model's vocabulary: {n_unknown:,} of {n:,} "
+            f"{'Regions with unknown' if regions else 'Unknown'} words, which are not in the model's vocabulary: "
+            f"{n_unknown:,} of {n:,} "
             f"({name_words(unknown_words)}). Their surprisal is that of <UNK>; add "
             f"spelling_{'bits' if bits else 'nats'} to compare it with other words.",
             err=True,
@@ -298,7 +311,7 @@ def _sentence_rows(write: WriteRow, bits: bool = False) -> Callable[[Surprisal],
     return write_rows
 
 
-def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
+def _named(row: TokenSurprisal | WordSurprisal | RegionSurprisal, bits: bool) -> dict[str, Any]:
     cells = row._asdict()
     if cells.get("file", "") is None:  # of a single file
         del cells["file"]
@@ -308,32 +321,114 @@ def _named(row: TokenSurprisal | WordSurprisal, bits: bool) -> dict[str, Any]:
     return cells
 
 
-def _read_raw_texts(paths: Sequence[Path], column: str | None, documents: bool) -> Iterable[tuple[dict[str, Any], str]]:
-    """Read raw texts, each with what is known of it: the other columns of a table, or the first line in a file."""
-    from elmokit.lm.surprisal import WordSurprisal
+@dataclass(frozen=True)
+class RawText:
+    """A raw text of a file."""
+
+    text: str
+    known: dict[str, Any]
+    """What is known of it: the other columns of a table, or the first line in a file."""
+    place: str = ""
+    """Its row of a table, for messages."""
+    region: str = ""
+    """In a table with regions: a part of the text, or two offsets; blank if it has none."""
+
+
+def _read_raw_texts(
+    paths: Sequence[Path], column: str | None, region: str | None, documents: bool
+) -> Iterable[RawText]:
+    """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
+    from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
     from elmokit.text.columns import is_table, read_table
 
     files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
     if column is None and not any(map(is_table, paths)):
         lines = (_read_lines(path, documents) for path in paths)
-        return ((file | known, text) for file, own in zip(files, lines, strict=True) for known, text in own)
-    texts: list[tuple[dict[str, Any], str]] = []
+        return (RawText(text, file | known) for file, own in zip(files, lines, strict=True) for known, text in own)
+    results = WordSurprisal._fields if region is None else RegionSurprisal._fields
+    texts: list[RawText] = []
     names: list[str] = []
     for file, table in zip(files, map(read_table, paths), strict=True):
         if column is None:
             raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
         index = table.column(column)
+        region_index = None if region is None else table.column(region)
         names = names or table.columns
         if table.columns != names:
             raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
-        fields = {*file, *WordSurprisal._fields, *(name.replace("_nats", "_bits") for name in WordSurprisal._fields)}
-        if taken := fields & set(names) - {names[index]}:
+        fields = {*file, *results, *(name.replace("_nats", "_bits") for name in results)}
+        others = [name for number, name in enumerate(names) if number not in (index, region_index)]
+        if taken := fields & set(others):
             raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
-        for _, cells in table.rows:
-            kept = dict(zip(names, cells, strict=True))
-            text = kept.pop(names[index])
-            texts.append((file | kept, text))
+        for line, cells in table.rows:
+            row = dict(zip(names, cells, strict=True))
+            text_region = "" if region_index is None else row[names[region_index]].strip()
+            kept = {name: row[name] for name in others}
+            texts.append(RawText(row[names[index]], file | kept, f"{table.path}, line {line}", text_region))
     return texts
+
+
+OFFSETS = re.compile(r"(\d+)\s*[:\s]\s*(\d+)")
+"""A region by its first character, and the one after its last."""
+
+
+def _locate_regions(texts: Sequence[RawText]) -> dict[int, tuple[int, int]]:
+    """Find the region of each text that has one, by the number of the text."""
+    from elmokit.lm.surprisal import find_region
+
+    given = {number: one for number, one in enumerate(texts) if one.region}
+    if not given:
+        raise TextError("No row has a region.")
+    # "10:18" can also be the time of day in a text.
+    are_parts = all(one.region in one.text for one in given.values())
+    regions = {}
+    for number, one in given.items():
+        offsets = OFFSETS.fullmatch(one.region)
+        region = one.region if are_parts or offsets is None else (int(offsets[1]), int(offsets[2]))
+        try:
+            regions[number] = find_region(one.text, region)
+        except TextError as error:
+            raise TextError(f"{one.place}: {error}") from None
+    return regions
+
+
+def _write_regions(
+    language_model: LanguageModel,
+    texts: Sequence[RawText],
+    regions: Mapping[int, tuple[int, int]],
+    language: str,
+    documents: bool,
+    write: WriteRow,
+    bits: bool,
+) -> UnknownWords:
+    """Write a row for the region of each text that has one, and count the regions and those with unknown words."""
+    from elmokit.text.vocabulary import UnknownWords
+
+    unknown = UnknownWords()
+    chosen = [texts[number] for number in regions]
+    rows = language_model.region_surprisal(
+        [one.text for one in chosen], regions.values(), documents=documents, language=language
+    )
+    cut: list[str] = []
+    for number, one, row in zip(regions, chosen, rows, strict=True):
+        write(one.known | _named(row._replace(text_index=number), bits))
+        unknown.add([row.region], [row.unknown])
+        if row.cuts_word:
+            cut.append(f"{one.place}, {row.region!r} in {row.words!r}")
+    if cut:
+        more = "" if len(cut) <= MAX_NAMED else "; ..."
+        click.echo(
+            f"Regions that cut a word, of which only the tokens that they touch are summed: {len(cut):,} of "
+            f"{len(rows):,} ({'; '.join(cut[:MAX_NAMED])}{more}).",
+            err=True,
+        )
+    if len(rows) < len(texts):
+        click.echo(f"Rows without a region: {len(texts) - len(rows):,} of {len(texts):,}.", err=True)
+    return unknown
+
+
+MAX_NAMED = 10
+"""How many rows a message names."""
 
 
 def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
@@ -352,7 +447,7 @@ def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], s
 
 def _write_words(
     language_model: LanguageModel,
-    texts: Iterable[tuple[dict[str, Any], str]],
+    texts: Iterable[RawText],
     language: str,
     documents: bool,
     write: WriteRow,
@@ -365,9 +460,9 @@ def _write_words(
     counter, unknown = StageCounter(progress, "surprisal", None), UnknownWords()
     texts, again = tee(texts)
     numbered = enumerate(again)
-    rows = language_model.word_surprisal((text for _, text in texts), documents=documents, language=language)
+    rows = language_model.word_surprisal((one.text for one in texts), documents=documents, language=language)
     for number, words in groupby(rows, lambda row: row.text_index):
-        others = next(kept for index, (kept, _) in numbered if index == number)  # a text may have no word
+        others = next(one.known for index, one in numbered if index == number)  # a text may have no word
         for row in words:
             write(others | _named(row, bits))
             unknown.add([row.word], [row.unknown])

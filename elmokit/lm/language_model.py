@@ -26,11 +26,14 @@ from elmokit.lm.substitutes import Direction, Substitute, expected_words
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
+    RegionSurprisal,
     Surprisal,
     WordSurprisal,
+    find_region,
     score_minimal_pairs,
     softmax_and_vocabulary,
     sum_by_word,
+    sum_region,
     surprisals,
 )
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
@@ -210,6 +213,54 @@ class LanguageModel:
         scored = self._by_text((tokenize(text, language) for text in again), documents, batch_tokens)
         for number, (text, sentences) in enumerate(zip(texts, scored, strict=True)):
             yield from sum_by_word(text, sentences, number)
+
+    def region_surprisal(
+        self,
+        texts: Iterable[str],
+        regions: Iterable[str | tuple[int, int]],
+        *,
+        documents: bool = False,
+        language: str = ENGLISH,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[RegionSurprisal]:
+        """Compute the surprisal of a region of each raw text, such as the critical words of a stimulus.
+
+        It is the sum over all tokens that the region touches: minus the log probability of the region, given all that
+        comes before it (forward) or after it (backward).
+
+        Args:
+            texts: Raw texts of any number of sentences.
+            regions: The region of each text: a part of it that occurs once, or the offsets of its first character and
+                of the one after its last.
+            documents, language, batch_tokens: As in :meth:`word_surprisal`.
+
+        Returns:
+            A row for each text, which ``pandas.DataFrame(rows)`` makes a table.
+
+        Raises:
+            TextError: A region is not in its text or occurs several times; there are more texts than regions, or fewer;
+                or as in :meth:`word_surprisal`.
+            ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
+
+        Example:
+            >>> (row,) = lm.region_surprisal(["The horse raced past the barn fell."], ["barn fell"])
+            >>> print(row.words, row.forward_nats)
+        """
+        check_texts(texts)
+        texts, regions = list(texts), list(regions)
+        if len(texts) != len(regions):
+            raise TextError(f"There are {len(texts):,} texts and {len(regions):,} regions; expected one for each text.")
+        offsets = []
+        for number, (text, region) in enumerate(zip(texts, regions, strict=True)):
+            try:
+                offsets.append(find_region(text, region))
+            except TextError as error:
+                raise TextError(f"Text {number}: {error}") from None
+        scored = self._by_text((tokenize(text, language) for text in texts), documents, batch_tokens)
+        return [
+            sum_region(text, sentences, place, number)
+            for number, (text, sentences, place) in enumerate(zip(texts, scored, offsets, strict=True))
+        ]
 
     def _by_text(
         self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int

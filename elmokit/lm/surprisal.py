@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -113,16 +114,112 @@ class WordSurprisal(NamedTuple):
     """The nats that the letters of its unknown tokens cost besides."""
 
 
+class RegionSurprisal(NamedTuple):
+    """The surprisal of a region of a text: the sum over all tokens that it touches."""
+
+    text_index: int
+    """The number of the text, from 0."""
+    region: str
+    """What it is, as it is written in the text."""
+    words: str
+    """The words that it touches, with the punctuation attached to them. Where they are not the region, its edge cuts a
+    word, of which only the tokens that it touches are summed: of "door.", the region "the door" has no "."."""
+    start: int
+    """Its first character in the text, from 0."""
+    stop: int
+    """The character after its last one."""
+    forward_nats: float
+    """-ln p(region | all tokens before it)."""
+    backward_nats: float | None
+    """-ln p(region | all tokens after it); None if the model does not read backward."""
+    n_tokens: int
+    unknown: bool
+    """Whether a token of it is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    spelling_nats: float
+    """The nats that the letters of its unknown tokens cost besides."""
+
+    @property
+    def cuts_word(self) -> bool:
+        """Whether an edge of it is inside a word."""
+        return self.region.split() != self.words.split()
+
+
+class _Sums(NamedTuple):
+    """Sums over some tokens."""
+
+    forward_nats: float
+    backward_nats: float | None
+    n_tokens: int
+    unknown: bool
+    spelling_nats: float
+
+
+def _sum_tokens(scored: Sequence[Surprisal], places: Sequence[tuple[int, int]]) -> _Sums:
+    """Add up tokens, each given by its sentence and its position in that sentence."""
+    tokens = [(scored[sentence], position + 1) for sentence, position in places]  # at position 0 is <S>
+    forward, *backward = np.sum([one.nats[:, position] for one, position in tokens], axis=0, dtype=float).tolist()
+    unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
+    spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
+    return _Sums(forward, backward[0] if backward else None, len(tokens), unknown, spelling)
+
+
+def find_region(text: str, region: str | tuple[int, int]) -> tuple[int, int]:
+    """Find a region in a text: its first character, and the one after its last.
+
+    Args:
+        region: A part of the text, or the two offsets. Of several equal parts, one that begins and ends at the edges of
+            words is preferred: in "washed was", "was" is the second word.
+
+    Raises:
+        TextError: It is not in the text or, as a part of it, occurs several times.
+    """
+    if not isinstance(region, str):
+        start, stop = region
+        if not 0 <= start < stop <= len(text) or not text[start:stop].strip():
+            raise TextError(f"the region {start}:{stop} has no word of {text!r}, which has {len(text)} characters.")
+        return start, stop
+    region = region.strip()
+    before, after = (r"(?<!\w)" if region[:1].isalnum() else ""), (r"(?!\w)" if region[-1:].isalnum() else "")
+    part = re.escape(region)
+    found = list(re.finditer(f"{before}{part}{after}", text)) or list(re.finditer(part, text))
+    if not region or not found:
+        raise TextError(f"the region {region!r} is not in {text!r}.")
+    if len(found) > 1:
+        start, stop = found[0].span()
+        raise TextError(
+            f"the region {region!r} occurs {len(found)} times in {text!r}: give offsets, as {start}:{stop}."
+        )
+    return found[0].span()
+
+
+def sum_region(
+    text: str, scored: Sequence[Surprisal], offsets: tuple[int, int], text_index: int = 0
+) -> RegionSurprisal:
+    """Add up the surprisal of the tokens that a region of a raw text touches, from that of its sentences.
+
+    By the chain rule the sum is minus the log probability of the region, given all that comes before it.
+    """
+    start, stop = offsets
+    sentences = locate_tokens(text, [one.tokens[1:-1] for one in scored])
+    words = [word.text for word in group_words(text, sentences) if word.start < stop and word.stop > start]
+    places = [
+        (number, position)
+        for number, sentence in enumerate(sentences)
+        for position, token in enumerate(sentence)
+        if token.start < stop and token.stop > start
+    ]
+    if not places:
+        raise TextError(f"the region {text[start:stop]!r} has no token.")
+    sums = _sum_tokens(scored, places)
+    return RegionSurprisal(text_index, text[start:stop], " ".join(words), start, stop, *sums)
+
+
 def sum_by_word(text: str, scored: Sequence[Surprisal], text_index: int = 0) -> list[WordSurprisal]:
     """Add up the surprisal of the tokens of each word of a raw text, from that of its sentences."""
     words = group_words(text, locate_tokens(text, [one.tokens[1:-1] for one in scored]))
     rows = []
     for number, word in enumerate(words):
-        # At position 0 of a scored sentence is <S>.
-        tokens = [(scored[sentence], position + 1) for sentence, position in word.tokens]
-        forward, *backward = np.sum([one.nats[:, position] for one, position in tokens], axis=0, dtype=float).tolist()
-        unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
-        spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
+        sums = _sum_tokens(scored, word.tokens)
         rows.append(
             WordSurprisal(
                 text_index=text_index,
@@ -131,11 +228,7 @@ def sum_by_word(text: str, scored: Sequence[Surprisal], text_index: int = 0) -> 
                 word=word.text,
                 start=word.start,
                 stop=word.stop,
-                forward_nats=forward,
-                backward_nats=backward[0] if backward else None,
-                n_tokens=len(tokens),
-                unknown=unknown,
-                spelling_nats=spelling,
+                **sums._asdict(),
             )
         )
     return rows

@@ -18,7 +18,7 @@ import pytest
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import spelling_of
-from elmokit.lm.surprisal import WordSurprisal
+from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
 
@@ -229,6 +229,35 @@ def test_surprisal_names_the_file_if_there_are_several(shell: Shell) -> None:
             csv.DictReader(shell("surprisal", *files, *flags, "--model", "model").out.splitlines(), delimiter="\t")
         )
         assert list(dict.fromkeys((row["file"], row.get("line")) for row in table)) == expected
+
+
+def test_a_region_of_each_text_is_summed_and_one_that_cuts_a_word_is_named(shell: Shell) -> None:
+    rows = ["the cat sat.\tcat sat\t1", "the dog ran .\tdog ran\t2", "the cat\t\t3", "the zyx sat\tzyx\t4"]
+    Path("stimuli.tsv").write_text("".join(f"{row}\n" for row in ["text\tcritical\titem", *rows]))
+    flags = ("--column", "text", "--words", "--region", "critical", "--model", "model")
+    ran = shell("surprisal", "stimuli.tsv", *flags)
+    table = list(csv.DictReader(ran.out.splitlines(), delimiter="\t"))
+    assert list(table[0]) == ["item", *RegionSurprisal._fields]
+    assert [(row["item"], row["text_index"], row["region"], row["words"]) for row in table] == [
+        ("1", "0", "cat sat", "cat sat."),
+        ("2", "1", "dog ran", "dog ran"),
+        ("4", "3", "zyx", "zyx"),
+    ]
+    expected = LanguageModel.from_pretrained("model", precision="float32").region_surprisal(
+        ["the cat sat.", "the dog ran .", "the zyx sat"], [(4, 11), "dog ran", "zyx"]
+    )
+    assert [row["forward_nats"] for row in table] == [f"{row.forward_nats:.6f}" for row in expected]
+    cut, without, unknown = ran.err.splitlines()
+    assert cut.startswith("Regions that cut a word, of which only the tokens that they touch are summed: 1 of 3 (")
+    assert cut.endswith("stimuli.tsv, line 2, 'cat sat' in 'cat sat.').")
+    assert without == "Rows without a region: 1 of 4."
+    assert unknown.startswith("Regions with unknown words, which are not in the model's vocabulary: 1 of 3 ('zyx')")
+    Path("stimuli.tsv").write_text("text\tcritical\nat 10:15 the cat\t9 : 16\nthe dog\t4 7\n")
+    table = list(csv.DictReader(shell("surprisal", "stimuli.tsv", *flags).out.splitlines(), delimiter="\t"))
+    assert [row["region"] for row in table] == ["the cat", "dog"]
+    Path("stimuli.tsv").write_text("text\tcritical\nat 10:15 the cat\t10:15\n")
+    table = list(csv.DictReader(shell("surprisal", "stimuli.tsv", *flags).out.splitlines(), delimiter="\t"))
+    assert [row["region"] for row in table] == ["10:15"]
 
 
 def test_words_of_a_table_keep_its_other_columns(shell: Shell) -> None:

@@ -69,6 +69,8 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("surprisal files.csv stimuli.csv --words --column text", "a column of the result has the name 'file', too"),
     ("surprisal stimuli.csv other.csv --words --column word", "other.csv has the columns item, word, and stimuli.csv"),
     ("surprisal other.csv --words --column word --model model", "No word to score"),
+    ("surprisal stimuli.csv --words --region word", "--region needs --column"),
+    ("surprisal stimuli.csv --words --column text --region words", "no column 'words'; its columns are item, text"),
     ("evaluate minimal-pairs judged.tsv --per-pair out.tsv --model model", "has the name 'good_unknown', too"),
     ("surprisal text.txt --model model --out text.txt --overwrite", "text.txt is both the input"),
     (f"{PERPLEXITY} --per-token text.txt --overwrite", "text.txt is both the input"),

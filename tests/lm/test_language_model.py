@@ -11,12 +11,12 @@ import torch
 
 from elmokit import Elmo, LanguageModel, tokenize
 from elmokit.engine.architecture import PRESETS
-from elmokit.errors import FormatError
+from elmokit.errors import FormatError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity, spelling_of
-from elmokit.lm.surprisal import score_minimal_pairs, surprisals
+from elmokit.lm.surprisal import find_region, score_minimal_pairs, surprisals
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell
@@ -197,6 +197,66 @@ def test_the_words_and_the_ends_of_sentences_add_up_to_the_text(documents: bool,
             ends = sum(float(sentence.nats[direction, end]) for sentence in sentences)
             assert words + ends == pytest.approx(sum(sentence.total_nats[direction] for sentence in sentences))
     assert list(lm.word_surprisal(iter(RAW), documents=documents, batch_tokens=4)) == rows
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_a_region_is_the_sum_over_the_tokens_that_it_touches(documents: bool, model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    text = "The cat sat. It wasn't a zebra, the dog ran."
+    found = lm.region_surprisal(
+        [text] * 5, ["cat sat", (4, 12), "n't a zebra", " the dog ran.", "sat. It"], documents=documents
+    )
+    tokens = [token for sentence in tokenize(text) for token in sentence]
+    scored = lm.surprisal_documents([tokenize(text)])[0] if documents else lm.surprisal(tokenize(text))
+    nats = np.concatenate([one.nats[:, 1:-1] for one in scored], axis=1)
+    assert tokens == ["The", "cat", "sat", ".", "It", "was", "n't", "a", "zebra", ",", "the", "dog", "ran", "."]
+    for row, (region, words, first, last) in zip(
+        found,
+        [
+            ("cat sat", "cat sat.", 1, 3),
+            ("cat sat.", "cat sat.", 1, 4),
+            ("n't a zebra", "wasn't a zebra,", 6, 9),
+            ("the dog ran.", "the dog ran.", 10, 14),
+            ("sat. It", "sat. It", 2, 5),
+        ],
+        strict=True,
+    ):
+        assert (row.region, row.words, row.n_tokens) == (region, words, last - first)
+        assert text[row.start : row.stop] == region
+        assert row.cuts_word == (region != words)
+        assert (row.forward_nats, row.backward_nats) == pytest.approx(nats[:, first:last].sum(axis=1), rel=1e-5)
+        assert row.unknown == ("zebra" in region or "It" in region or "n't" in region)
+    words = lm.word_surprisal([text], documents=documents)
+    assert found[1].forward_nats == pytest.approx(sum(row.forward_nats for row in words[1:3]), rel=1e-6)
+
+
+def test_of_equal_parts_of_a_text_the_one_between_words_is_the_region() -> None:
+    assert find_region("He washed was it", "was") == (10, 13)
+    assert find_region("didn't", "n't") == (3, 6)
+    assert find_region("a (b) c", "(b)") == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "region", "problem"),
+    [
+        ("the cat", "dog", "the region 'dog' is not in 'the cat'"),
+        ("the cat", " ", "the region '' is not in"),
+        ("the cat saw the dog", "the", "occurs 2 times .*: give offsets, as 0:3"),
+        ("the cat", (3, 4), "3:4 has no word of 'the cat'"),
+        ("the cat", (4, 9), "4:9 has no word of 'the cat', which has 7 characters"),
+        ("the cat", (4, 4), "4:4 has no word"),
+    ],
+)
+def test_a_region_must_be_in_its_text_once(
+    text: str, region: str | tuple[int, int], problem: str, model: PretrainedBiLM
+) -> None:
+    with pytest.raises(TextError, match=f"^Text 1: .*{problem}"):
+        LanguageModel(model).region_surprisal(["the dog", text], ["dog", region])
+
+
+def test_there_is_a_region_for_each_text(model: PretrainedBiLM) -> None:
+    with pytest.raises(TextError, match="2 texts and 1 regions"):
+        LanguageModel(model).region_surprisal(["the dog", "the cat"], ["dog"])
 
 
 def test_a_word_with_an_unknown_token_is_marked_and_its_letters_have_a_price(model: PretrainedBiLM) -> None:
