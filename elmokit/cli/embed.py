@@ -96,7 +96,7 @@ def embed(
     idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
     if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
         raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")
-    language = raw_language(raw, language)
+    language = raw_language(raw, language, storing["wrapped"])
     if threads is not None:
         set_threads(threads)
     elmo = Elmo.from_pretrained(model, **opening)

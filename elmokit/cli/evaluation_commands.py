@@ -35,6 +35,7 @@ from elmokit.cli.parameters import (
     Overwrite,
     Raw,
     StartName,
+    Wrap,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
 from elmokit.config import check_at_least
@@ -43,6 +44,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
 from elmokit.storage.text_files import STDIN, check_not_input
+from elmokit.storage.text_formats import RawSplitter, Wrapped
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import RegionSurprisal, Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.storage.text_files import TextLine
+    from elmokit.text.columns import InputTable
     from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
@@ -101,6 +104,7 @@ def surprisal(
     region: str | None = None,
     raw: Raw = False,
     language: Language = None,
+    wrapped: Wrap = "auto",
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     overwrite: Overwrite = False,
     bits: bool = False,
@@ -153,24 +157,35 @@ def surprisal(
 
     check_needed("--column", column, "--words", words)
     check_needed("--region", region, "--column", column)
-    language = raw_language(raw or words, language)
+    language = raw_language(raw or words, language, wrapped)
     paths = find_text_files(texts)
     _check_table_path(out, overwrite, paths)
-    raw_texts = _read_raw_texts(paths, column, region, documents) if words else ()
+    raw_texts = _read_raw_texts(paths, column, region, documents, wrapped) if words else ()
     regions = {} if region is None else _locate_regions(list(raw_texts))
+    # The lines of a file are joined where they are read; a cell of a table can have several, too.
+    reading: Values = {
+        "documents": documents,
+        "language": language or "en",
+        "wrapped": "no" if column is None else wrapped,
+    }
     language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **opening)
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if regions:
-            unknown = _write_regions(language_model, list(raw_texts), regions, language or "en", documents, write, bits)
+            unknown = _write_regions(language_model, list(raw_texts), regions, reading, write, bits)
             n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         elif words:
-            unknown = _write_words(language_model, raw_texts, language or "en", documents, write, bits, progress)
+            unknown = _write_words(language_model, raw_texts, reading, write, bits, progress)
             n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         else:
             on_sentence = _sentence_rows(write, bits)
             result = language_model.perplexity(
-                paths, documents=documents, on_sentence=on_sentence, progress=progress, raw_language=language
+                paths,
+                documents=documents,
+                on_sentence=on_sentence,
+                progress=progress,
+                raw_language=language,
+                wrapped=wrapped,
             )
             n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
     if n_unknown:
@@ -229,7 +244,7 @@ def perplexity(
     others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": reading["documents"]}
     check_apart("--as-bilm-tf", as_bilm_tf, others)
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
-    language = raw_language(raw, language)
+    language = raw_language(raw, language, reading["wrapped"])
     paths = find_text_files(texts)
     _check_table_path(per_token, overwrite, paths)
     language_model = LanguageModel.from_pretrained(model, **opening)
@@ -335,37 +350,44 @@ class RawText:
 
 
 def _read_raw_texts(
-    paths: Sequence[Path], column: str | None, region: str | None, documents: bool
+    paths: Sequence[Path], column: str | None, region: str | None, documents: bool, wrapped: Wrapped
 ) -> Iterable[RawText]:
     """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
-    from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
     from elmokit.text.columns import is_table, read_table
 
     files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
     if column is None and not any(map(is_table, paths)):
-        lines = (_read_lines(path, documents) for path in paths)
+        lines = (_read_lines(path, documents, wrapped) for path in paths)
         return (RawText(text, file | known) for file, own in zip(files, lines, strict=True) for known, text in own)
-    results = WordSurprisal._fields if region is None else RegionSurprisal._fields
     texts: list[RawText] = []
-    names: list[str] = []
-    for file, table in zip(files, map(read_table, paths), strict=True):
+    tables = [read_table(path) for path in paths]
+    for file, table in zip(files, tables, strict=True):
         if column is None:
             raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
-        index = table.column(column)
-        region_index = None if region is None else table.column(region)
-        names = names or table.columns
-        if table.columns != names:
+        if table.columns != tables[0].columns:
             raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
-        fields = {*file, *results, *(name.replace("_nats", "_bits") for name in results)}
-        others = [name for number, name in enumerate(names) if number not in (index, region_index)]
-        if taken := fields & set(others):
-            raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
-        for line, cells in table.rows:
-            row = dict(zip(names, cells, strict=True))
-            text_region = "" if region_index is None else row[names[region_index]].strip()
-            kept = {name: row[name] for name in others}
-            texts.append(RawText(row[names[index]], file | kept, f"{table.path}, line {line}", text_region))
+        texts += _read_rows(table, file, column, region)
     return texts
+
+
+def _read_rows(table: InputTable, file: dict[str, Any], column: str, region: str | None) -> Iterator[RawText]:
+    """Yield the text of each row of a table, with the other columns."""
+    from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
+
+    index = table.column(column)
+    region_index = None if region is None else table.column(region)
+    others = {name: number for number, name in enumerate(table.columns) if number not in (index, region_index)}
+    results = WordSurprisal._fields if region is None else RegionSurprisal._fields
+    fields = {*file, *results, *(name.replace("_nats", "_bits") for name in results)}
+    if taken := fields & others.keys():
+        raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
+    for line, cells in table.rows:
+        yield RawText(
+            text=cells[index],
+            known=file | {name: cells[number] for name, number in others.items()},
+            place=f"{table.path}, line {line}",
+            region="" if region_index is None else cells[region_index].strip(),
+        )
 
 
 OFFSETS = re.compile(r"(\d+)\s*[:\s]\s*(\d+)")
@@ -396,8 +418,7 @@ def _write_regions(
     language_model: LanguageModel,
     texts: Sequence[RawText],
     regions: Mapping[int, tuple[int, int]],
-    language: str,
-    documents: bool,
+    reading: Values,
     write: WriteRow,
     bits: bool,
 ) -> UnknownWords:
@@ -406,9 +427,7 @@ def _write_regions(
 
     unknown = UnknownWords()
     chosen = [texts[number] for number in regions]
-    rows = language_model.region_surprisal(
-        [one.text for one in chosen], regions.values(), documents=documents, language=language
-    )
+    rows = language_model.region_surprisal([one.text for one in chosen], regions.values(), **reading)
     cut: list[str] = []
     for number, one, row in zip(regions, chosen, rows, strict=True):
         write(one.known | _named(row._replace(text_index=number), bits))
@@ -431,15 +450,16 @@ MAX_NAMED = 10
 """How many rows a message names."""
 
 
-def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], str]]:
+def _read_lines(path: Path, documents: bool, wrapped: Wrapped) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
     from elmokit.storage.text_files import split_documents, split_lines
 
     def words_of(line: str) -> list[list[str]]:
         return [line.split()]  # which says whether it is blank; each text is split later
 
+    split = RawSplitter(words_of, wrapped)
     blocks: Iterable[Iterable[TextLine]]
-    blocks = split_documents(path, words_of) if documents else ([line] for line in split_lines(path, split=words_of))
+    blocks = split_documents(path, split) if documents else ([line] for line in split_lines(path, split=split))
     for block in map(list, blocks):
         if any(block[0].sentences):
             yield {"line": block[0].number}, "\n".join(line.text for line in block)
@@ -448,8 +468,7 @@ def _read_lines(path: Path, documents: bool) -> Iterator[tuple[dict[str, Any], s
 def _write_words(
     language_model: LanguageModel,
     texts: Iterable[RawText],
-    language: str,
-    documents: bool,
+    reading: Values,
     write: WriteRow,
     bits: bool,
     progress: ProgressBar,
@@ -460,7 +479,7 @@ def _write_words(
     counter, unknown = StageCounter(progress, "surprisal", None), UnknownWords()
     texts, again = tee(texts)
     numbered = enumerate(again)
-    rows = language_model.word_surprisal((one.text for one in texts), documents=documents, language=language)
+    rows = language_model.word_surprisal((one.text for one in texts), **reading)
     for number, words in groupby(rows, lambda row: row.text_index):
         others = next(one.known for index, one in numbered if index == number)  # a text may have no word
         for row in words:

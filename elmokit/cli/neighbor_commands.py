@@ -15,7 +15,7 @@ from typing import Annotated
 import click
 
 from elmokit.cli.command import Calls, Flag, Values
-from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw
+from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw, Wrap
 from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
 from elmokit.config import did_you_mean
 from elmokit.errors import ConfigError
@@ -32,6 +32,7 @@ def index(
     options: ModelOptions = None,
     raw: Raw = False,
     language: Language = None,
+    wrapped: Wrap = "auto",
     device: Device = None,
     overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
 ) -> None:
@@ -55,8 +56,8 @@ def index(
 
     check_has_name(index)  # before a model is downloaded
     paths = find_corpus_files(corpus)
-    language = raw_language(raw, language)
-    split = None if language is None else text_splitter(language)
+    language = raw_language(raw, language, wrapped)
+    split = None if language is None else text_splitter(language, wrapped)
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory

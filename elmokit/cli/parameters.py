@@ -18,6 +18,7 @@ from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
 from elmokit.storage.text_files import STDIN, expand_user
+from elmokit.storage.text_formats import Wrapped
 
 MAX_THREADS = 256
 """The largest number of threads on a machine with fewer cores."""
@@ -88,6 +89,13 @@ Language = Annotated[
         "Language of raw text, such as de or ja, with the extra spacy; any splits letters, digits and marks.  "
         "[default: en]",
         metavar="CODE",
+    ),
+]
+Wrap = Annotated[
+    Wrapped,
+    Flag(
+        "Whether the lines of raw text are wrapped: yes joins them to paragraphs, no reads them one by one, and auto "
+        "decides by the first lines, and says so."
     ),
 ]
 Json = Annotated[bool, Flag("Print JSON.")]

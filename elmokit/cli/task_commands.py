@@ -131,7 +131,7 @@ def predict(
 
     check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": reading["tokenized"]})
     check_apart("--tokenize", tokenize, {"--tokenized": reading["tokenized"]})
-    language = raw_language(raw, language)
+    language = raw_language(raw, language, reading["wrapped"])
     opened = open_run(run, **opening)
     is_empty = True
     predictions = opened.predict_file(

@@ -45,6 +45,7 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter, count_of
 from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
+from elmokit.storage.text_formats import Wrapped
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
 from elmokit.version import __version__
 
@@ -87,6 +88,7 @@ def embed_file(
     fasta: bool = False,
     tokenize: Callable[[str], list[str]] = split_tokens,
     raw_language: str | None = None,
+    wrapped: Wrapped = "auto",
     tokenized: bool = False,
     batch_tokens: int = 2048,
     batch_size: int = 64,
@@ -127,6 +129,8 @@ def embed_file(
         raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
             :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
             line.
+        wrapped: Whether the lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by one,
+            and "auto" decides by the first lines, and says so.
         tokenized: Read the text as tokenized though it looks raw, which is otherwise an error.
         batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
         batch_size: Sentences per batch if the start is stateful.
@@ -173,7 +177,7 @@ def embed_file(
         with_old_map=include_sentence_indices,
     )
     format_.check(layout)
-    corpus = Corpus(source, fasta, strict, tokenize, raw_language, tokenized, documents)
+    corpus = Corpus(source, fasta, strict, tokenize, raw_language, wrapped, tokenized, documents)
     settings = _settings(embedder, layout, corpus)
     layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
     names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}

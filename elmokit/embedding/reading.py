@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import check_has_documents, read_lines, split_lines, split_tokens
+from elmokit.storage.text_formats import Wrapped
 from elmokit.text.tokenize import TextSplitter, text_splitter
 
 
@@ -52,6 +53,8 @@ class Corpus:
     """Splits a line into tokens."""
     raw_language: str | None = None
     """The language of raw text, whose lines are split into sentences and tokens; None if the text is tokenized."""
+    wrapped: Wrapped = "auto"
+    """Whether the lines of raw text are wrapped."""
     tokenized: bool = False
     """Read text that is certainly raw as if it were tokenized."""
     documents: bool = False
@@ -64,17 +67,19 @@ class Corpus:
             check_has_documents(self.source)
         if self.raw_language is not None and (self.fasta or self.strict):
             raise ConfigError("Raw text cannot be read with fasta or strict: its rows are sentences, not lines.")
+        if self.raw_language is None and self.wrapped != "auto":
+            raise ConfigError("wrapped is for raw text, whose language is raw_language.")
         _ = self._split_raw  # an unknown language or a missing tokenizer is noticed now
 
     @cached_property
     def _split_raw(self) -> TextSplitter | None:
-        return None if self.raw_language is None else text_splitter(self.raw_language)
+        return None if self.raw_language is None else text_splitter(self.raw_language, self.wrapped)
 
     @property
     def tokenizer(self) -> str:
         """The name of what splits the text, by which a resumed run recognizes it."""
         if self.raw_language is not None:
-            return f"raw {self.raw_language}"
+            return f"raw {self.raw_language}" + ("" if self.wrapped == "auto" else f", wrapped: {self.wrapped}")
         name = getattr(self.tokenize, "__qualname__", None)
         # Methods of built-in types have no module, and objects that can be called no name.
         module = getattr(self.tokenize, "__module__", None) or "builtins"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, starmap, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -38,6 +38,7 @@ from elmokit.lm.surprisal import (
 )
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
+from elmokit.storage.text_formats import Wrapped
 from elmokit.text.batching import check_sentence, check_texts
 from elmokit.text.tokenize import ENGLISH, TextSplitter, text_splitter, tokenize
 
@@ -165,12 +166,24 @@ class LanguageModel:
 
     @overload
     def word_surprisal(
-        self, texts: Sequence[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+        self,
+        texts: Sequence[str],
+        *,
+        documents: bool = ...,
+        language: str = ...,
+        wrapped: Wrapped = ...,
+        batch_tokens: int = ...,
     ) -> list[WordSurprisal]: ...
 
     @overload
     def word_surprisal(
-        self, texts: Iterator[str], *, documents: bool = ..., language: str = ..., batch_tokens: int = ...
+        self,
+        texts: Iterator[str],
+        *,
+        documents: bool = ...,
+        language: str = ...,
+        wrapped: Wrapped = ...,
+        batch_tokens: int = ...,
     ) -> Iterator[WordSurprisal]: ...
 
     def word_surprisal(
@@ -179,6 +192,7 @@ class LanguageModel:
         *,
         documents: bool = False,
         language: str = ENGLISH,
+        wrapped: Wrapped = "auto",
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[WordSurprisal] | Iterator[WordSurprisal]:
         """Compute the surprisal of each word of raw texts, as its author wrote it: with the punctuation attached to it.
@@ -187,7 +201,7 @@ class LanguageModel:
             texts: Raw texts of any number of sentences. From an iterator, the rows are returned as an iterator too, so
                 that a corpus of any size fits in memory.
             documents: Read each sentence of a text in the context of those before it, not by itself.
-            language: As in :func:`elmokit.tokenize`.
+            language, wrapped: As in :func:`elmokit.tokenize`.
             batch_tokens: As in :meth:`surprisal`.
 
         Returns:
@@ -202,15 +216,20 @@ class LanguageModel:
             ...     print(row.word, row.forward_nats)
         """
         check_texts(texts)
-        text_splitter(language)  # an unknown language is noticed now
-        rows = self._word_rows(texts, documents, language, batch_tokens)
+        text_splitter(language, wrapped)  # an unknown language is noticed now
+        split = partial(tokenize, language=language, wrapped=wrapped)
+        rows = self._word_rows(texts, documents, split, batch_tokens)
         return rows if isinstance(texts, Iterator) else list(rows)
 
     def _word_rows(
-        self, texts: Iterable[str], documents: bool, language: str, batch_tokens: int
+        self,
+        texts: Iterable[str],
+        documents: bool,
+        split: Callable[[str], list[list[str]]],
+        batch_tokens: int,
     ) -> Iterator[WordSurprisal]:
         texts, again = tee(texts)
-        scored = self._by_text((tokenize(text, language) for text in again), documents, batch_tokens)
+        scored = self._by_text(map(split, again), documents, batch_tokens)
         for number, (text, sentences) in enumerate(zip(texts, scored, strict=True)):
             yield from sum_by_word(text, sentences, number)
 
@@ -221,6 +240,7 @@ class LanguageModel:
         *,
         documents: bool = False,
         language: str = ENGLISH,
+        wrapped: Wrapped = "auto",
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[RegionSurprisal]:
         """Compute the surprisal of a region of each raw text, such as the critical words of a stimulus.
@@ -232,7 +252,7 @@ class LanguageModel:
             texts: Raw texts of any number of sentences.
             regions: The region of each text: a part of it that occurs once, or the offsets of its first character and
                 of the one after its last.
-            documents, language, batch_tokens: As in :meth:`word_surprisal`.
+            documents, language, wrapped, batch_tokens: As in :meth:`word_surprisal`.
 
         Returns:
             A row for each text, which ``pandas.DataFrame(rows)`` makes a table.
@@ -256,7 +276,7 @@ class LanguageModel:
                 offsets.append(find_region(text, region))
             except TextError as error:
                 raise TextError(f"Text {number}: {error}") from None
-        scored = self._by_text((tokenize(text, language) for text in texts), documents, batch_tokens)
+        scored = self._by_text((tokenize(text, language, wrapped=wrapped) for text in texts), documents, batch_tokens)
         return [
             sum_region(text, sentences, place, number)
             for number, (text, sentences, place) in enumerate(zip(texts, scored, offsets, strict=True))
@@ -283,6 +303,7 @@ class LanguageModel:
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
         raw_language: str | None = None,
+        wrapped: Wrapped = "auto",
     ) -> Perplexity:
         """Compute the perplexity of a text.
 
@@ -297,13 +318,17 @@ class LanguageModel:
             progress: Called with the number of predictions so far.
             raw_language: The language of files of raw text, such as "en": each line is split into sentences and
                 tokens, as by :func:`elmokit.tokenize`.
+            wrapped: Whether the lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by
+                one, and "auto" decides by the first lines, and says so.
 
         Raises:
             TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
             ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
-        split = None if raw_language is None else text_splitter(raw_language)
+        if raw_language is None and wrapped != "auto":
+            raise ConfigError("wrapped is for raw text, whose language is raw_language.")
+        split = None if raw_language is None else text_splitter(raw_language, wrapped)
         places: deque[tuple[str | None, int]] = deque()  # of the sentences that were read and are not scored yet
         sentences, total = self._sentences(
             texts, count=progress is not None, split=split, on_place=places.append, documents=documents

@@ -22,6 +22,7 @@ from elmokit.storage.text_formats import (
     CONLLU_SUFFIXES,
     HEAD_CHARACTERS,
     HEAD_LINES,
+    RawSplitter,
     are_wrapped,
     check_tokens,
     conllu_lines,
@@ -417,11 +418,14 @@ class TextLine(NamedTuple):
     """Its tokens: of tokenized text one sentence, which is empty if the line is blank; of raw text any number."""
 
 
-def join_wrapped(name: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def join_wrapped(
+    name: str, lines: Iterable[tuple[int, str]], split: Callable[[str], list[list[str]]]
+) -> Iterator[tuple[int, str]]:
     """Join the lines of each paragraph of raw text if they are wrapped; a paragraph has the number of its first."""
     lines = iter(lines)
     head = list(islice(lines, HEAD_LINES))
-    if not are_wrapped(name, [line for _, line in head]):
+    wrapped = split.wrapped if isinstance(split, RawSplitter) else "auto"
+    if wrapped == "no" or (wrapped == "auto" and not are_wrapped(name, [line for _, line in head])):
         yield from chain(head, lines)
         return
     for is_text, paragraph in groupby(chain(head, lines), key=lambda line: bool(line[1].strip())):
@@ -444,7 +448,7 @@ def split_lines(
     """Yield the lines of a text with their sentences.
 
     Args:
-        path, on_bytes, split, like_bilm_tf: As in ``read_sentences``. Wrapped lines of raw text are joined.
+        path, on_bytes, split, like_bilm_tf: As in ``read_sentences``. Lines of raw text that are wrapped are joined.
         accepted: As in ``text_lines``.
         tokenize: Splits a line, which is a sentence, into tokens. None: ``split_tokens``.
         refuse_raw: Raise a TextError if nothing splits the text and it is certainly raw.
@@ -460,7 +464,7 @@ def split_lines(
         check_tokens(_name(path), (tokens for line in head for tokens in split_line(line)), is_split, refuse_raw)
 
     lines = text_lines(path, on_bytes, accepted, like_bilm_tf, look_at)
-    for number, line in lines if split is None else join_wrapped(_name(path), lines):
+    for number, line in lines if split is None else join_wrapped(_name(path), lines, split):
         yield TextLine(number, line, split_line(line))
 
 
@@ -475,7 +479,8 @@ def read_sentences(
     Args:
         path: The file, as in ``text_lines``.
         on_bytes: As in ``read_lines``.
-        split: Splits a line of raw text into sentences and tokens. None: a line is a tokenized sentence.
+        split: Splits a line of raw text into sentences and tokens; a ``RawSplitter`` says whether lines are wrapped.
+            None: a line is a tokenized sentence.
         like_bilm_tf: Read lines as in ``read_lines``; a blank one is a sentence, and any white space separates tokens.
 
     Raises:

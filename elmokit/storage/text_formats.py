@@ -11,8 +11,10 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
@@ -273,27 +275,80 @@ def _report(name: str, what: str, flags: str, refuse: bool) -> None:
     )
 
 
+Wrapped = Literal["auto", "yes", "no"]
+"""Whether the lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several, and ends at a blank
+line. "auto" decides by the first lines, and says so where some lines go on with the next."""
+
+
+@dataclass(frozen=True)
+class RawSplitter:
+    """Splits a line of raw text, or a paragraph of wrapped lines, into tokenized sentences."""
+
+    split: Callable[[str], list[list[str]]]
+    wrapped: Wrapped = "auto"
+
+    def __call__(self, line: str) -> list[list[str]]:
+        """Return the sentences of a line."""
+        return self.split(line)
+
+
 MIN_WIDTH, MIN_CONTINUED = 40, 2
 """The shortest lines of wrapped text, and how many of its lines go on with a small letter."""
+MIN_CONTINUED_SHARE = 0.05
+"""Of lines that are not joined, how many must go on with a small letter to be reported."""
 
 
 def are_wrapped(name: str, lines: Sequence[str]) -> bool:
-    """Say whether the first lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several.
+    """Decide by the first lines of raw text whether they are wrapped, and warn if they are, or may be.
 
-    Most lines then end inside a sentence, and there is no room for the next word: the line would be longer than nearly
-    all others.
+    Most lines of wrapped text end inside a sentence, and there is no room for the next word: the line would be longer
+    than nearly all others. Or most go on with a small letter, in a text whose sentences begin with capitals.
     """
     lines = [line.strip() for line in lines]
-    lengths = sorted(map(len, filter(None, lines)))
-    width = lengths[(len(lengths) - 1) * 9 // 10] if lengths else 0
-    pairs = [(line, after) for line, after in pairwise(lines) if line and after]
-    continued = [
-        after
-        for line, after in pairs
-        if not _ENDS_SENTENCE.search(line) and len(line) + 1 + len(after.split()[0]) > width
-    ]
-    is_prose = any(map(_SENTENCE_END.search, lines)) and sum(after[0].islower() for after in continued) >= MIN_CONTINUED
-    if width < MIN_WIDTH or 2 * len(continued) <= len(pairs) or not is_prose:
+    pairs = _lines_with_the_next(lines)
+    inside = [pair for pair in pairs if not _ENDS_SENTENCE.search(pair[0])]
+    continued = [pair for pair in inside if pair[1][0].islower()]
+    is_prose = any(map(_SENTENCE_END.search, lines))
+    if not continued or not is_prose:
         return False
-    warnings.warn(f"The lines of {name} are wrapped, so they are joined: a blank line ends a paragraph.", stacklevel=1)
-    return True
+    if _are_most_full(lines, pairs, inside) or _most_go_on(lines, pairs, continued):
+        warnings.warn(
+            f"The lines of {name} are wrapped, so they are joined: a blank line ends a paragraph. "
+            'If they are not, pass --wrapped no (wrapped="no").',
+            stacklevel=1,
+        )
+        return True
+    if _sentences_begin_with_capitals(lines) and len(continued) >= MIN_CONTINUED_SHARE * len(pairs):
+        line, after = continued[0]
+        warnings.warn(
+            f"The lines of {name} are read one by one, but {line[-20:]!r} may go on with {after[:20]!r}. If they are "
+            'wrapped, pass --wrapped yes (wrapped="yes"), which joins them; if not, no.',
+            stacklevel=1,
+        )
+    return False
+
+
+def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(line, after) for line, after in pairwise(lines) if line and after]
+
+
+def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:
+    """Say whether most lines end inside a sentence and have no room for the next word."""
+    lengths = sorted(map(len, filter(None, lines)))
+    width = lengths[(len(lengths) - 1) * 9 // 10]
+    full = [after for line, after in inside if len(line) + 1 + len(after.split()[0]) > width]
+    n_small = sum(after[0].islower() for after in full)
+    return width >= MIN_WIDTH and 2 * len(full) > len(pairs) and n_small >= MIN_CONTINUED
+
+
+def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continued: Sequence[tuple[str, str]]) -> bool:
+    """Say whether most lines go on with a small letter, in a text whose sentences begin with capitals."""
+    is_most = len(continued) >= MIN_CONTINUED and 2 * len(continued) > len(pairs)
+    return is_most and _sentences_begin_with_capitals(lines)
+
+
+def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
+    """Say whether nearly all lines that surely begin a sentence do not begin with a small letter."""
+    begins = [after for line, after in pairwise(["", *lines]) if after and (not line or _ENDS_SENTENCE.search(line))]
+    n_small = sum(line[0].islower() for line in begins)
+    return 5 * n_small <= len(begins)

@@ -29,7 +29,7 @@ from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import is_conllu, split_lines, split_tokens, text_lines
-from elmokit.storage.text_formats import check_tokens, is_json_object
+from elmokit.storage.text_formats import Wrapped, check_tokens, is_json_object
 from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.inputs import ElmoShape, Inputs
@@ -65,7 +65,7 @@ from elmokit.tasks.task_table import load_config
 from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.text.tokenize import Tokenization, get_tokenizer, text_splitter
+from elmokit.text.tokenize import TextSplitter, Tokenization, get_tokenizer, text_splitter
 from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
@@ -223,6 +223,7 @@ class TaskRun(TaskSetup):
         text: str | Path,
         *,
         raw_language: str | None = None,
+        wrapped: Wrapped = "auto",
         tokenization: Tokenization = "spaces",
         tokenized: bool = False,
         best: int | None = None,
@@ -233,6 +234,7 @@ class TaskRun(TaskSetup):
             text: The file, in a format of the task; ``-`` for standard input.
             raw_language: The language of raw text, to split it into sentences and tokens; None if the text has one
                 sentence per line.
+            wrapped: Whether the lines of raw text are wrapped, as in :func:`elmokit.tokenize`.
             tokenization: How a line is split into tokens.
             tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
             best: For question answering: list so many of the most probable answers.
@@ -250,7 +252,7 @@ class TaskRun(TaskSetup):
         elif raw_language is None:
             lines = _tokenized_lines(text, self.task.text_formats, tokenize, refuse_raw=not tokenized)
         else:
-            lines = _lines_of_raw_text(text, raw_language)
+            lines = _lines_of_raw_text(text, text_splitter(raw_language, wrapped))
         yield from self.predict_lines(lines, str(text), tokenize, best)
 
     def predict_lines(
@@ -275,9 +277,9 @@ def _tokenized_lines(text: str | Path, accepted: Sequence[str], tokenize: Tokeni
         yield line
 
 
-def _lines_of_raw_text(text: str | Path, language: str) -> Iterator[str]:
+def _lines_of_raw_text(text: str | Path, split: TextSplitter) -> Iterator[str]:
     """Yield the sentences of raw text as lines of tokens, and blank lines, which end documents."""
-    for line in split_lines(text, split=text_splitter(language)):
+    for line in split_lines(text, split=split):
         for tokens in line.sentences or [[]]:
             yield " ".join(tokens)
 

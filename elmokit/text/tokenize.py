@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, missing_advice, needs_extra
 from elmokit.storage.text_files import join_wrapped, split_tokens
-from elmokit.storage.text_formats import check_tokens
+from elmokit.storage.text_formats import RawSplitter, Wrapped, check_tokens
 from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
 from elmokit.text.foreign import warn_of_entities
@@ -59,24 +59,31 @@ class Word(NamedTuple):
 
 
 @overload
-def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[False] = False) -> list[list[str]]: ...
+def tokenize(
+    text: str, language: str = ENGLISH, *, offsets: Literal[False] = False, wrapped: Wrapped = "auto"
+) -> list[list[str]]: ...
 
 
 @overload
-def tokenize(text: str, language: str = ENGLISH, *, offsets: Literal[True]) -> list[list[Token]]: ...
+def tokenize(
+    text: str, language: str = ENGLISH, *, offsets: Literal[True], wrapped: Wrapped = "auto"
+) -> list[list[Token]]: ...
 
 
-def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> list[list[str]] | list[list[Token]]:
+def tokenize(
+    text: str, language: str = ENGLISH, *, offsets: bool = False, wrapped: Wrapped = "auto"
+) -> list[list[str]] | list[list[Token]]:
     """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
 
-    The end of a line also ends a sentence, unless the lines are wrapped (most end inside a sentence, at about the same
-    length): then a blank line ends a paragraph, with a warning.
+    The end of a line also ends a sentence, unless the lines are wrapped: then a blank line ends a paragraph.
 
     Args:
         text: The text.
         language: A language code of spaCy, such as "de" or "ja"; English is split as in the Penn Treebank. "any" splits
             letters, digits and marks by Unicode's classes, without spaCy.
         offsets: Return each token as a :class:`Token`, with its place in the text.
+        wrapped: Whether the lines are wrapped, as in e-mail and books. "auto": if most end inside a sentence, which is
+            a warning.
 
     Returns:
         A list of tokens for each sentence.
@@ -92,7 +99,7 @@ def tokenize(text: str, language: str = ENGLISH, *, offsets: bool = False) -> li
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.{missing_advice(text)}")
-    sentences = split_lines(text, text_splitter(language))
+    sentences = split_lines(text, text_splitter(language, wrapped))
     check_tokens("the text", sentences, is_split=True)
     return locate_tokens(text, sentences) if offsets else sentences
 
@@ -142,17 +149,18 @@ def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
     """Return the sentences of all lines of a text, or of its paragraphs if the lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [sentence for _, line in join_wrapped("the text", enumerate(lines)) for sentence in split(line)]
+    return [sentence for _, line in join_wrapped("the text", enumerate(lines), split) for sentence in split(line)]
 
 
 @cache  # the tables of a language take up to a second to build
-def text_splitter(language: str = ENGLISH) -> TextSplitter:
-    """Return a function that splits a line of raw text into tokenized sentences; a blank line has none."""
+def text_splitter(language: str = ENGLISH, wrapped: Wrapped = "auto") -> RawSplitter:
+    """Return what splits a line of raw text into tokenized sentences; a blank line has none."""
+    check_choice("wrapped", wrapped, get_args(Wrapped))
     if language == ENGLISH:
-        return partial(_split_raw, _split_english)
+        return RawSplitter(partial(_split_raw, _split_english), wrapped)
     if language == ANY:
-        return partial(_split_raw, split_any)
-    return partial(_split_raw, partial(_split_with_spacy, _spacy_pipeline(language)))
+        return RawSplitter(partial(_split_raw, split_any), wrapped)
+    return RawSplitter(partial(_split_raw, partial(_split_with_spacy, _spacy_pipeline(language))), wrapped)
 
 
 def _split_raw(split: TextSplitter, line: str) -> list[list[str]]:

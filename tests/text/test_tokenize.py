@@ -14,6 +14,8 @@ import pytest
 import elmokit
 from elmokit import Elmo, tokenize
 from elmokit.embedding.reading import Corpus
+from elmokit.errors import ConfigError
+from elmokit.evaluation.occurrences import OccurrenceIndex
 from elmokit.storage.text_files import numbered_sentences, read_sentences
 from elmokit.text.marks import INVISIBLE
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
@@ -110,6 +112,56 @@ def test_lines_of_other_texts_are_not_joined(text: str) -> None:
     assert elmokit.tokenize(text) == [sentence for line in text.split("\n") for sentence in elmokit.tokenize(line)]
 
 
+SHORT = """Nobody had seen him since the spring. He'd been
+ill for years, and his daughter said
+so.
+
+She came on Sundays with
+soup.
+
+The door
+stayed shut.
+"""
+
+
+def test_a_short_wrapped_text_is_joined_and_a_doubtful_one_reported(shell: Shell) -> None:
+    with pytest.warns(UserWarning, match="The lines of the text are wrapped, so they are joined"):
+        assert [tokens[0] for tokens in elmokit.tokenize(SHORT)] == ["Nobody", "He", "She", "The"]
+    doubtful = "He'd been\nill for years.\n" + "The door stayed shut.\nNobody came.\n" * 2
+    message = "'He\\'d been' may go on with 'ill for years.'|\"He'd been\" may go on with 'ill for years.'"
+    with pytest.warns(UserWarning, match=message):
+        assert len(elmokit.tokenize(doubtful)) == 6
+    assert len(elmokit.tokenize(doubtful, wrapped="yes")) == 5
+    assert len(elmokit.tokenize(doubtful, wrapped="no")) == 6
+    assert len(elmokit.tokenize(SHORT, wrapped="no")) == 8
+    with pytest.raises(ConfigError, match="wrapped is 'maybe'"):
+        elmokit.tokenize(SHORT, wrapped="maybe")  # type: ignore[call-overload]
+
+
+def test_a_flag_of_each_command_that_reads_raw_text_says_whether_its_lines_are_wrapped(shell: Shell) -> None:
+    Path("raw.txt").write_text(SHORT)
+    for wrapped, n in (("yes", 4), ("no", 8)):
+        flags = ("--wrapped", wrapped)
+        assert shell("embed", "raw.txt", f"{wrapped}.npz", "--raw", *flags).code == 0
+        with np.load(f"{wrapped}.npz") as archive:
+            assert len(archive["offsets"]) - 1 == n
+        facts = json.loads(shell("evaluate", "perplexity", "raw.txt", "--raw", "--json", *flags).out)
+        assert facts["n_sentences"] == n
+        tokens = shell("surprisal", "raw.txt", "--raw", *flags).out.splitlines()[1:]
+        assert len({line.split("\t")[0] for line in tokens}) == n
+        words = [line.split("\t") for line in shell("surprisal", "raw.txt", "--words", *flags).out.splitlines()[1:]]
+        assert len({(row[1], row[2]) for row in words}) == n
+        assert shell("neighbors", "index", "raw.txt", f"index-{wrapped}", "--raw", *flags).code == 0
+        assert len(OccurrenceIndex(f"index-{wrapped}").starts) == n
+    for command in ("embed raw.txt out.npz", "evaluate perplexity raw.txt", "surprisal raw.txt"):
+        ran = shell(*command.split(), "--wrapped", "yes")
+        assert (ran.code, ran.err) == (2, "elmokit: --wrapped needs --raw.\n")
+    with pytest.raises(ConfigError, match="wrapped is for raw text"):
+        Corpus("raw.txt", wrapped="yes")
+    with pytest.raises(ConfigError, match="wrapped is for raw text"):
+        elmokit.LanguageModel.from_pretrained().perplexity("raw.txt", wrapped="no")
+
+
 def test_embed_refuses_raw_text_unless_it_is_named(shell: Shell) -> None:
     Path("raw.txt").write_text(PARAGRAPH)
     ran = shell("embed", "raw.txt", "out.npz")
@@ -157,8 +209,8 @@ def test_offsets_say_where_each_token_is_in_the_text() -> None:
     parts = [*PARTS, *4 * ["\u00ad", "\u200b", "\r", "\n", "\ufeff"]]
     texts = ["".join(rng.choices(parts, k=rng.randrange(30))) for _ in range(200)]
     for text in (*TOKENS, *texts):
-        located = tokenize(text, offsets=True)
-        assert [[token.text for token in sentence] for sentence in located] == tokenize(text)
+        located = tokenize(text, offsets=True, wrapped="no")
+        assert [[token.text for token in sentence] for sentence in located] == tokenize(text, wrapped="no")
         assert all(text[token.start : token.stop] == token.text for sentence in located for token in sentence)
         # A word is what is between white space, and every token is in one.
         words = group_words(text, located)
