@@ -7,7 +7,7 @@ from typing import Annotated
 
 import click
 
-from elmokit.cli.command import Calls, Values, with_underscores
+from elmokit.cli.command import with_underscores
 from elmokit.cli.parameters import OutputPath
 from elmokit.cli.running import print_note
 
@@ -98,7 +98,8 @@ def allennlp_vocab(
     elmo_weights: str,
     output_dir: Output,
     use_custom_oov_token: Annotated[bool, click.BOOL] = False,
-    computing: Annotated[Values, Calls("elmokit.compat.allennlp_text:create_elmo_embeddings_from_vocab")],
+    batch_size: int = 64,
+    device: int = -1,
 ) -> None:
     """Write a vocabulary's context-free vectors as text, as AllenNLP's create_elmo_embeddings_from_vocab.py did.
 
@@ -107,7 +108,8 @@ def allennlp_vocab(
         elmo_config: Options file, if it is not next to the weights.
         elmo_weights: HDF5 file, directory or name of a model.
         output_dir: Output directory. Created if missing.
-        batch_size, device:
+        batch_size: Words per batch, in units of 50.
+        device: Number of a CUDA device, or -1 for the CPU.
         use_custom_oov_token: True if the first word may differ from @@UNKNOWN@@.
 
     Examples:
@@ -117,6 +119,12 @@ def allennlp_vocab(
     from elmokit.compat.allennlp import create_elmo_embeddings_from_vocab
 
     create_elmo_embeddings_from_vocab(
-        vocab_path, elmo_config, elmo_weights, output_dir, use_custom_oov_token=use_custom_oov_token, **computing
+        vocab_path,
+        elmo_config,
+        elmo_weights,
+        output_dir,
+        batch_size=batch_size,
+        device=device,
+        use_custom_oov_token=use_custom_oov_token,
     )
     print_note(f"Wrote {output_dir}")

@@ -1,26 +1,25 @@
 '''Commands from functions: the signature and the docstring of a function make its flags and its help.
 
-This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``, with the options ``--start``, ``--storage``
-and ``--overwrite``. The last two are parameters of ``save_model``, whose signature and docstring say what they are::
+This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``::
 
     def convert(
         source: str,
         target: Output,
         *,
         start: Literal["warm", "zero"] | None = None,
-        saving: Annotated[Values, Calls("elmokit.formats.save:save_model")],
+        overwrite: Overwrite = False,
+        opening: Opening,
     ) -> None:
         """Convert the model SOURCE to TARGET.
 
         Args:
             start: The state that sentences start from.
-            overwrite:
 
         Examples:
             elmokit convert elmo_weights.hdf5 my-elmo
         """
-        model = open_model(source)
-        save_model(model, target, **saving)
+        model = open_model(source, **vars(opening))
+        save_model(model, target, overwrite=overwrite)
 
 - A parameter before the ``*`` is an argument; one after it is an option, whose flag has its name. Names that Python
   uses itself end in an underscore, which the flag does not have.
@@ -29,19 +28,17 @@ and ``--overwrite``. The last two are parameters of ``save_model``, whose signat
 - ``Args:`` has the options that most people need. Those of ``More options:``, and of any heading after it, are shown by
   ``--help-all`` only. An entry may name what its value is, as in ``columns (A,B,SCORE): The columns``. One without a
   text only chooses the heading.
-- A parameter with :class:`Calls` stands for the parameters of a public function that have defaults, except those that
-  the command has itself, whose help is there too. Of an entry in its docstring, the first sentence is the help.
 - ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
-- A parameter whose type is a dataclass stands for its fields.
-- For ``**settings``, :func:`with_settings` names the fields of configs (:func:`elmokit.config.setting`).
+- A parameter whose type is a dataclass stands for its fields: options that belong together, declared where the function
+  lives that takes them (:func:`elmokit.config.setting`), in a module that imports neither NumPy nor PyTorch. A test
+  compares them with that function.
+- For ``**settings``, :func:`with_settings` names the fields of configs, of which only those that were given are passed.
 '''
 
 from __future__ import annotations
 
-import ast
-import builtins
 import dataclasses
-import importlib.util
+import importlib
 import inspect
 import re
 import types
@@ -63,8 +60,6 @@ COMMON, MORE = "Options", "More options"
 """The headings of the help: what most people need, and the rest, which ``--help-all`` shows."""
 SECTION = re.compile(r"([A-Z][\w ]+):")
 ENTRY = re.compile(r"    (\w+(?:, \w+)*)(?: \((\S+)\))?:(?: (.*))?")
-Values = dict[str, Any]
-"""The values of options by their names."""
 
 
 class Flag(NamedTuple):
@@ -76,90 +71,6 @@ class Flag(NamedTuple):
     metavar: str | None = None
     names: tuple[str, ...] = ()
     """More names of the flag, such as ``-n``."""
-
-
-class Calls(NamedTuple):
-    """Lets a parameter stand for the parameters of a public function that have defaults."""
-
-    function: str
-    """``module:function``, or ``module:Class.method``."""
-    hide: tuple[str, ...] = ()
-    """Parameters that are no options."""
-
-    def read(self, known: Collection[str]) -> tuple[list[inspect.Parameter], str]:
-        """Read the parameters, except those that are known already, and the docstring."""
-        module, _, path = self.function.partition(":")
-        names = SourceNames(module, path.rpartition(".")[2])
-        function = names.definition(path)
-        arguments = function.args
-        n_required = len(arguments.args) - len(arguments.defaults)
-        defaults: list[tuple[ast.arg, ast.expr | None]] = [
-            *zip(arguments.args[n_required:], arguments.defaults, strict=True),
-            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-        ]
-        hidden = {*known, *self.hide}
-        shown = [(argument, default) for argument, default in defaults if argument.arg not in hidden and default]
-        parameters = [
-            inspect.Parameter(
-                argument.arg,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=names.value(default),
-                annotation=names.value(argument.annotation),
-            )
-            for argument, default in shown
-            if argument.annotation
-        ]
-        return parameters, ast.get_docstring(function) or ""
-
-
-class SourceNames(dict[str, Any]):
-    """The names of a module, computed from its source: to import it would load NumPy or PyTorch.
-
-    Args:
-        module: Its name.
-        until: The function after whose docstring reading ends, because all of a module takes milliseconds.
-    """
-
-    def __init__(self, module: str, until: str = "") -> None:
-        spec = importlib.util.find_spec(module)
-        assert spec is not None
-        assert spec.origin is not None
-        text = Path(spec.origin).read_text(encoding="utf-8")
-        if until:
-            head, start, rest = text.partition(f"def {until}(")
-            text = head + start + '"""'.join([*rest.split('"""', 2)[:2], ""])
-        self.statements = ast.parse(text).body
-
-    def __missing__(self, name: str) -> Any:
-        for node in self.statements:
-            match node:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                    return self.value(value)
-                case ast.ImportFrom(module=str(module), names=names) if name in [alias.name for alias in names]:
-                    is_ours = module.startswith("elmokit.")
-                    return SourceNames(module)[name] if is_ours else getattr(importlib.import_module(module), name)
-        return getattr(builtins, name)
-
-    def definition(self, path: str) -> ast.FunctionDef:
-        """Find the definition of a function, or of a method of a class."""
-        body: Sequence[ast.stmt] = self.statements
-        for name in path.split("."):
-            found = (node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
-            *_, node = found  # the last, because overloads come before it
-            body = node.body
-        assert isinstance(node, ast.FunctionDef)
-        return node
-
-    def value(self, expression: ast.expr) -> Any:
-        """Compute a default or a type: a literal, a name or a choice; of several possible types, the first."""
-        match expression:
-            case ast.Name(id=name):
-                return self[name]
-            case ast.BinOp(left=first, op=ast.BitOr()):
-                return self.value(first)
-            case ast.Subscript(value=kind, slice=choices):
-                return self.value(kind)[ast.literal_eval(choices)]
-        return ast.literal_eval(expression)
 
 
 def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
@@ -371,52 +282,54 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     text, sections = parse_docstring(function.__doc__ or "")
     examples = sections.pop("Examples", [])
     entries = {entry.name: entry for heading, lines in sections.items() for entry in parse_entries(heading, lines)}
-    parameters = inspect.signature(function).parameters
     hints = typing.get_type_hints(function, include_extras=True)
     has_underscores = getattr(function, "has_underscores", False)
-    settings: list[HeadedOption] = getattr(function, "setting_options", list)()
-    known = {*parameters, *(option.name for option in settings)}
-    called = {name: calls.read(known) for name, hint in hints.items() if (calls := _extra(hint, Calls))}
-    texts: dict[str, str] = {}
-    for _, docstring in called.values():
-        lines = parse_docstring(docstring)[1].get("Args", [])
-        texts |= {entry.name: _first_sentence(entry.help) for entry in parse_entries("Args", lines)}
-    for option in settings:
-        option.heading = entries[option.name].heading if option.name in entries else MORE
     params: list[click.Parameter] = []
-    groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
-    for parameter in parameters.values():
+    groups: dict[str, type] = {}
+    for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            params += settings
+            params += _settings_of(function, entries)
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
-        elif parameter.name in called:
-            own, _ = called[parameter.name]
-            groups[parameter.name] = dict, [inner.name for inner in own]
-            params += [
-                _option(inner, inner.annotation, entries.get(inner.name), texts, MORE, has_underscores) for inner in own
-            ]
-        elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            own_hints = typing.get_type_hints(hint, include_extras=True)
-            own = list(inspect.signature(hint).parameters.values())
-            groups[parameter.name] = hint, [inner.name for inner in own]
-            params += [_option(inner, own_hints[inner.name], entries.get(inner.name), texts) for inner in own]
+        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            groups[parameter.name] = hint
+            params += _fields_of(hint, entries)
         else:
-            entry = entries.get(parameter.name)
-            params.append(_option(parameter, hint, entry, texts, has_underscores=has_underscores))
+            params.append(_option(parameter, hint, entries.get(parameter.name), has_underscores=has_underscores))
     if unknown := entries.keys() - {param.name for param in params}:
         raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
     options = [] if has_underscores else [str(param.name) for param in params if isinstance(param, click.Option)]
 
     def call(**values: Any) -> Any:
-        for name, (make, names) in groups.items():
-            values[name] = make(**{inner: values.pop(inner) for inner in names})
+        for name, cls in groups.items():
+            fields = [field.name for field in dataclasses.fields(cls)]
+            values[name] = cls(**{field: values.pop(field) for field in fields})
         source_of = click.get_current_context().get_parameter_source
         with name_flags([name for name in options if source_of(name) is ParameterSource.COMMANDLINE]):
             return function(**values)
 
     return {"params": params, "callback": call, "help": text, "examples": examples}
+
+
+def _settings_of(function: Callable[..., Any], entries: Mapping[str, DocumentedParameter]) -> list[HeadedOption]:
+    """Make the options of a function's ``**settings``."""
+    options: list[HeadedOption] = getattr(function, "setting_options", list)()
+    for option in options:
+        entry = entries.get(str(option.name))
+        option.heading = MORE if entry is None else entry.heading
+    return options
+
+
+def _fields_of(cls: type, entries: Mapping[str, DocumentedParameter]) -> list[HeadedOption]:
+    """Make an option for each field of a dataclass, whose help is its :class:`Flag` or that of its ``setting()``."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    options = []
+    for field in dataclasses.fields(cls):
+        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        declared = Flag(field.metadata["help"], MORE) if field.metadata else None
+        options.append(_option(parameter, hints[field.name], entries.get(field.name), declared))
+    return options
 
 
 class DocumentedParameter(NamedTuple):
@@ -454,13 +367,6 @@ def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedPara
     for names, metavar, text in texts:
         for name in names.split(", "):
             yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
-
-
-def _first_sentence(text: str) -> str:
-    """Return the first sentence of an entry without the marks of reStructuredText, as help of an option."""
-    sentence = text.partition(". ")[0].removesuffix(".").replace("``", "")
-    sentence, _, default = sentence.partition("; None for ")
-    return f"{sentence}.  [default: {default}]" if default else f"{sentence}."
 
 
 def _extra(hint: Any, kind: type[Extra]) -> Extra | None:
@@ -513,13 +419,12 @@ def _option(
     parameter: inspect.Parameter,
     hint: Any,
     entry: DocumentedParameter | None,
-    texts: Mapping[str, str],
-    heading: str = COMMON,
+    declared: Flag | None = None,
     has_underscores: bool = False,
 ) -> HeadedOption:
-    """Make an option; ``texts`` are those of public functions, and the command's own ``entry`` comes before them."""
+    """Make an option. What the docstring of the command says, its ``entry``, comes before what the type hint adds."""
     name, default = parameter.name, parameter.default
-    flag = _extra(hint, Flag) or Flag(heading=heading)
+    flag = declared or _extra(hint, Flag) or Flag()
     kind, is_repeated = _click_type(hint)
     flags = [f"--{name.removesuffix('_').replace('_', '-')}", *flag.names]
     if has_underscores:
@@ -527,19 +432,23 @@ def _option(
     is_flag = kind is click.BOOL and click.BOOL not in typing.get_args(hint)
     if is_flag and default is not False:
         flags[0] += f"/--no-{flags[0][2:]}"
-    required = default is parameter.empty
+    text, heading, metavar = flag.help, flag.heading, flag.metavar
+    if entry is not None:
+        text, heading, metavar = entry.help or text, entry.heading, entry.metavar or metavar
+    # Not None for a required option: click 8.3 and newer take that for a value, and do not ask for another.
+    is_required = default is parameter.empty
+    given = {} if is_required else {"default": default}
     return HeadedOption(
         [*flags, name],
         type=kind,
         is_flag=is_flag or None,  # False would let the option stand without a value
         multiple=is_repeated,
-        required=required,
-        # Not None for a required option: click 8.3 and newer take that for a value, and do not ask for another.
-        **({} if required else {"default": default}),
-        show_default=not (required or default is None or default is False or default == ()),
-        metavar=entry.metavar if entry and entry.metavar else flag.metavar,
-        help=(entry and entry.help) or flag.help or texts.get(name, ""),
-        heading=entry.heading if entry else flag.heading,
+        required=is_required,
+        show_default=not (is_required or default is None or default is False or default == ()),
+        metavar=metavar,
+        help=text,
+        heading=heading,
+        **given,
     )
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from elmokit.cli.command import Calls, Values
-from elmokit.cli.parameters import ElmoOptions, Language, Model, Output, Raw, Threads
+from elmokit.cli.parameters import Language, Model, Output, Raw, Threads
 from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
+from elmokit.embedding.outputs.storing import Storing
 from elmokit.errors import ConfigError
+from elmokit.formats.opening import ElmoOpening
 from elmokit.formats.pooling_names import PoolingName
 
 MIN_TOKENS_FOR_RATE = 20_000
 """Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
-FileOptions = Annotated[
-    Values, Calls("elmokit.embedding.corpus:embed_file", hide=("tokenize", "raw_language", "report", "progress"))
-]
 
 
 def embed(
@@ -35,8 +33,8 @@ def embed(
     pool: PoolingName | None = None,
     tokenize: bool = False,
     threads: Threads = None,
-    opening: ElmoOptions,
-    storing: FileOptions,
+    opening: ElmoOpening,
+    storing: Storing,
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
@@ -80,26 +78,28 @@ def embed(
     from elmokit.storage.text_files import check_input_file
     from elmokit.text.tokenize import get_tokenizer
 
-    check_resumable_output(out, storing["overwrite"])  # before a model is downloaded
+    check_resumable_output(out, storing.overwrite)  # before a model is downloaded
     check_input_file(text, out)
     output_format(out)
     flags = {"layers": layers is not None, "all": all_, "top": top, "average": average}
     chosen = [name for name, is_given in flags.items() if is_given]
     check_apart(f"--{chosen[0]}" if chosen else "", True, {f"--{name}": True for name in chosen[1:]})
-    named = ("include_sentence_indices", "use_sentence_keys")
-    stored = {f"--{name.replace('_', '-')}": storing[name] for name in named}
-    check_apart("--forget-sentences", storing["forget_sentences"], stored)
-    check_apart("--fasta", storing["fasta"], {"--raw": raw, "--tokenize": tokenize, **stored})
-    check_apart("--raw", raw, {f"--{name}": storing[name] for name in ("strict", "tokenized")})
-    check_apart("--tokenize", tokenize, {"--raw": raw, "--tokenized": storing["tokenized"]})
-    start = opening["start"]
+    stored = {
+        "--include-sentence-indices": storing.include_sentence_indices,
+        "--use-sentence-keys": storing.use_sentence_keys,
+    }
+    check_apart("--forget-sentences", storing.forget_sentences, stored)
+    check_apart("--fasta", storing.fasta, {"--raw": raw, "--tokenize": tokenize, **stored})
+    check_apart("--raw", raw, {"--strict": storing.strict, "--tokenized": storing.tokenized})
+    check_apart("--tokenize", tokenize, {"--raw": raw, "--tokenized": storing.tokenized})
+    start = opening.start
     idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
     if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
         raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")
-    language = raw_language(raw, language, storing["wrapped"])
+    language = raw_language(raw, language, storing.wrapped)
     if threads is not None:
         set_threads(threads)
-    elmo = Elmo.from_pretrained(model, **opening)
+    elmo = Elmo.from_pretrained(model, **vars(opening))
     selected: Any = layers if layers is not None else chosen[0] if chosen else None
     embedder: Elmo | SentenceEmbedder = elmo
     if pool is not None:
@@ -115,7 +115,7 @@ def embed(
             raw_language=language,
             report=progress.write,
             progress=progress,
-            **storing,
+            **vars(storing),
         )
     if not summary.n_sentences:
         click.echo(f"{text} is empty, so {out} has no vectors.", err=True)

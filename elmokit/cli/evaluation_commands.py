@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.command import MORE, Calls, Flag, Values
+from elmokit.cli.command import MORE, Flag
 from elmokit.cli.parameters import (
     Device,
     Json,
@@ -41,6 +41,7 @@ from elmokit.cli.running import check_apart, check_needed, echo_json, print_note
 from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, TextError
+from elmokit.formats.opening import PRECISION, LanguageModelOpening
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
 from elmokit.storage.text_files import STDIN, check_not_input
@@ -86,9 +87,6 @@ class EvaluationOptions:
             click.echo(result.to_text(rows))
 
 
-LanguageModelOptions = Annotated[
-    Values, Calls("elmokit.lm.language_model:LanguageModel.from_pretrained", hide=("source", "start"))
-]
 Start = Annotated[
     StartName | None,
     Flag("State from which each sentence is read: the model's start state, or zero.  [default: warm]", MORE),
@@ -111,7 +109,7 @@ def surprisal(
     documents: bool = False,
     start: Start = None,
     precision: Precision = "float32",
-    opening: LanguageModelOptions,
+    opening: LanguageModelOpening,
 ) -> None:
     """Compute how surprising each token or word of TEXTS is to a model.
 
@@ -163,12 +161,12 @@ def surprisal(
     raw_texts = _read_raw_texts(paths, column, region, documents, wrapped) if words else ()
     regions = {} if region is None else _locate_regions(list(raw_texts))
     # The lines of a file are joined where they are read; a cell of a table can have several, too.
-    reading: Values = {
+    reading: dict[str, Any] = {
         "documents": documents,
         "language": language or "en",
         "wrapped": "no" if column is None else wrapped,
     }
-    language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **opening)
+    language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **vars(opening))
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if regions:
@@ -209,11 +207,11 @@ def perplexity(
     overwrite: Overwrite = False,
     as_bilm_tf: int | None = None,
     start: Start = None,
-    opening: LanguageModelOptions,
-    reading: Annotated[
-        Values,
-        Calls("elmokit.lm.language_model:LanguageModel.perplexity", hide=("on_sentence", "progress", "raw_language")),
-    ],
+    opening: LanguageModelOpening,
+    precision: Annotated[Precision | None, Flag(PRECISION, MORE)] = None,
+    documents: bool = False,
+    batch_tokens: Annotated[int, Flag("Positions per batch, which do not change the result.", MORE)] = 2048,
+    wrapped: Wrap = "auto",
 ) -> None:
     """Compute the perplexity of a model on TEXTS.
 
@@ -223,11 +221,12 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
-        documents:
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
         as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
+        wrapped:
 
     Examples:
         elmokit evaluate perplexity held-out.txt --model my-run
@@ -238,27 +237,34 @@ def perplexity(
     from elmokit.lm.perplexity import unknown_words_warning
     from elmokit.storage.text_files import find_text_files
 
-    check_at_least("batch_tokens", reading["batch_tokens"], 1)
+    check_at_least("batch_tokens", batch_tokens, 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": reading["documents"]}
+    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": documents}
     check_apart("--as-bilm-tf", as_bilm_tf, others)
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
-    language = raw_language(raw, language, reading["wrapped"])
+    language = raw_language(raw, language, wrapped)
     paths = find_text_files(texts)
     _check_table_path(per_token, overwrite, paths)
-    language_model = LanguageModel.from_pretrained(model, **opening)
+    language_model = LanguageModel.from_pretrained(model, precision=precision, **vars(opening))
     facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in paths]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:
         if as_bilm_tf is not None:
             result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
         else:
-            facts |= {"state": start or "warm", "documents": reading["documents"]}
+            facts |= {"state": start or "warm", "documents": documents}
             with _table(per_token, overwrite) as write:
                 on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
-                    paths, start=start, on_sentence=on_sentence, progress=progress, raw_language=language, **reading
+                    paths,
+                    start=start,
+                    batch_tokens=batch_tokens,
+                    documents=documents,
+                    on_sentence=on_sentence,
+                    progress=progress,
+                    raw_language=language,
+                    wrapped=wrapped,
                 )
     if json:
         echo_json(facts | result.to_dict())
@@ -418,7 +424,7 @@ def _write_regions(
     language_model: LanguageModel,
     texts: Sequence[RawText],
     regions: Mapping[int, tuple[int, int]],
-    reading: Values,
+    reading: Mapping[str, Any],
     write: WriteRow,
     bits: bool,
 ) -> UnknownWords:
@@ -468,7 +474,7 @@ def _read_lines(path: Path, documents: bool, wrapped: Wrapped) -> Iterator[tuple
 def _write_words(
     language_model: LanguageModel,
     texts: Iterable[RawText],
-    reading: Values,
+    reading: Mapping[str, Any],
     write: WriteRow,
     bits: bool,
     progress: ProgressBar,

@@ -10,11 +10,11 @@ Examples:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 
-from elmokit.cli.command import Calls, Flag, Values
+from elmokit.cli.command import MORE, Flag
 from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw, Wrap
 from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
 from elmokit.config import did_you_mean
@@ -84,7 +84,8 @@ def find(
     tokenize: bool = False,
     json: Json = False,
     device: Device = None,
-    search: Annotated[Values, Calls("elmokit.evaluation.occurrences:OccurrenceIndex.neighbors")],
+    among: Literal["any", "same", "other"] = "any",
+    min_count: Annotated[int, Flag("Minimum corpus count of the context-free neighbors.", MORE)] = 1,
 ) -> None:
     """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
 
@@ -93,7 +94,9 @@ def find(
     Args:
         model: The model that the index was built with.  [default: what the index names]
         occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
-        among:
+        among: Search occurrences of any word, of the same word only, or of other words only.
+        layers: Layers, from 1.  [default: all]
+        n_neighbors: Number of neighbors per layer.
         tokenize: SENTENCE is raw text: split it into Penn Treebank tokens.
 
     Examples:
@@ -115,7 +118,8 @@ def find(
             f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
         )
     elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
-    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], layers, n_neighbors, **search)
+    token = tokens[occurrence - 1]
+    neighbors = opened.neighbors(elmo, words, token, layers, n_neighbors, among, min_count)
     if json:
         echo_json(neighbors.to_dict())
     else:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import click
 
-from elmokit.cli.command import MORE, Calls, Flag, Values
+from elmokit.cli.command import MORE, Flag
 from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
@@ -99,9 +99,6 @@ Wrap = Annotated[
     ),
 ]
 Json = Annotated[bool, Flag("Print JSON.")]
-ElmoOptions = Annotated[
-    Values, Calls("elmokit.embedding.elmo:Elmo.from_pretrained", hide=("path_or_name", "token_cache_mib"))
-]
 Output = Annotated[Path, OutputPath()]
 OptionalOutput = Annotated[Path | None, OutputPath()]
 Overwrite = Annotated[bool, Flag("Replace an existing output.")]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from elmokit.cli.command import Calls, Flag, Values
-from elmokit.cli.parameters import Json, Language, OptionalOutput, Output, Raw
+from elmokit.cli.command import Flag
+from elmokit.cli.parameters import Json, Language, OptionalOutput, Output, Raw, Wrap
 from elmokit.cli.running import check_apart, echo_json, raw_language, resumable_command
 from elmokit.errors import ConfigError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from elmokit.tasks.task_loop import TaskEvaluation
     from elmokit.tasks.task_vocabulary import Coverage
 
+TaskDevice = Annotated[str, Flag("Where to compute, such as cuda.")]
 COMMANDS = ("train", "evaluate", "predict", "import_", "open_")
 
 
@@ -31,9 +32,8 @@ def train(
     run: Output,
     set_: Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")] = (),
     seeds: Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")] = None,
-    training: Annotated[
-        Values, Calls("elmokit.tasks.run:train_task", hide=("progress", "on_evaluation", "on_coverage"))
-    ],
+    device: TaskDevice = "cpu",
+    overwrite: Annotated[bool, Flag("Start anew: replace the run in the directory.")] = False,
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
 
@@ -42,7 +42,6 @@ def train(
 
     Args:
         run: Run directory.
-        device, overwrite:
 
     Examples:
         elmokit task train ner.toml --run ner
@@ -62,7 +61,8 @@ def train(
             progress=progress,
             on_evaluation=lambda evaluation: progress.write(format_evaluation(evaluation)),
             on_coverage=lambda table, coverage: progress.write(format_coverage(table, coverage)),
-            **training,
+            device=device,
+            overwrite=overwrite,
         )
     echo_scores(results["dev"], len(results["seeds"]))
 
@@ -72,14 +72,17 @@ def evaluate(
     data: tuple[str, ...],
     *,
     json: Json = False,
-    scoring: Annotated[Values, Calls("elmokit.tasks.run:evaluate_run", hide=("progress",))],
+    seed: int | None = None,
+    count_unknown_labels: bool = False,
+    device: TaskDevice = "cpu",
 ) -> None:
     """Evaluate RUN on DATA, files in the format of its training data.
 
     RUN is a run directory of `elmokit task train`, or a model that AllenNLP trained (model.tar.gz).
 
     Args:
-        seed, count_unknown_labels, device:
+        seed: Evaluate this training alone.  [default: all that are finished]
+        count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
 
     Examples:
         elmokit task evaluate ner test.txt
@@ -90,7 +93,9 @@ def evaluate(
     from elmokit.tasks.run_folder import mean_and_deviation
 
     with ProgressBar("") as progress:
-        n_examples, per_seed = evaluate_run(run, data, progress=progress, **scoring)
+        n_examples, per_seed = evaluate_run(
+            run, data, seed, count_unknown_labels=count_unknown_labels, device=device, progress=progress
+        )
     scores = mean_and_deviation(list(per_seed.values()))
     if json:
         echo_json({"n_examples": n_examples, "scores": scores, "seeds": per_seed})
@@ -106,8 +111,11 @@ def predict(
     raw: Raw = False,
     language: Language = None,
     tokenize: bool = False,
-    reading: Annotated[Values, Calls("elmokit.tasks.run:TaskRun.predict_file", hide=("raw_language", "tokenization"))],
-    opening: Annotated[Values, Calls("elmokit.tasks.run:open_run")],
+    best: int | None = None,
+    tokenized: bool = False,
+    wrapped: Wrap = "auto",
+    seed: int | None = None,
+    device: TaskDevice = "cpu",
 ) -> None:
     """Label TEXT (- for standard input) with RUN's model.
 
@@ -116,11 +124,13 @@ def predict(
 
     Args:
         json: Print one JSON object per line.
-        best, seed, device:
+        best: The N most probable answers to a question, with their probabilities.
+        seed: Use the model of this training.  [default: the best on dev]
 
     More options:
         tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
-        tokenized:
+        tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
+        wrapped:
 
     Examples:
         elmokit task predict ner text.txt
@@ -129,13 +139,18 @@ def predict(
     """
     from elmokit.tasks.run import open_run
 
-    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": reading["tokenized"]})
-    check_apart("--tokenize", tokenize, {"--tokenized": reading["tokenized"]})
-    language = raw_language(raw, language, reading["wrapped"])
-    opened = open_run(run, **opening)
+    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": tokenized})
+    check_apart("--tokenize", tokenize, {"--tokenized": tokenized})
+    language = raw_language(raw, language, wrapped)
+    opened = open_run(run, seed, device)
     is_empty = True
     predictions = opened.predict_file(
-        text, raw_language=language, tokenization="treebank" if tokenize else "spaces", **reading
+        text,
+        raw_language=language,
+        wrapped=wrapped,
+        tokenization="treebank" if tokenize else "spaces",
+        tokenized=tokenized,
+        best=best,
     )
     for example, prediction in predictions:
         is_empty = False
@@ -180,7 +195,8 @@ def open_(
     *,
     run: OptionalOutput = None,
     json: Json = False,
-    opening: Annotated[Values, Calls("elmokit.tasks.allennlp.task_archive:open_task_archive")],
+    start: Literal["allennlp", "zero", "warm"] = "allennlp",
+    options: Path | None = None,
 ) -> None:
     """Open ARCHIVE, a model that AllenNLP trained, check it and describe it.
 
@@ -189,7 +205,8 @@ def open_(
 
     Args:
         run: Write the model as a run directory.
-        start, options:
+        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or the model's start state.
+        options: The options file of its ELMo, if the archive does not hold it.
 
     Examples:
         elmokit task open ner-elmo.tar.gz
@@ -198,7 +215,7 @@ def open_(
     """
     from elmokit.tasks.allennlp.task_archive import describe_archive, open_task_archive, save_as_run
 
-    opened = open_task_archive(archive, **opening)
+    opened = open_task_archive(archive, start=start, options=options)
     facts = describe_archive(opened)
     if run is not None:
         save_as_run(opened, run)

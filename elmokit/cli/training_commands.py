@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from elmokit.cli.command import Calls, Flag, HeadedOption, Values, setting_options, with_settings
+from elmokit.cli.command import MORE, Flag, HeadedOption, setting_options, with_settings
 from elmokit.cli.parameters import Model, Output, OutputPath, Threads
 from elmokit.cli.running import check_needed, given_settings, print_note, resumable_command
 from elmokit.errors import ConfigError
@@ -23,7 +24,18 @@ OUT = Flag(
     names=("--run",),
 )
 Out = Annotated[Path, OutputPath(), OUT]
-TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch's choice]")]
+TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch's choice]", MORE)]
+
+
+@dataclass(frozen=True)
+class Running:
+    """The options of every training."""
+
+    config: Annotated[
+        Path | None, Flag("TOML file of settings, which other arguments override; or bilm-tf's options.json.")
+    ] = None
+    device: Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one.")] = "auto"
+    overwrite: Annotated[bool, Flag("Start anew: replace the run.")] = False
 
 
 def train_settings() -> list[HeadedOption]:
@@ -73,7 +85,7 @@ def train(
     *,
     out: Out,
     threads: TrainingThreads = None,
-    run_options: Annotated[Values, Calls("elmokit.training.api:train", hide=("report",))],
+    running: Running,
     **settings: Any,
 ) -> None:
     """Pre-train a biLM on TEXTS.
@@ -82,10 +94,7 @@ def train(
     tokens separated by spaces. All settings can also be given in a TOML file (--config).
 
     Args:
-        config, overwrite, device, held_out, vocabulary, max_words, preset, epochs, tokens, batch_size:
-
-    More options:
-        threads:
+        held_out, vocabulary, max_words, preset, epochs, tokens, batch_size:
 
     Examples:
         elmokit train corpus/ --held-out dev.txt --preset small --epochs 3 --out my-run
@@ -94,7 +103,7 @@ def train(
     from elmokit.training import api
 
     with _training(out, threads, settings) as given:
-        result = api.train(texts, out=out, **run_options, **given)
+        result = api.train(texts, out=out, **vars(running), **given)
     _print(result)
 
 
@@ -105,7 +114,10 @@ def distill(
     *,
     out: Out,
     threads: TrainingThreads = None,
-    run_options: Annotated[Values, Calls("elmokit.training.api:distill", hide=("report",))],
+    options: Annotated[
+        str | None, Flag("The options file of an HDF5 teacher, if it is not next to the weights.", MORE)
+    ] = None,
+    running: Running,
     **settings: Any,
 ) -> None:
     """Train a small biLM on TEXTS to do what TEACHER does.
@@ -116,10 +128,7 @@ def distill(
     vocabulary.
 
     Args:
-        config, overwrite, device, held_out, preset, epochs, tokens, batch_size:
-
-    More options:
-        threads:
+        held_out, preset, epochs, tokens, batch_size:
 
     Examples:
         elmokit distill original corpus/ --held-out dev.txt --preset mini --out student
@@ -128,7 +137,7 @@ def distill(
     from elmokit.training import api
 
     with _training(out, threads, settings) as given:
-        result = api.distill(teacher, texts, out=out, **run_options, **given)
+        result = api.distill(teacher, texts, out=out, options=options, **vars(running), **given)
     _print(result)
 
 
@@ -138,9 +147,17 @@ def finetune(
     *,
     model: Model = None,
     out: Out,
-    old_text: tuple[Path, ...] = (),
+    old_text: Annotated[
+        tuple[Path, ...], Flag("Text of the domain that the model was trained on, to measure forgetting.")
+    ] = (),
     threads: TrainingThreads = None,
-    run_options: Annotated[Values, Calls("elmokit.training.api:finetune", hide=("report",))],
+    options: Annotated[
+        str | None, Flag("The options file of an HDF5 model, if it is not next to the weights.", MORE)
+    ] = None,
+    exact_marks: Annotated[
+        bool, Flag("Read typographic marks as they are, as bilm-tf did, and not in ASCII.", MORE)
+    ] = False,
+    running: Running,
     **settings: Any,
 ) -> None:
     """Continue training a model on your own text.
@@ -149,10 +166,7 @@ def finetune(
     A model without a softmax, as most published ones are, gets a new one over the words of TEXTS.
 
     Args:
-        config, overwrite, device, held_out, recipe, epochs, tokens, batch_size, learning_rate:
-
-    More options:
-        threads:
+        held_out, recipe, epochs, tokens, batch_size, learning_rate:
 
     Examples:
         elmokit finetune clinical-notes/ --held-out dev.txt --out clinical
@@ -163,7 +177,16 @@ def finetune(
 
     _refuse_models(texts)
     with _training(out, threads, settings) as given:
-        result = api.finetune(model, texts, out=out, old_text=old_text, **run_options, **given)
+        result = api.finetune(
+            model,
+            texts,
+            out=out,
+            old_text=old_text,
+            options=options,
+            exact_marks=exact_marks,
+            **vars(running),
+            **given,
+        )
     _print(result)
 
 
@@ -202,7 +225,9 @@ def vocab(
     *,
     repair: bool = False,
     text: tuple[str, ...] = (),
-    counting: Annotated[Values, Calls("elmokit.text.vocabulary_files:build_vocabulary", hide=("progress",))],
+    max_words: int | None = None,
+    min_count: int = 1,
+    overwrite: Annotated[bool, Flag("Replace existing files.")] = False,
 ) -> None:
     """Build a vocabulary from tokenized text.
 
@@ -211,7 +236,8 @@ def vocab(
     written to OUT.counts.tsv (without the .txt of OUT).
 
     Args:
-        max_words, min_count, overwrite:
+        max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
+        min_count: Leave out words that occur less often.
         repair: TEXTS is a vocabulary file: repair it and list the changes.
         text: With --repair: tokenized text, as TEXTS; sort the words by their frequency in it. Repeatable.
 
@@ -224,10 +250,10 @@ def vocab(
     from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
     if repair:
-        if len(texts) != 1 or counting["max_words"] is not None or counting["min_count"] != 1:
+        if len(texts) != 1 or max_words is not None or min_count != 1:
             raise ConfigError("--repair takes one vocabulary file and an output, without --max-words and --min-count.")
         with ProgressBar("B") as progress:
-            changes = repair_vocabulary(texts[0], out, counting["overwrite"], text, progress)
+            changes = repair_vocabulary(texts[0], out, overwrite, text, progress)
         for line in changes or ("nothing to repair",):
             click.echo(line)
         if not changes:
@@ -239,7 +265,7 @@ def vocab(
         return
     check_needed("--text", text, "--repair", repair)
     with ProgressBar("B") as progress:
-        report = build_vocabulary(texts, out, progress=progress, **counting)
+        report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:
         click.echo(
             f"The text contains <S> or </S> {count_of(report.n_boundaries_in_text, 'time')}. Remove them: "

@@ -1,18 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 
-from elmokit.cli.command import Calls, Flag, Values, command_of, setting_options, with_settings, with_underscores
+from elmokit import distill, finetune
+from elmokit import train as train_bilm
+from elmokit.cli.command import Flag, command_of, setting_options, with_settings, with_underscores
+from elmokit.cli.training_commands import Running
 from elmokit.config import setting
-
-if TYPE_CHECKING:
-    import torch
+from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.outputs.storing import Storing
+from elmokit.formats.opening import ElmoOpening, LanguageModelOpening
+from elmokit.lm.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -173,56 +181,51 @@ def test_some_fields_can_become_options_under_names_of_their_own() -> None:
     assert [(option.name, option.opts) for option in options] == [("quiet", ["--quiet"]), ("sort", ["--sort"])]
 
 
-Kind = Literal["a", "b"]
-N_STEPS = 3
+@dataclass(frozen=True)
+class Opening:
+    kind: Literal["a", "b"] = setting("a", "Which one.")
+    device: str | None = setting(None, "Where to compute.  [default: the CPU]")
 
 
-def compute(
-    model: object,
-    kind: Kind = "a",
-    *,
-    out: str,
-    n_steps: int = N_STEPS,
-    device: str | torch.device | None = None,
-    layers: Sequence[int] | None = None,
-    report: object = click.echo,
-) -> None:
-    """Compute what a model computes.
-
-    Args:
-        model: What to compute.
-        kind: One of ``a`` and ``b``. The first is faster.
-        out, n_steps: How many steps.
-        device: Where to compute, such as cuda; None for the CPU.
-        layers: The layers; None for all. More is said elsewhere.
-    """
-
-
-def show(
-    *,
-    layers: tuple[int, ...] | None = None,
-    computing: Annotated[Values, Calls(f"{__name__}:compute", hide=("report",))],
-) -> None:
+def show(*, layers: tuple[int, ...] | None = None, opening: Opening) -> None:
     """Show what a command passes on.
 
     Args:
+        layers: The layers.
         device:
     """
-    click.echo((layers, computing))
+    click.echo((layers, opening))
 
 
-def test_a_command_has_the_options_and_the_texts_of_the_function_that_it_calls() -> None:
+def test_a_dataclass_stands_for_its_fields_whose_settings_have_their_help() -> None:
     assert shown(show)[2:] == [
         "Options:",
-        "--layers N[,N...] The layers. [default: all]",
-        "--device TEXT Where to compute, such as cuda. [default: the CPU]",
+        "--layers N[,N...] The layers.",
+        "--device TEXT Where to compute. [default: the CPU]",
         "-q, --quiet Print results, warnings and errors only.",
         "--help Show this message and exit.",
-        "--help-all Show all 4 options.",
+        "--help-all Show all 3 options.",
         "More options:",
-        "--kind [a|b] One of a and b. [default: a]",
-        "--n-steps INTEGER How many steps. [default: 3]",
+        "--kind [a|b] Which one. [default: a]",
     ]
-    expected = ((0, 2), {"kind": "b", "n_steps": 3, "device": None})
-    assert run(show, "--kind", "b", "--layers", "0,2").output == f"{expected}\n"
+    assert run(show, "--kind", "b", "--layers", "0,2").output == f"{((0, 2), Opening('b'))}\n"
     assert "'c' is not one of 'a', 'b'" in run(show, "--kind", "c").output
+
+
+@pytest.mark.parametrize(
+    ("options", "function"),
+    [
+        (ElmoOpening, Elmo.from_pretrained),
+        (LanguageModelOpening, LanguageModel.from_pretrained),
+        (Storing, embed_file),
+        (Running, train_bilm),
+        (Running, distill),
+        (Running, finetune),
+    ],
+)
+def test_options_that_are_passed_on_have_the_names_and_defaults_of_the_function(
+    options: type, function: Callable[..., object]
+) -> None:
+    parameters = inspect.signature(function).parameters
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    assert defaults == {name: parameters[name].default for name in defaults}

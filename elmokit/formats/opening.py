@@ -1,0 +1,46 @@
+"""How a model is opened, for commands: options whose names and defaults are those of ``from_pretrained``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from elmokit.config import setting
+from elmokit.engine.precision import Precision
+
+OPTIONS = "The options file of an HDF5 file, if it is not next to the weights."
+DEVICE = "Where to compute, such as cuda or cuda:1, which need PyTorch.  [default: the CPU]"
+PRECISION = (
+    "Lowest precision of the LSTM weights, where lower is faster but less accurate.  [default: the model's own, which "
+    "is int8 for en-mini]"
+)
+EXACT_MARKS = "Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII."
+
+
+@dataclass(frozen=True)
+class ElmoOpening:
+    """How :meth:`Elmo.from_pretrained <elmokit.embedding.elmo.Elmo.from_pretrained>` opens a model."""
+
+    options: str | None = setting(None, OPTIONS)
+    token_embeddings: str | None = setting(
+        None, "HDF5 file of precomputed token vectors, one row per word of the vocabulary."
+    )
+    vocabulary: str | None = setting(None, "Word list of precomputed token vectors, or of a word-input model.")
+    start: Literal["warm", "zero", "stateful"] = setting(
+        "warm",
+        "LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state after the "
+        "previous batch, as in AllenNLP; vectors then depend on preceding lines.",
+    )
+    precision: Precision | None = setting(None, PRECISION)
+    device: str | None = setting(None, DEVICE)
+    exact_marks: bool = setting(False, EXACT_MARKS)
+
+
+@dataclass(frozen=True)
+class LanguageModelOpening:
+    """How ``LanguageModel.from_pretrained`` opens a model; commands have their own defaults of precision and start."""
+
+    options: str | None = setting(None, OPTIONS)
+    vocabulary: str | None = setting(None, "File with the words of the softmax, if it is not next to the weights.")
+    device: str | None = setting(None, DEVICE)
+    exact_marks: bool = setting(False, EXACT_MARKS)
