@@ -244,15 +244,7 @@ def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
 ) -> dict[tuple[str, str], SentenceEmbedder]:
     """Make an embedder for each choice of layers and weighting."""
-    weightings: dict[str, SentencePooling] = {}
-    for weighting in WEIGHTINGS:
-        pooling = SentencePooling(weighting)
-        if not pooling.needs_frequencies:
-            weightings[weighting] = pooling
-        elif elmo.model.vocabulary is not None:
-            for smoothing in smoothings:
-                name = weighting if len(smoothings) == 1 else f"{weighting} {smoothing:g}"
-                weightings[name] = dataclasses.replace(pooling, smoothing=smoothing)
+    weightings = _weightings(elmo, smoothings)
     embedders = {
         (_layers_name(layers), name): SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
         for layers in (*range(elmo.n_layers), "average", "all")
@@ -268,6 +260,20 @@ def _embedders(
             whitening = fit_whitening([vectors], plain[layers, name].pooling)
             embedders[layers, f"{name}, whitened"] = SentenceEmbedder(elmo, linear_map=whitening)
     return embedders
+
+
+def _weightings(elmo: Elmo, smoothings: Sequence[float]) -> dict[str, SentencePooling]:
+    """Return the poolings of layer 0 by the names of their weightings, as far as the model has word frequencies."""
+    weightings: dict[str, SentencePooling] = {}
+    for weighting in WEIGHTINGS:
+        pooling = SentencePooling(weighting)
+        if not pooling.needs_frequencies:
+            weightings[weighting] = pooling
+        elif elmo.model.vocabulary is not None:
+            for smoothing in smoothings:
+                name = weighting if len(smoothings) == 1 else f"{weighting} {smoothing:g}"
+                weightings[name] = dataclasses.replace(pooling, smoothing=smoothing)
+    return weightings
 
 
 def _pool(

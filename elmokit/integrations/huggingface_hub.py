@@ -88,24 +88,18 @@ class HubModel(ModelHubMixin):
         about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
         rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
         entries: dict[str, Any] = {"tags": ["elmo"], "library_name": "elmokit", "pipeline_tag": "feature-extraction"}
-        unknown_ratio = _unknown_ratio(card)
-        if results := _results(card, self.model.config.direction_names, unknown_ratio):
+        if results := _results(card, self.model.config.direction_names):
             # A model index: the Hub shows these results, and lists models by them.
             entries = {"model_name": name, "eval_results": results, **entries}
-        if unknown_ratio is not None:
-            rows["unknown words in the held-out text"] = f"{unknown_ratio:.1%}; the perplexity counts them as `<UNK>`"
+        rows |= _unknown_words(card)
         table = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)]
-        language = kwargs.get("language", card.get("language"))
-        is_english = str(language).lower() in ENGLISH
-        warning = None if unknown_ratio is None else unknown_words_warning(unknown_ratio)
         parts = [
             f"---\n{ModelCardData(**(entries | kwargs)).to_yaml()}\n---",
             f"# {name}",
             *about,
             f"This is an ELMo (Peters et al. 2018), saved by elmokit {__version__}.",
-            USE.format(sentence=ENGLISH_SENTENCE if is_english else ANY_SENTENCE),
+            USE.format(sentence=_example(kwargs.get("language", card.get("language")))),
             "\n".join(["| | |", "|---|---|", *table]),
-            *([] if warning is None else [f"In the held-out text, {warning}".replace("<UNK>", "`<UNK>`")]),
         ]
         return ModelCard("\n\n".join(parts) + "\n")
 
@@ -142,6 +136,21 @@ class HubModel(ModelHubMixin):
         return cls(open_model(folder), **model_kwargs)
 
 
+def _example(language: Any) -> str:
+    """Return an example sentence as code: English if that is the language, or else a placeholder."""
+    return ENGLISH_SENTENCE if str(language).lower() in ENGLISH else ANY_SENTENCE
+
+
+def _unknown_words(card: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row of the table on the unknown words of the held-out text, if a training has counted them."""
+    unknown_ratio = _unknown_ratio(card)
+    if unknown_ratio is None:
+        return {}
+    count = f"{unknown_ratio:.1%} of the words, which the perplexity counts as <UNK>."
+    told = unknown_words_warning(unknown_ratio) or count
+    return {"unknown words in the held-out text": told.replace("<UNK>", "`<UNK>`")}
+
+
 def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
     """Return the fraction of the held-out words that are not in the vocabulary, if a training has stored it."""
     held_out = card.get("held_out")
@@ -149,12 +158,13 @@ def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
     return float(unknown_ratio) if isinstance(unknown_ratio, int | float) else None
 
 
-def _results(card: Mapping[str, Any], directions: Sequence[str], unknown_ratio: float | None) -> list[EvalResult]:
+def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalResult]:
     """Return what a training has measured on its validation text, if the card has it."""
     perplexities = card.get("held_out_perplexity")
     if not isinstance(perplexities, list) or len(perplexities) != len(directions):
         return []
     # In the name, because a perplexity is low where many words are unknown, and the Hub shows it alone.
+    unknown_ratio = _unknown_ratio(card)
     with_unknown = "" if unknown_ratio is None else f" ({unknown_ratio:.1%} unknown words)"
     return [
         EvalResult(

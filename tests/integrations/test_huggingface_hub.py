@@ -134,8 +134,11 @@ def test_model_card_tells_the_unknown_words_beside_the_perplexity(whitened: Pret
     (results,) = card.data.to_dict()["model-index"][0]["results"]
     names = [metric["name"] for metric in results["metrics"]]
     assert names == [f"perplexity per token, {one} (40.0% unknown words)" for one in ("forward", "backward")]
-    assert "| unknown words in the held-out text | 40.0%; the perplexity counts them as `<UNK>` |" in card.text
-    assert "In the held-out text, 40.0% of the words are not in the model's vocabulary" in card.text
+    row = "| unknown words in the held-out text |"
+    assert f"{row} 40.0% of the words are not in the model's vocabulary and count as `<UNK>`" in card.text
+    whitened.card["held_out"]["unknown_ratio"] = 0.05
+    card = HubModel(whitened).generate_model_card(language="tr")
+    assert f"{row} 5.0% of the words, which the perplexity counts as `<UNK>`. |" in card.text
     assert 'sentence = "..."  # in the language of the model' in card.text  # no English sentence for Turkish
 
 

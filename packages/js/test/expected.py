@@ -42,7 +42,7 @@ SENTENCES = [
     [
         "The",
         "cafe\u0301",
-        "ser\u0300ved",
+        "the\u0300",
         "Zoe\u0308",
         "\uff34\uff28\uff25",
         "\uff42\uff41\uff4e\uff4b",
@@ -80,7 +80,7 @@ DOCUMENTS = [
 STIMULI = [
     "The trial lasted (about) three weeks. The judge didn't ask \u201cMr. Smith\u201d.",
     "So\u00ad far.--Yes! \u200b \n\u2019Twas 5.5%\u3000ok.",
-    "The cafe\u0301 wasn\u2019t closed. \uff34\uff28\uff25 bank",
+    "The cafe\u0301, I don\u2019t know. \uff34\uff28\uff25 bank",
     "",
 ]
 N_RANDOM = 2000
