@@ -8,6 +8,7 @@ import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
 import { markReader } from "./marks.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
 import { Vocabulary } from "./vocabulary.js";
+import { warnOnce } from "./warnings.js";
 import { sumByWord, textTokens } from "./words.js";
 
 const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
@@ -48,6 +49,7 @@ export class Elmo {
   #pooling;
   #trained;
   #leftOutTrained;
+  #hasPlainMeans;
 
   /** Use `Elmo.load`. */
   constructor(parts) {
@@ -62,6 +64,7 @@ export class Elmo {
     this.#pooling = parts.pooling;
     this.#trained = parts.trained;
     this.#leftOutTrained = parts.leftOutTrained;
+    this.#hasPlainMeans = parts.hasPlainMeans;
     this.#starts = parts.start ? parts.config.directions.map(() => parts.start) : this.#statesAfterAnEmptySentence();
   }
 
@@ -94,7 +97,8 @@ export class Elmo {
     if (config.nTableWords && vocabulary?.words.length !== config.nTableWords) {
       throw new Error(`The model has a table of ${config.nTableWords} words, and ${vocabulary?.words.length ?? "no"} words in vocab.txt.`);
     }
-    const wordOf = content.exact_marks ? (token) => token : (vocabulary?.read ?? markReader());
+    const exact = Boolean(content.exact_marks);
+    const wordOf = exact || !vocabulary ? markReader(vocabulary?.ids, exact) : vocabulary.read;
     const tableRow = (token) => {
       const id = tableId(vocabulary, wordOf(token));
       return tensors.read(WORD_TABLE, id, id + 1);
@@ -112,6 +116,7 @@ export class Elmo {
       pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, wordOf, config),
       trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, wordOf, config, tableRow),
       leftOutTrained: !trained && content.sentence_head !== undefined,
+      hasPlainMeans: content.sentence_pooling === undefined && !vocabulary,
     });
   }
 
@@ -184,9 +189,9 @@ export class Elmo {
   }
 
   /** Compute the surprisal of every word of raw texts, as it is written between spaces; see index.d.ts. */
-  wordSurprisal(texts, { documents = false } = {}) {
+  wordSurprisal(texts, { documents = false, wrapped } = {}) {
     if (!Array.isArray(texts) || !texts.every((text) => typeof text === "string")) throw new TypeError("Expected an array of raw texts.");
-    const split = texts.map(textTokens);
+    const split = texts.map((text) => textTokens(text, wrapped));
     const tokens = split.map((sentences) => sentences.map((sentence) => sentence.map(({ text }) => text)));
     // All of them at once, as batches of many sentences take less time.
     const scored = this.surprisalDocuments(documents ? tokens : alone(tokens.flat())).flat();
@@ -228,6 +233,9 @@ export class Elmo {
           ? "The head that was trained on pairs of sentences was not loaded. Load the model without { trained: false }."
           : "The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.",
       );
+    }
+    if (!trained && this.#hasPlainMeans) {
+      warnOnce(`${this.name} has no vocab.txt to estimate word frequencies from, so its sentence vectors are plain means.`);
     }
     const checked = checkSentences(sentences).map((tokens) => pooling.fold(tokens));
     const layers = pooling.layers(this.nLayers);

@@ -124,8 +124,9 @@ export class Elmo {
   /**
    * Compute the surprisal of every word of raw English texts, as its author wrote it.
    * @param options.documents Read each text as a document. By default, each sentence is read by itself.
+   * @param options.wrapped As in `splitSentences`.
    */
-  wordSurprisal(texts: readonly string[], options?: { documents?: boolean }): WordSurprisal[];
+  wordSurprisal(texts: readonly string[], options?: { documents?: boolean; wrapped?: Wrapped }): WordSurprisal[];
   /**
    * Find the words that the model expects at a position, most probable first. It does not see the token there.
    * @param position Index of a token, from 0.
@@ -195,9 +196,15 @@ export interface Token {
   stop: number;
 }
 
-/** Split raw English text into sentences. The end of a line ends a sentence, too, so join wrapped lines before. */
-export function splitSentences(text: string, options?: { offsets?: false }): string[];
-export function splitSentences(text: string, options: { offsets: true }): Token[];
+/**
+ * Whether the lines of raw text are wrapped, as in e-mail and books: then they are joined by spaces, and a blank line ends a
+ * paragraph. "auto", the default, decides by the first lines, and says so on the console.
+ */
+export type Wrapped = "auto" | "yes" | "no";
+
+/** Split raw English text into sentences. The end of a line ends a sentence, too, unless the lines are wrapped. */
+export function splitSentences(text: string, options?: { offsets?: false; wrapped?: Wrapped }): string[];
+export function splitSentences(text: string, options: { offsets: true; wrapped?: Wrapped }): Token[];
 
 /** Split a raw English sentence into tokens in the style of the Penn Treebank, as the included model was trained. */
 export function tokenize(sentence: string, options?: { offsets?: false }): string[];

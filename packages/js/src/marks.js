@@ -1,5 +1,7 @@
 // How a model reads a token: with the marks and the character codes that its words have. As in elmokit/text/marks.py.
 
+import { foreignReader } from "./foreign.js";
+
 const READ_AS = {
   "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",
   '"': "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033",
@@ -21,6 +23,7 @@ export const INVISIBLE = new Set(READ_AS[""]);
 const EN_DASH = "\u2013";
 const NOT_ASCII = /[^\0-\x7f]/;
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
+const ASCII_WORD = /^[a-zA-Z0-9]+$/;
 
 // Armenian ligatures, Arabic forms (two blocks), and wide and narrow forms of Latin, Japanese and Korean letters: the first
 // code, and the one after the last.
@@ -55,10 +58,13 @@ function* spellings(token) {
 /**
  * Return a function that says how a model reads a token. One that it knows is read as it is. Another word is read with plain
  * marks, composed or decomposed, if the model knows it so. All else is composed, with ASCII marks in place of those that the
- * model does not know.
+ * model does not know. Marks of other programs are read as plain ones, with a warning.
  * @param {Map<string, number>} words Those that it knows.
+ * @param {boolean} exact Read every token as it is, as the original programs do.
  */
-export function markReader(words = new Map()) {
+export function markReader(words = new Map(), exact = false) {
+  const foreign = foreignReader(words, exact);
+  if (exact) return (token) => (words.has(token) ? token : (foreign(token) ?? token));
   const known = new Set([...words.keys()].join(""));
   // Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; en dashes often
   // stay in a text that was changed to ASCII marks. And so with wide letters and other forms of characters.
@@ -70,7 +76,10 @@ export function markReader(words = new Map()) {
   // If a word has an accent of its own, its text had not one code for each letter.
   const composes = [...words.keys()].every((word) => word === word.normalize("NFC"));
   return (token) => {
-    if (!NOT_ASCII.test(token) || words.has(token)) return token;
+    if (ASCII_WORD.test(token) || words.has(token)) return token;
+    const plainMark = foreign(token);
+    if (plainMark !== undefined) return plainMark;
+    if (!NOT_ASCII.test(token)) return token;
     if (words.size && LETTER_OR_DIGIT.test(token)) {
       for (const spelling of spellings(token)) if (words.has(spelling)) return spelling;
     }

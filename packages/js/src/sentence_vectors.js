@@ -126,7 +126,7 @@ export class SentencePooling {
     const withQuotes = tokens.map((token) => {
       if (known.has(token)) return token;
       const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
-      return [plain, this.#read(token)].find((spelling) => known.has(spelling)) ?? token;
+      return known.has(plain) ? plain : this.#read(token);
     });
     const layers = [this.#settings.layers].flat();
     const isContextFree = layers.length === 1 && layers[0] === 0;

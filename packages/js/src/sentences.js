@@ -1,6 +1,7 @@
 // Split raw English text into sentences, as elmokit/text/english.py does.
 
 import { parts, PYTHON_SPACE, SPACE, WORD, withoutInvisible } from "./tokenize.js";
+import { withJoinedLines } from "./wrapped.js";
 
 const ABBREVIATIONS = new Set(
   (
@@ -23,13 +24,14 @@ const TRAILING_SPACE = new RegExp(`${PYTHON_SPACE}+$`, "u");
 const NUMBER = /^-?[.,]?\p{Decimal_Number}[\p{Decimal_Number},.-]*$/u;
 const INITIAL = new RegExp(`^(?!\\p{Decimal_Number})[${WORD}]\\.$`, "u");
 
-/** Split raw text into sentences; see index.d.ts. The end of a line ends a sentence, too. */
-export function splitSentences(text, options) {
+/** Split raw text into sentences; see index.d.ts. The end of a line ends a sentence, too, unless lines are wrapped. */
+export function splitSentences(text, { wrapped, ...options } = {}) {
+  const joined = withJoinedLines(text, wrapped);
   const found = [];
-  for (const { 0: line, index } of text.matchAll(/[^\r\n]+/g)) {
+  for (const { 0: line, index } of joined.matchAll(/[^\r\n]+/g)) {
     for (const [start, stop] of withoutInvisible(spans, line)) found.push([index + start, index + stop]);
   }
-  return parts(text, found, options);
+  return parts(joined, found, options);
 }
 
 function spans(text) {

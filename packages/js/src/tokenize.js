@@ -58,6 +58,7 @@ const CONTRACTIONS = [
   rule(` ${anyCase("('t)(was)")}${END}`, " $1 $2 "),
 ];
 const SPACES = new RegExp(`${PYTHON_SPACE}+`, "u");
+const ONE_SPACE = new RegExp(PYTHON_SPACE);
 
 /** Split a raw sentence into tokens; see index.d.ts. Each is a part of the text; nothing is rewritten. */
 export function tokenize(sentence, options) {
@@ -100,3 +101,11 @@ export function splitAtSpaces(text) {
 }
 
 const replaceAll = (text, rules) => rules.reduce((changed, [pattern, replacement]) => changed.replace(pattern, replacement), text);
+
+/** Leave out white space at both ends, in linear time: a pattern for its end would start again at each space of a line. */
+export function withoutSpacesAtEnds(line) {
+  let [start, end] = [0, line.length];
+  while (start < end && ONE_SPACE.test(line[start])) start++;
+  while (end > start && ONE_SPACE.test(line[end - 1])) end--;
+  return line.slice(start, end);
+}

@@ -2,11 +2,10 @@
 
 import { BEGIN_SENTENCE, END_SENTENCE } from "./characters.js";
 import { markReader } from "./marks.js";
-import { PYTHON_SPACE } from "./tokenize.js";
+import { withoutSpacesAtEnds } from "./tokenize.js";
 
 export const UNKNOWN = "<UNK>";
 const IGNORED_LINE = "!!!MAXTERMID"; // the last line of some published files, which is not a word
-const SPACE = new RegExp(PYTHON_SPACE);
 
 /** A list of words. The id of a word is its index. */
 export class Vocabulary {
@@ -55,12 +54,4 @@ export class Vocabulary {
     if (nWords) this.#rarest = 1 / (nWords * harmonic);
     return Float64Array.from(logs);
   }
-}
-
-/** Leave out white space at both ends, in linear time: a pattern for its end would start again at each space of a line. */
-function withoutSpacesAtEnds(line) {
-  let [start, end] = [0, line.length];
-  while (start < end && SPACE.test(line[start])) start++;
-  while (end > start && SPACE.test(line[end - 1])) end--;
-  return line.slice(start, end);
 }

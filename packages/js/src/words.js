@@ -5,9 +5,9 @@ import { PYTHON_SPACE, tokenize } from "./tokenize.js";
 
 const WORDS = new RegExp(`(?:(?!${PYTHON_SPACE})[^])+`, "g");
 
-/** Split raw text into sentences of tokens, with the offsets of each token in the text. */
-export function textTokens(text) {
-  const sentences = splitSentences(text, { offsets: true }).map(({ text: sentence, start: first }) =>
+/** Split raw text into sentences of tokens, with the offsets of each token in the text; `wrapped` as in index.d.ts. */
+export function textTokens(text, wrapped) {
+  const sentences = splitSentences(text, { offsets: true, wrapped }).map(({ text: sentence, start: first }) =>
     tokenize(sentence, { offsets: true }).map((token) => ({ ...token, start: first + token.start, stop: first + token.stop })),
   );
   return sentences.filter((tokens) => tokens.length);

@@ -219,10 +219,33 @@ test("another start state gives other vectors", async () => {
 });
 
 test("sentences are those of the library", () => {
-  for (const [text, sentences] of expected.texts) {
-    const split = splitSentences(text).map(tokenize).filter((tokens) => tokens.length);
-    assert.deepEqual(split, sentences, JSON.stringify(text));
+  for (const [text, wrapped, sentences] of expected.texts) {
+    const split = splitSentences(text, { wrapped }).map((sentence) => tokenize(sentence)).filter((tokens) => tokens.length);
+    assert.deepEqual(split, sentences, `${JSON.stringify(text)}, wrapped: ${wrapped}`);
   }
+});
+
+test("wrapped lines are joined where that is asked for", () => {
+  const text = "It rained\r\nall day. We\r\nleft.\n\nHe slept";
+  const [joined, apart] = ["yes", "no"].map((wrapped) => splitSentences(text, { wrapped }));
+  assert.deepEqual(joined.map((one) => one.replace("  ", " ")), ["It rained all day.", "We left.", "He slept"]);
+  assert.deepEqual(apart, ["It rained", "all day.", "We", "left.", "He slept"]);
+  const [{ start, stop }] = splitSentences(text, { offsets: true, wrapped: "yes" });
+  assert.equal(text.slice(start, stop), "It rained\r\nall day.");
+  assert.throws(() => splitSentences(text, { wrapped: true }), /wrapped is true. Expected one of auto, yes, no/);
+});
+
+test("what is read otherwise than it is written is said once, on the console", async (t) => {
+  const warnings = t.mock.method(console, "warn", () => {}).mock;
+  const vocabulary = new Vocabulary(["<S>", "</S>", "<UNK>", "&lt;"]); // which has escapes of its own
+  const other = new Vocabulary(["<S>", "</S>", "<UNK>"]);
+  assert.deepEqual([vocabulary.read("&gt;"), other.read("@.@"), other.read("@.@")], ["&gt;", ".", "."]);
+  const means = await Elmo.load(expected.random.model);
+  means.sentenceVectors(sentences);
+  means.sentenceVectors(sentences);
+  const said = warnings.calls.map(({ arguments: [message] }) => message);
+  assert.equal(said.filter((message) => /plain means/.test(message)).length, 1);
+  assert.ok(said.filter((message) => /escapes/.test(message)).length <= 1);
 });
 
 test("tokens are those of Python", () => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.text_files import split_tokens
+from elmokit.storage.text_formats import Wrapped
 from elmokit.text.batching import number_tokens
 from elmokit.text.marks import FORMS, MARKS
 from elmokit.text.tokenize import tokenize, treebank_tokens
@@ -39,17 +41,8 @@ SENTENCES = [
     ["a" * 80],
     ["\u201c", "It", "\u2019s", "``", "so", "''", "`", "\u201e"],
     ["...", "!", "\u2019"],
-    [
-        "The",
-        "cafe\u0301",
-        "the\u0300",
-        "Zoe\u0308",
-        "\uff34\uff28\uff25",
-        "\uff42\uff41\uff4e\uff4b",
-        "\u1112\u1161\u11ab",
-        "\ufefb",
-        "\ufb15",
-    ],
+    split_tokens("The cafe\u0301 the\u0300 Zoe\u0308 \uff34\uff28\uff25 \u1112\u1161\u11ab \ufefb \ufb15"),
+    split_tokens("I do n&apos;t -LRB- know \\/ @-@ <unk> [UNK] ##ing <s> &amp; THE"),
     ["I", "don\u2019t", "do", "n\u2019t", "\u2014", "\u2026", "o\ufb03ce", "co\u00adop", "well\u2011known", "\u2013"],
     [],
     split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
@@ -81,6 +74,9 @@ STIMULI = [
     "The trial lasted (about) three weeks. The judge didn't ask \u201cMr. Smith\u201d.",
     "So\u00ad far.--Yes! \u200b \n\u2019Twas 5.5%\u3000ok.",
     "The cafe\u0301, I don\u2019t know. \uff34\uff28\uff25 bank",
+    "The old house stood by the river, and for\r\ntwenty years nobody had lived in it. \u2018The\r\n"
+    "dogs\u2019\r\nhome\u2019, "
+    "people said.\r\n\r\nThen the bank sold it; its windows were\r\nbroken.\r\n",
     "",
 ]
 N_RANDOM = 2000
@@ -233,12 +229,30 @@ def tokens() -> list[tuple[str, list[str]]]:
     return [(text, split(text)) for text in [*RAW, *made]]
 
 
-def texts() -> list[tuple[str, list[list[str]]]]:
-    """Split texts into sentences and tokens: random ones of parts on which the rules act."""
+def texts() -> list[tuple[str, Wrapped, list[list[str]]]]:
+    """Split texts into sentences and tokens: random ones of parts on which the rules act, and wrapped ones."""
     chosen = random.Random(0)
     parts = [*PARTS, ". The", "! he", "Mr. ", " A. ", " 5. ", ". . .", "etc. ", '." ', "!' "]
     made = ["".join(chosen.choices(parts, k=chosen.randrange(1, 16))) for _ in range(N_RANDOM)]
-    return [(text, tokenize(text)) for text in made]
+    asked: list[tuple[str, Wrapped]] = [(text, "auto") for text in made]
+    asked += [(wrapped_text(chosen), chosen.choice(["auto", "auto", "yes", "no"])) for _ in range(400)]
+    return [(text, wrapped, tokenize(text, wrapped=wrapped)) for text, wrapped in asked]
+
+
+def wrapped_text(chosen: random.Random) -> str:
+    """Make a text of a few paragraphs whose lines are wrapped, or not, or end with their sentences."""
+    kinds = [
+        "The dogs' owner said 'no' to Mr. Smith, and left.",
+        "it rained",
+        "He (the judge) slept!",
+        "So \u2018ok\u2019\u2026",
+        "a b c d e f",
+    ]
+    paragraphs = [" ".join(chosen.choices(kinds, k=chosen.randrange(1, 12))) for _ in range(chosen.randrange(1, 4))]
+    end, width = chosen.choice(["\n", "\r\n", "\r"]), chosen.randrange(20, 80)
+    if chosen.random() < 0.2:
+        return end.join(paragraphs)
+    return (end * 2).join(end.join(textwrap.wrap(paragraph, width)) for paragraph in paragraphs)
 
 
 def reads() -> list[tuple[list[str], list[tuple[str, str]]]]:
@@ -246,7 +260,38 @@ def reads() -> list[tuple[list[str], list[tuple[str, str]]]]:
     made = [token for mark in map(chr, [*MARKS, *FORMS]) for token in (mark, f"n{mark}t", f"\U0001f600{mark}x")]
     accents = [f"caf{e}{mark}s" for e in ("e\u0301", "\xe9", "\uff45\u0301") for mark in ("", "\u2019")]
     made += [*accents, "\u1112\u1161\u11ab", "\ud55c", "\ufb15", "\u0301", "a\u0327\u0301", "\ud800\u0301"]
+    made += [
+        "&apos;",
+        "n&apos;t",
+        "&#91;x&amp;amp;",
+        "-LRB-",
+        "-rsb-",
+        "\\/",
+        "1\\/2",
+        "/.",
+        "``",
+        "''",
+        "@-@",
+        "@\u2013@",
+        "@,@",
+    ]
+    made += [
+        "<unk>",
+        "<UNK>",
+        "[UNK]",
+        "@@UNKNOWN@@",
+        "<s>",
+        "</s>",
+        "<eos>",
+        "[CLS]",
+        "<|endoftext|>",
+        "<pad>",
+        "##ing",
+        "walk@@",
+    ]
+    made += ["\u2581the", "@", "&", "&foo;", "a@b", "#1", "##", "/", "\\", "-LR-", "<S>", "\xe9@@", "##\u0301"]
     lists = (
+        ["-LRB-", "the"], ["&apos;s", "<unk>"], ["@-@", "``"], ["##ing", "walk@@", "<s>"],
         [], ["n't", "\u2013", "-"], ["n't", "\u2019", "\u2013", "n\u2014t"], ["\u201c"], ["caf\xe9's"],
         ["cafe\u0301s"], ["\uff45", "\ud55c"], ["\ufb50", "caf\xe9s", "cafe\u0301\u2019s"],
     )  # fmt: skip
