@@ -68,7 +68,7 @@ def read_on(
     cache: TokenCache | None = None,
 ) -> Reading:
     """Read the next sentences of some documents, in each direction as one sequence of positions."""
-    batch = number_tokens([sentence for row in rows for sentence in row])
+    batch = number_tokens([sentence for row in rows for sentence in row], model.read.in_case)
     vectors = model.word_vectors(batch.words, cache)
     after, layers = State.zero(model.config, len(rows)), []
     for direction, backward in enumerate(model.config.read_backward):

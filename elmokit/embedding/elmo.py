@@ -183,7 +183,7 @@ class Elmo:
         Raises:
             TextError: A sentence is not a list of strings.
         """
-        batch = make_batch(sentences, self.model.encode)
+        batch = make_batch(sentences, self.model.encode, self.model.read.in_case)
         ids = batch.ids[batch.index]
         ids[~batch.mask] = 0
         return ids
@@ -384,7 +384,7 @@ class Elmo:
         # A long sentence is alone in its batch (`plan_batches`).
         if len(sentences) == 1 and is_long(len(sentences[0])) and not (selection.is_context_free or returns_state):
             return self._read_on([sentences], state, selection)
-        batch = number_tokens(sentences)
+        batch = number_tokens(sentences, self.model.read.in_case)
         vectors = self.model.word_vectors(batch.words, self.token_cache)
         if selection.is_context_free and not returns_state:  # layer 0 alone needs no LSTM, which takes most of the time
             layer_0 = np.concatenate([vectors] * self.model.config.n_directions, axis=1)

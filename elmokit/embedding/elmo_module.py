@@ -333,7 +333,7 @@ class ElmoModule(nn.Module):
         Raises:
             TextError: A sentence is not a list of strings.
         """
-        batch = pad_batch(sentences)
+        batch = pad_batch(sentences, self.model.read.in_case)
         device = self.bilm.device
         vectors = self._word_vectors(batch.words)[torch.from_numpy(batch.index).to(device)]
         mask = torch.from_numpy(batch.mask).to(device)

@@ -24,7 +24,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName, WeightingName
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
-from elmokit.text.marks import EXACT, MARKS, MarkReader
+from elmokit.text.marks import EXACT, MARKS, MarkReader, read_capitals
 from elmokit.text.vocabulary import Vocabulary
 
 FIT_SENTENCES = 1024
@@ -395,8 +395,8 @@ def fold_tokens(
         vocabulary: That of the model. If there is none, nothing is replaced.
         fold_case: Read capitalized words in lower case that are more frequent so: *The*, but not *Paris*. For vectors
             without context: there the first word of a sentence would be another word than the same one later. Words of
-            the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence of two words or more
-            that are all in capitals is read in lower case, but for words that are more frequent capitalized.
+            the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence in capitals is read in
+            the case of :func:`~elmokit.text.marks.read_capitals`, whatever the model.
         read: How the model reads a token. An unknown token is replaced by what it is read as.
 
     Raises:
@@ -405,8 +405,6 @@ def fold_tokens(
     if vocabulary is None:
         return tokens
     ids, n_words = vocabulary.ids, len(vocabulary)
-    text = " ".join(check_sentence(tokens))
-    in_capitals = text == text.upper() and sum(token != token.lower() for token in tokens) > 1  # *US* alone is a name
 
     def fold(token: str) -> str:
         if not (token.isascii() and token.isalnum()):  # it may have marks
@@ -415,12 +413,12 @@ def fold_tokens(
                 token = plain if plain in ids else read(token)
         if not fold_case or (lower := token.lower()) == token:
             return token
-        if in_capitals:
-            return min(lower, token[:1] + lower[1:], key=lambda word: ids.get(word, n_words))
         is_capitalized = token[1:] == lower[1:]  # not *US* or *IT*
         return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
 
-    return [fold(token) for token in tokens]
+    check_sentence(tokens)
+    in_case = read_capitals(tokens, ids) if fold_case else read.in_case(tokens)
+    return [fold(token) for token in in_case]
 
 
 def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:

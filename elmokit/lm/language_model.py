@@ -35,6 +35,7 @@ from elmokit.lm.surprisal import (
     sum_by_word,
     sum_region,
     surprisals,
+    words_as_read,
 )
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
@@ -441,10 +442,11 @@ class LanguageModel:
 
     def _priced(self, sentence: Surprisal) -> Surprisal:
         """Add what the letters of unknown words cost."""
+        words = words_as_read(self.model, sentence)
         # Without an unknown word, no spelling model needs to be made.
         nats = [
-            self._spelling.nats(self.model.read(token)) if is_unknown else 0.0
-            for token, is_unknown in zip(sentence.tokens, sentence.is_unknown.tolist(), strict=True)
+            self._spelling.nats(word) if is_unknown else 0.0
+            for word, is_unknown in zip(words, sentence.is_unknown.tolist(), strict=True)
         ]
         return replace(sentence, spelling_nats=np.array(nats))
 

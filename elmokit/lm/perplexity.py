@@ -16,7 +16,7 @@ from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals, words_as_read
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 from elmokit.text.vocabulary import UnknownWords, name_words
@@ -169,7 +169,8 @@ def perplexity(
         is_unknown = sentence.is_unknown[1:-1]
         unknown.add(words, is_unknown)
         if spelling is not None:
-            spelling_bits += sum(spelling.bits(model.read(words[position])) for position in is_unknown.nonzero()[0])
+            read = words_as_read(model, sentence)[1:-1]
+            spelling_bits += sum(spelling.bits(read[position]) for position in is_unknown.nonzero()[0])
         if on_sentence is not None:
             on_sentence(sentence)
     if not n_sentences:

@@ -20,6 +20,7 @@ from elmokit.engine.state import State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.tokenize import group_words, locate_tokens
 from elmokit.text.vocabulary import UnknownWords, Vocabulary
 
@@ -289,11 +290,24 @@ def _score_rows(
         model.check_finite(predicted)
         nats[direction, batch.is_target(backward)] = predicted
     edges = np.cumsum(batch.lengths)[:-1]
+    sentences = [sentence for row in rows for sentence in row]
     scored = [
-        Surprisal([batch.words[word] for word in index], own, word_ids[index] == vocabulary.unknown_id)
-        for index, own in zip(np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True)
+        Surprisal([BEGIN_SENTENCE, *sentence, END_SENTENCE], own, word_ids[index] == vocabulary.unknown_id)
+        for sentence, index, own in zip(
+            sentences, np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True
+        )
     ]
     return scored, after
+
+
+def words_as_read(model: PretrainedBiLM, sentence: Surprisal) -> list[str]:
+    """Return the tokens of a sentence as its model reads them, where they are unknown; the others as they are."""
+    words = list(sentence.tokens)
+    if sentence.is_unknown.any():
+        words[1:-1] = model.read.in_case(words[1:-1])
+        for position in sentence.is_unknown.nonzero()[0].tolist():
+            words[position] = model.read(words[position])
+    return words
 
 
 @dataclass(frozen=True)

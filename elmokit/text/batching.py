@@ -28,6 +28,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 TokenEncoder = Callable[[Sequence[str]], NDArray[np.int64]]
 """Maps distinct tokens to the ids that the token layer reads: ``(tokens, chars)`` or ``(tokens,)``, all above 0."""
+CaseReader = Callable[[Sequence[str]], Sequence[str]]
+"""Maps a sentence to the tokens in the case in which a model reads them."""
 
 N_BOUNDARIES = 2
 READ_AHEAD_BATCHES = 8
@@ -179,21 +181,25 @@ def map_in_batches(
         yield from restore_order(plan, (compute([taken[number] for number in batch]) for batch in plan))
 
 
-def number_tokens(sentences: Sequence[Sequence[str]]) -> NumberedBatch:
-    """Add boundaries to the sentences of a batch, which are checked to be lists, and number their distinct tokens."""
+def number_tokens(sentences: Sequence[Sequence[str]], in_case: CaseReader | None = None) -> NumberedBatch:
+    """Add boundaries to the sentences of a batch, which are checked to be lists, and number their distinct tokens.
+
+    ``in_case`` returns a sentence in the case in which a model reads it.
+    """
     numbers: dict[str, int] = {}
     index: list[int] = []
     lengths: list[int] = []
     for sentence in check_sentences(sentences):
-        tokens = [BEGIN_SENTENCE, *check_sentence(sentence), END_SENTENCE]
+        check_sentence(sentence)
+        tokens = [BEGIN_SENTENCE, *(sentence if in_case is None else in_case(sentence)), END_SENTENCE]
         index += [numbers.setdefault(token, len(numbers)) for token in tokens]
         lengths.append(len(tokens))
     return NumberedBatch(list(numbers), np.array(index, np.int64), np.array(lengths, np.int64))
 
 
-def pad_batch(sentences: Sequence[Sequence[str]]) -> PaddedBatch:
+def pad_batch(sentences: Sequence[Sequence[str]], in_case: CaseReader | None = None) -> PaddedBatch:
     """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens."""
-    batch = number_tokens(sentences)
+    batch = number_tokens(sentences, in_case)
     return PaddedBatch(*pad_rows(batch.index, batch.lengths, N_BOUNDARIES), batch.words)
 
 
@@ -207,9 +213,11 @@ def pad_rows(
     return padded, mask
 
 
-def make_batch(sentences: Sequence[Sequence[str]], encode: TokenEncoder) -> EncodedBatch:
+def make_batch(
+    sentences: Sequence[Sequence[str]], encode: TokenEncoder, in_case: CaseReader | None = None
+) -> EncodedBatch:
     """Pad the sentences of a batch and encode each distinct token once."""
-    batch = pad_batch(sentences)
+    batch = pad_batch(sentences, in_case)
     return EncodedBatch(batch.index, batch.mask, batch.words, encode(batch.words))
 
 

@@ -87,6 +87,7 @@ class Lexicon:
             self._char_rows or set().union(*self._word_rows),
             composes=are_composed(self._word_rows),
             all_chars=self._char_rows or None,
+            ranks=self._word_rows,
         )
 
     @cached_property

@@ -12,7 +12,8 @@ A token keeps its characters in all results. Only where its ids are looked up is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+import warnings
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from unicodedata import is_normalized, normalize
@@ -69,6 +70,7 @@ class MarkReader:
         composes: Compose letters and their accents in words that the model does not know.
         all_chars: The only characters that it can read; None for any. Nothing is composed to another one.
         exact: Read every token as it is, as the original programs do.
+        ranks: The rank of each word by frequency, from 0, to choose its case in a sentence in capitals.
     """
 
     def __init__(
@@ -79,10 +81,12 @@ class MarkReader:
         composes: bool = True,
         all_chars: Container[str] | None = None,
         exact: bool = False,
+        ranks: Mapping[str, int] | None = None,
     ) -> None:
         self._words = words
         self._all_chars = all_chars
         self._exact = exact
+        self._ranks = ranks
         known = {ord(char) for char in chars if len(char) == 1}
         self.marks = {mark: plain for mark, plain in MARKS.items() if mark not in known}
         """Typographic marks that the model does not know."""
@@ -103,6 +107,18 @@ class MarkReader:
                 if spelling in self._words:
                     return spelling
         return self.compose(token.translate(self.forms)).translate(self.marks) or token
+
+    def in_case(self, tokens: Sequence[str]) -> Sequence[str]:
+        """Return the tokens of a sentence in the case in which the model knows them; see :func:`read_capitals`."""
+        if self._exact or self._ranks is None:
+            return tokens
+        read = read_capitals(tokens, self._ranks)
+        if read is not tokens:
+            warnings.warn(
+                "Sentences in capitals are read in the case in which the vocabulary has their words.",
+                stacklevel=1,
+            )
+        return read
 
     @cached_property
     def foreign(self) -> frozenset[str]:
@@ -143,6 +159,43 @@ def _spellings(token: str) -> Iterable[str]:
         spelling = normalize(form, plain_forms)
         yield spelling.translate(MARKS)
         yield spelling
+
+
+MAX_LOWER = 0.1
+"""In a sentence in capitals, at most this fraction of its words has a lower-case letter."""
+
+
+def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[str]:
+    """Return a sentence in capitals in the case in which its words are most frequent, and other sentences as they are.
+
+    A sentence is in capitals if it has two words in capitals, (nearly) no other, and a word that is known in another
+    case only: *US TROOPS*, but not *US* or *NATO*. Of a word in capitals, lower case, capitalized and capitals are
+    compared; one that is known in none of them is read in lower case. The first word is capitalized, if it is known so.
+    """
+    n_capitals = sum(map(str.isupper, tokens))
+    if n_capitals < 2:
+        return tokens
+    n_others = sum(token != token.upper() for token in tokens)
+    if n_others > MAX_LOWER * n_capitals:
+        return tokens
+    n_words = len(ranks)
+    read: list[str] = []
+    is_in_capitals = False
+    is_first = True
+    for token in tokens:
+        if not token.isupper():
+            read.append(token)
+            continue
+        lower = token.lower()
+        capitalized = token[:1] + lower[1:]
+        best = min(lower, capitalized, token, key=lambda word: ranks.get(word, n_words))  # the first of equal ones
+        if token not in ranks and best in ranks:
+            is_in_capitals = True
+        if is_first and best == lower and capitalized in ranks:
+            best = capitalized
+        is_first = False
+        read.append(best)
+    return read if is_in_capitals else tokens
 
 
 def are_composed(words: Iterable[str]) -> bool:

@@ -109,7 +109,7 @@ class Vocabulary:
         for kind in (TYPOGRAPHIC, FORM_CHARS):
             if not chars.isdisjoint(kind):
                 chars |= kind
-        return MarkReader(self.ids, chars, composes=are_composed(self.words))
+        return MarkReader(self.ids, chars, composes=are_composed(self.words), ranks=self.ids)
 
     @cached_property
     def read_exactly(self) -> MarkReader:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from elmokit.compat.many_langs import Embedder
 from tests.helpers.many_langs_files import SENTENCES, toy_model
-
-pytestmark = pytest.mark.filterwarnings("ignore:The text has padding")  # a word of the sentences
 
 
 def test_each_output_layer_is_that_of_the_old_class(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:The text has padding")  # a word of the sentences
-
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):
 # the context-free layer, once, then the two LSTM layers with forward and backward side by side.
 RELEASED_LAYER_0 = [

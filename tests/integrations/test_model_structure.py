@@ -19,8 +19,6 @@ from elmokit.integrations.model_structure import ModelStructure
 from tests.conftest import TABLE, aligned_model, random_model
 from tests.helpers.many_langs_files import toy_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:The text has padding")  # a word of the sentences
-
 SENTENCES = [["the", "cat", "sat"], ["a", "dog"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from elmokit.errors import OutputError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.marks import EXACT, MarkReader
+from elmokit.text.marks import EXACT, MarkReader, read_capitals
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
@@ -221,3 +222,57 @@ def test_training_reads_the_words_of_the_vocabulary_in_both_spellings(tmp_path: 
     for read, targets in ((vocabulary.read, [4, 1, 3, 4, 1, 3, 2, 1]), (EXACT, [2, 1, 3, 4, 1, 3, 2, 1])):
         window = next(WindowStream([path], vocabulary, encode, 1, 9, shuffle=False, read=read))
         assert window.targets[0, 0].tolist() == [3, *targets]
+
+
+CASED = [
+    "The men went to the house of John Smith in London , and they didn't see him .",
+    "In 1914 the United States had a population of 99 million .",
+    "I think that we should call the police before it gets dark .",
+]
+
+
+def test_sentences_in_capitals_are_read_in_the_case_of_the_vocabulary_and_it_is_said() -> None:
+    lm = LanguageModel.from_pretrained()
+    cased = [sentence for text in CASED for sentence in elmokit.tokenize(text)]
+    capitals = [[token.upper() for token in sentence] for sentence in cased]
+    elmo, message = Elmo(lm.model), "Sentences in capitals are read"
+    with pytest.warns(UserWarning, match=message):
+        vectors = elmo.embed(capitals, layers="top")
+    one, other = map(np.concatenate, (elmo.embed(cased, layers="top"), vectors))
+    norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    assert ((one * other).sum(axis=1) / norms).mean() > 0.95
+    with pytest.warns(UserWarning, match=message):
+        found = lm.perplexity(capitals)
+    np.testing.assert_allclose(found.bits_per_character, lm.perplexity(cased).bits_per_character, rtol=0.15)
+    with pytest.warns(UserWarning, match=message):
+        words = lm.word_surprisal([" ".join(capitals[2])])
+    assert [word.word for word in words] == capitals[2]
+    with pytest.warns(UserWarning, match=message):
+        np.testing.assert_array_equal(elmo.ids(capitals), elmo.ids([*map(lm.model.read.in_case, capitals)]))
+    with pytest.warns(UserWarning, match=message):
+        (document,) = elmo.embed_documents([capitals[:1]], layers="top")
+    np.testing.assert_allclose(document[0], vectors[0], atol=1e-5)
+    exact = lm.model.replace(exact_marks=True)
+    assert exact.read.in_case(capitals[0]) is capitals[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SentenceEmbedder(elmo).embed(capitals)  # their documentation says so
+
+
+def test_only_sentences_of_words_that_are_known_in_another_case_are_in_capitals() -> None:
+    ranks = {
+        word: rank
+        for rank, word in enumerate([*SPECIALS, "the", "US", "us", "troops", "NATO", "London", "left", "The"])
+    }
+    read = {
+        "US TROOPS LEFT LONDON .": "US troops left London .",
+        "THE US LEFT THE , XYZ": "The US left the , xyz",
+        "US NATO": "US NATO",
+        "US XYZ NATO .": "US XYZ NATO .",  # nothing is known in another case
+        "TROOPS": "TROOPS",  # a word by itself may be a name
+        "The US LEFT LONDON": "The US LEFT LONDON",
+        "THE US LEFT THE US , THE US LEFT THE troops US": "The US left the US , the US left the troops US",
+        "The cat sat .": "The cat sat .",
+    }
+    for text, expected in read.items():
+        assert " ".join(read_capitals(text.split(), ranks)) == expected
