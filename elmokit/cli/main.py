@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -171,7 +172,7 @@ def main() -> None:
     is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
     if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    warnings.formatwarning = _format_warning
+    warnings.formatwarning = partial(_format_warning, shown=set())
     command = next((argument for argument in sys.argv[1:] if argument in elmokit.entries), "")
     try:
         with needs_torch(f"{PROGRAM} {command}"):
@@ -214,9 +215,19 @@ def _message_of(error: ElmoError | click.ClickException) -> str:
 
 
 def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+    *,
+    shown: set[str],
 ) -> str:
-    """Format a warning as one line that starts with the program's name, like an error."""
+    """Format a warning as one line that starts with the program's name, like an error; as nothing if it was shown."""
+    # Python forgets what it has shown when a library changes the filters.
+    if str(message) in shown:
+        return ""
+    shown.add(str(message))
     return f"{PROGRAM}: {'warning' if category is UserWarning else category.__name__}: {message}\n"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import pytest
 
+from elmokit.cli.main import _format_warning
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
@@ -123,3 +124,10 @@ def test_commands_work_with_a_closed_standard_error(tmp_path: Path) -> None:
     ran = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert (tmp_path / "x.hdf5").exists()
+
+
+def test_a_warning_is_shown_once() -> None:
+    shown: set[str] = set()
+    texts = ("shown once", "other", "shown once")
+    lines = [_format_warning(UserWarning(text), UserWarning, "", 0, shown=shown) for text in texts]
+    assert lines == ["elmokit: warning: shown once\n", "elmokit: warning: other\n", ""]
