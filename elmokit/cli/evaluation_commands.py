@@ -359,8 +359,12 @@ def _read_raw_texts(
     paths: Sequence[Path], column: str | None, region: str | None, documents: bool, wrapped: Wrapped
 ) -> Iterable[RawText]:
     """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
+    from elmokit.storage.text_files import is_conllu
     from elmokit.text.columns import is_table, read_table
 
+    for path in paths:
+        if is_conllu(path):
+            raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
     files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
     if column is None and not any(map(is_table, paths)):
         lines = (_read_lines(path, documents, wrapped) for path in paths)

@@ -117,6 +117,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     (f"{EMBED} --documents --start stateful", "start is 'stateful'"),
     ("embed tags.conllu out.hdf5 --model model --documents", "tags.conllu is CoNLL-U"),
     ("surprisal tags.conllu --model model --documents", "tags.conllu is CoNLL-U"),
+    ("surprisal tags.conllu --model model --words", "tags.conllu is CoNLL-U and has words already"),
     (f"{EMBED} --batch-tokens 0", "--batch-tokens is 0"),
     (f"{EMBED} --threads two", "--threads"),
     *((f"{EMBED} --threads {number}", "--threads") for number in (0, 20000, 10**20)),
