@@ -127,10 +127,10 @@ def model_beyond_float16() -> PretrainedBiLM:
 
 
 def aligned_model() -> PretrainedBiLM:
-    """A model of random weights with an alignment of random matrices."""
+    """A model of random weights with an alignment of random matrices, which change the length of vectors little."""
     model = random_model()
     n_layers, dim = model.config.n_layers + 1, model.config.output_dim
-    matrices = torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0))
+    matrices = torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0)) / dim**0.5
     model.alignment = LayerAlignment.of_matrices(matrices.numpy())
     return model
 
