@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo, open_model
+from elmokit.embedding.computer import Computer
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.evaluation.tagged import TaggedSentence, read_conllu
@@ -56,7 +57,7 @@ def random_model(preset: str) -> PretrainedBiLM:
     """Return a model without a softmax, with random weights of a preset's sizes."""
     bilm = BiLM(PRESETS[preset])
     bilm.reset_parameters(seed=0)
-    return PretrainedBiLM(bilm, "elmokit")
+    return PretrainedBiLM.from_modules(bilm)
 
 
 def cosines(ours: list[NDArray[np.float32]], exact: list[NDArray[np.float32]], layer: int) -> NDArray[np.float32]:
@@ -108,7 +109,7 @@ def main() -> None:
             accuracies = ", ".join(f"{100 * p.score(v, tags):.2f}" for p, v in zip(probes, vectors, strict=True))
         cells = [
             request,
-            model.network.computation().kernels[1],
+            Computer(model).network.computation().kernels[1],
             *(f"{value:.6f}" for each in by_layer for value in (each.mean(), each.min())),
             f"{largest:.1e}",
             *scores,

@@ -84,7 +84,7 @@ def main() -> None:
             for target in (saved, str(Path(folder, "original_weights.hdf5"))):
                 if target != saved:
                     run(arguments.python, "-m", "elmokit", "convert", saved, target)
-                n_bytes = "\nprint(elmo.model.network.n_bytes / 2**20)"
+                n_bytes = "\nprint(elmo.computer.network.n_bytes / 2**20)"
                 packed, peak = map(float, run(arguments.python, "-c", OF_FILE + n_bytes + PEAK, target).split())
                 print(f"{Path(target).name}: packed {packed:.0f} MiB, peak {peak:.0f} MiB, {peak / packed:.2f} times")
 

@@ -181,7 +181,7 @@ def model_of(size: str) -> PretrainedBiLM:
         return open_model(None)
     bilm = BiLM(PRESETS[size])
     bilm.reset_parameters(0)
-    return PretrainedBiLM(bilm.eval(), "elmokit")
+    return PretrainedBiLM.from_modules(bilm)
 
 
 def measure_tests(bench: Bench, sentences: list[list[str]]) -> None:
@@ -220,7 +220,6 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
 
     def compare(size: str) -> Row:
         reference = Elmo(model_of(size), start="zero")
-        reference.model.precision = "float32"
         expected = reference.embed(chosen)
         elmo = Elmo(model_of(size), start="zero").to(bench.device)
         pairs = [
@@ -230,7 +229,7 @@ def measure_parity(bench: Bench, sentences: list[list[str]]) -> None:
         found, right = (np.concatenate(rows) for rows in zip(*pairs, strict=True))
         cosines = (found * right).sum(axis=1) / (np.linalg.norm(found, axis=1) * np.linalg.norm(right, axis=1))
         row: Row = {
-            "computed by": elmo.model.network.computation().kernels[1],
+            "computed by": elmo.computer.network.computation().kernels[1],
             "largest difference": float(np.abs(found - right).max()),
             "least cosine": f"{cosines.min():.6f}",
         }
@@ -301,7 +300,7 @@ def measure_graphs(bench: Bench, sentences: list[list[str]]) -> None:
     """Time the LSTM loops kernel by kernel, and as a CUDA graph that starts the same kernels at once."""
 
     def measure(size: str, precision: Any, n_rows: int, gradient: bool) -> Row:
-        call = lstm_loop(model_of(size).bilm.to(bench.device), precision, n_rows, gradient)
+        call = lstm_loop(model_of(size).build_bilm().to(bench.device), precision, n_rows, gradient)
         n_positions, eager = n_rows * WINDOW_LENGTH, bench.fastest(call)
         row: Row = {"tokens/s": n_positions / eager}
         if bench.device.type == "cuda":
@@ -385,7 +384,7 @@ def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
         softmax = FullSoftmax(len(vocabulary), preset.projection_dim)
         softmax.reset_parameters()
         losses = WindowLosses(bilm, softmax, n_samples).to(bench.device).train()
-        model = PretrainedBiLM(bilm, "elmokit", vocabulary=vocabulary)
+        model = PretrainedBiLM.from_modules(bilm, vocabulary=vocabulary)
         with contextlib.closing(WindowStream(texts, vocabulary, model.encode, n_rows, WINDOW_LENGTH)) as stream:
             window = next(stream)
         state = bilm.zero_state(n_rows)

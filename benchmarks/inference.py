@@ -139,7 +139,7 @@ def model_at(work: Path, size: str) -> tuple[Path, Path]:
         bilm = BiLM(PRESETS[size])
         bilm.reset_parameters(0)
         folder.mkdir(parents=True, exist_ok=True)
-        save_model(PretrainedBiLM(bilm, "elmokit"), weights)
+        save_model(PretrainedBiLM.from_modules(bilm), weights)
     return options, weights
 
 
@@ -162,7 +162,7 @@ def measure(args: argparse.Namespace) -> None:
     sentences = read_sentences(args.sentences, args.lines)
     for size in args.sizes.split(","):
         _, weights = model_at(args.work, size)
-        bilm = open_model(weights).bilm
+        bilm = open_model(weights).build_bilm()
         elmos: dict[str, Elmo] = {}
         for request in REQUESTS:
             elmos[request] = Elmo(open_model(weights), start="zero", token_cache_mib=0)
@@ -176,7 +176,7 @@ def measure(args: argparse.Namespace) -> None:
                     os.environ[VARIABLE] = request
                     if round_ == 0:
                         embed_batches(elmos[request], batches[-1:])  # packs the weights
-                        selected[request] = elmos[request].model.network.computation().kernels[1]
+                        selected[request] = elmos[request].computer.network.computation().kernels[1]
                         continue
                     times.setdefault(request, []).append(seconds(partial(embed_batches, elmos[request], batches)))
                     if request in products:

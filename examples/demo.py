@@ -35,7 +35,9 @@ def main() -> None:
     summary = embed_file(elmo, SENTENCES, output, overwrite=True)
     print(f"text       {SENTENCES.name}: {summary.n_sentences} sentences, {summary.n_tokens} tokens")
     sentences = [split_tokens(line) for line in read_lines(SENTENCES)]
-    print(f"speed      {words_per_second(sentences):,.0f} words/s on one core, in {elmo.model.network.computation()}")
+    print(
+        f"speed      {words_per_second(sentences):,.0f} words/s on one core, in {elmo.computer.network.computation()}"
+    )
     print("           (the README's speeds are of an idle AMD EPYC of 2024, which has VNNI, products of bytes;")
     print("           a larger text is faster, as its frequent words are computed once)")
     with h5py.File(output) as file:

@@ -48,7 +48,7 @@ class Words:
         self.sentences = [torch.tensor([numbers[word] for word in one]) for one in counted]
         vectors = np.concatenate(list(embedder.elmo.embed(([word] for word in numbers), layers=0)))
         if embedder.elmo.model.config.word_features is not None:
-            vectors = np.hstack([vectors, embedder.elmo.model.table_rows([*numbers])])
+            vectors = np.hstack([vectors, embedder.elmo.computer.table_rows([*numbers])])
         self.vectors = torch.from_numpy(vectors)
         self.weights = torch.tensor([*map(embedder.weight, numbers)])
         ids = torch.tensor([head_word_id(word, embedder.elmo.model.vocabulary) for word in numbers])
@@ -150,13 +150,14 @@ def main() -> None:
     if measured:
         print(f"Spearman correlation before: {score_similarity(SentenceEmbedder(elmo), measured).spearman:.3f}")
     sentences = [(pair.first, pair.second) for pair in scored]
-    elmo.model.sentence_head = train_head(elmo, sentences, [pair.score for pair in scored], entailed, given)
+    head = train_head(elmo, sentences, [pair.score for pair in scored], entailed, given)
     print(f"Trained on {len(scored):,} scored and {len(entailed):,} entailed pairs.")
+    card = {**elmo.model.card, "sentence_head": {"pairs": [path.name for path in given.pairs]}}
+    model = elmo.model.replace(sentence_head=head, card=card)
     if measured:
-        after = score_similarity(SentenceEmbedder.by_name(elmo, "trained"), measured).spearman
+        after = score_similarity(SentenceEmbedder.by_name(Elmo(model), "trained"), measured).spearman
         print(f"Spearman correlation after: {after:.3f}")
-    elmo.model.card["sentence_head"] = {"pairs": [path.name for path in given.pairs]}
-    save_model(elmo.model, given.out, elmo.model.storage)  # as it was stored: only the head is new
+    save_model(model, given.out, model.storage)  # as it was stored: only the head is new
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos
 from elmokit.formats import fetch
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax
@@ -108,22 +108,20 @@ def random_model(config: BiLMConfig = PRESETS["tiny"], seed: int = 0, scale: flo
             parameter.mul_(scale)
     softmax = FullSoftmax(len(WORDS), config.projection_dim)
     softmax.reset_parameters(torch.Generator().manual_seed(seed))
-    return PretrainedBiLM(
-        bilm.eval(), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"}
-    )
+    return PretrainedBiLM.from_modules(bilm, softmax, vocabulary=Vocabulary(WORDS), card={"note": "random"})
 
 
-def without_torch(model: PretrainedBiLM) -> PretrainedBiLM:
-    """The same model without PyTorch modules, as it would be read from files: the engine computes it."""
-    return model.replace(weights=Weights(model.config, model.arrays))
+def edited_model(model: PretrainedBiLM, edit: Callable[[BiLM], object]) -> PretrainedBiLM:
+    """Return a model whose weights ``edit`` has changed in a PyTorch module."""
+    bilm = model.build_bilm()
+    with torch.no_grad():
+        edit(bilm)
+    return model.replace(weights=bilm)
 
 
 def model_beyond_float16() -> PretrainedBiLM:
     """Return a model whose vectors have numbers that float16 cannot hold."""
-    model = random_model()
-    with torch.no_grad():
-        model.bilm.token_layer.projection.weight.mul_(1e6)  # type: ignore[union-attr,operator]
-    return model
+    return edited_model(random_model(), lambda bilm: bilm.get_parameter("token_layer.projection.weight").mul_(1e6))
 
 
 def aligned_model() -> PretrainedBiLM:
@@ -131,8 +129,7 @@ def aligned_model() -> PretrainedBiLM:
     model = random_model()
     n_layers, dim = model.config.n_layers + 1, model.config.output_dim
     matrices = torch.randn(n_layers, dim, dim, generator=torch.Generator().manual_seed(0)) / dim**0.5
-    model.alignment = LayerAlignment.of_matrices(matrices.numpy())
-    return model
+    return model.replace(alignment=LayerAlignment.of_matrices(matrices.numpy()))
 
 
 @pytest.fixture

@@ -544,10 +544,10 @@ def minimal_pairs(
     other_models = None if published is None else read_published_accuracies(published)
     paradigms = read_minimal_pairs(paths)
     tokenize = get_tokenizer(tokenizer)
-    opened = LanguageModel.from_pretrained(common.model, options=common.options, device=common.device).model
+    opened = LanguageModel.from_pretrained(common.model, options=common.options, device=common.device)
     with _table(per_pair, common.overwrite, is_quoted=True) as write, ProgressBar("sentences") as progress:
         result = evaluate_minimal_pairs(
-            opened, paradigms, tokenize, published=other_models, on_pair=write, progress=progress
+            opened.computer, paradigms, tokenize, published=other_models, on_pair=write, progress=progress
         )
     common.show(result, result.table_rows(by_paradigm))
 

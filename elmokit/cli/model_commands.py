@@ -167,7 +167,8 @@ def convert(
         elmokit convert my-elmo back_weights.hdf5
         elmokit convert en-mini en-mini.onnx
     """
-    from elmokit.embedding.start_state import calibrate_start_state, note_start, store_start_state
+    from elmokit.embedding.computer import Computer
+    from elmokit.embedding.start_state import calibrated, note_start, with_start_state
     from elmokit.formats.open import open_model
     from elmokit.formats.save import format_to_write, save_model
     from elmokit.storage.text_files import read_sentences
@@ -192,21 +193,19 @@ def convert(
     if not target_format.is_complete:
         check_apart(f"A target named {target.suffix}", True, {f"--storage {storage}": storage != "float32"})
     target_format.check_target(target, overwrite)
-    model = open_model(source, options=options, exact_marks=exact_marks)
-    if precision is not None:
-        model.precision = precision
+    model = open_model(source, options=options, precision=precision, exact_marks=exact_marks)
     if start is not None:
-        store_start_state(model, start)
+        model = with_start_state(model, start)
     if calibrate is not None:
-        calibrate_start_state(model, list(read_sentences(calibrate)), calibrate.name)
+        model = calibrated(Computer(model), list(read_sentences(calibrate)), calibrate.name)
     if alignment:
         from elmokit.formats.torch_save import read_alignment
 
         if model.fitted_maps:
             print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")
         model = model.without_fitted_maps()
-        model.alignment = read_alignment(alignment, model.config)
-        model.card["alignment"] = {"matrices": [Path(matrix).name for matrix in alignment]}
+        card = {**model.card, "alignment": {"matrices": [Path(matrix).name for matrix in alignment]}}
+        model = model.replace(alignment=read_alignment(alignment, model.config), card=card)
     if whiten is not None:
         from elmokit.embedding.elmo import Elmo
         from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
@@ -214,7 +213,8 @@ def convert(
 
         numbers = count(1)
         sentences = (sentence for _, sentence in zip(numbers, read_sentences(whiten), strict=False))
-        SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model))).fit(sentences)
+        embedder = SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model)))
+        model = embedder.fit(sentences).elmo.model
         n_sentences = next(numbers) - 2  # one number was taken for the end of the text
         assert model.whitening is not None
         if (n_kept := model.whitening.projection.shape[1]) >= n_sentences - 1:
@@ -223,7 +223,7 @@ def convert(
                 "Some thousands of sentences are better.",
                 err=True,
             )
-        model.card["whitening"] = f"sentence vectors of {whiten.name}"
+        model = model.replace(card={**model.card, "whitening": f"sentence vectors of {whiten.name}"})
     if target_format.is_complete:
         note_start(model)
     for path in save_model(model, target, storage=storage, overwrite=overwrite):

@@ -212,7 +212,7 @@ class _ElmoCharacterEncoder(nn.Module):
         self, options_file: Source, weight_file: Source, requires_grad: bool = False, *, bilm: BiLM | None = None
     ) -> None:
         super().__init__()
-        bilm = open_files(options_file, weight_file).bilm if bilm is None else bilm
+        bilm = open_files(options_file, weight_file).build_bilm() if bilm is None else bilm
         cnn = char_cnn_of(bilm.config)
         # The names under which AllenNLP keeps its arguments, which programs read.
         self._options, self._weight_file = options_from_config(bilm.config), weight_file

@@ -237,7 +237,7 @@ class ElmoLstm(nn.Module):
         Raises:
             ModelError: The files cannot be opened.
         """
-        set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).bilm), self.requires_grad)
+        set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).build_bilm()), self.requires_grad)
 
     @never_compiled
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class _ElmoBiLm(nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        bilm = open_files(options_file, weight_file).bilm
+        bilm = open_files(options_file, weight_file).build_bilm()
         self.config = config = bilm.config
         if not config.skip_connections:
             raise ConfigurationError(
@@ -175,7 +175,9 @@ class _ElmoBiLm(nn.Module):
         Raises:
             TensorMismatchError: Training has changed a projection that the file formats cannot represent.
         """
-        return PretrainedBiLM(from_allennlp(self.state_dict(), self.config), "allennlp", exact_marks=True)
+        return PretrainedBiLM.from_modules(
+            from_allennlp(self.state_dict(), self.config), family="allennlp", exact_marks=True
+        )
 
 
 class Elmo(FromParams, nn.Module):

@@ -273,8 +273,8 @@ def create_elmo_embeddings_from_vocab(
     if (output_dir / vocab_path.name).resolve() == vocab_path.resolve():
         raise OutputError(f"The new vocabulary would replace {vocab_path}. Choose another output directory.")
     model = open_files(elmo_config_path, elmo_weights_path)
-    char_cnn_of(model.bilm.config)
-    bilm = on_cuda_device(model.bilm, device)
+    char_cnn_of(model.config)
+    bilm = on_cuda_device(model.build_bilm(), device)
     words = [words[0], BEGIN_SENTENCE, END_SENTENCE, *words[1:]]
     with (
         atomic_write(output_dir / "elmo_embeddings.txt.gz", overwrite=True) as partial,

@@ -116,7 +116,7 @@ class BidirectionalLanguageModel(nn.Module):
         stateful: bool = True,
     ) -> None:
         super().__init__()
-        bilm = read_hdf5(options_file, weight_file).bilm
+        bilm = read_hdf5(options_file, weight_file).build_bilm()
         has_characters = bilm.config.char_cnn is not None
         if not use_character_inputs and embedding_weight_file is not None:
             bilm = _reading_words(bilm, embedding_weight_file)
@@ -298,7 +298,7 @@ def dump_token_embeddings(
         ModelError, TextError, OutputError: A file cannot be opened or written.
         ConfigError: The model reads word ids, so its weight file holds the vectors already.
     """
-    bilm = read_hdf5(options_file, weight_file).bilm.eval()
+    bilm = read_hdf5(options_file, weight_file).build_bilm().eval()
     cnn = bilm.config.char_cnn
     if cnn is None:
         raise ConfigError(f"{weight_file} already holds its words' vectors: pass it itself as embedding_weight_file.")

@@ -212,9 +212,7 @@ def test(
     Raises:
         ElmoError: The checkpoint or the text cannot be read, or there are fewer sentences than rows.
     """
-    model = LanguageModel(_open(ckpt_file, data))
-    if device is not None:
-        model.to(device)
+    model = LanguageModel(_open(ckpt_file, data), device=device)
     result = model.bilm_tf_perplexity(data.files, batch_size)
     perplexity = result.mean
     # With bilm-tf's spelling, because scripts search its output for this line.

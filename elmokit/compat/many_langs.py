@@ -52,7 +52,7 @@ class Embedder:
     def __init__(
         self, model_dir: str | Path, batch_size: int = 64, *, start: Start = "zero", device: str | None = None
     ) -> None:
-        self.elmo = Elmo(open_model(model_dir, device=device, exact_marks=True), start=start)
+        self.elmo = Elmo(open_model(model_dir, exact_marks=True), start=start, device=device)
         self.model_dir = model_dir
         self.batch_size = batch_size
         self.use_cuda = str(device).startswith("cuda")
@@ -60,7 +60,7 @@ class Embedder:
     @property
     def model(self) -> torch.nn.Module:
         """The network as a PyTorch module, which computes the vectors once it was asked for."""
-        return self.elmo.model.bilm
+        return self.elmo.computer.use_module()
 
     @property
     def config(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
-from elmokit.lm.surprisal import softmax_and_vocabulary
+from elmokit.lm.surprisal import softmax_vocabulary
 from elmokit.storage.text_files import expand_user, split_tokens
 from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
@@ -122,7 +122,7 @@ class ElmoModel:
         check_at_least("max_batch_size", max_batch_size, 1)
         model = open_model(_preferred_file(directory, full), exact_marks=True)
         if full:
-            softmax_and_vocabulary(model)
+            softmax_vocabulary(model)
         self._zero = Elmo(model, start="zero")
         with warnings.catch_warnings():  # warmup says what a sentence starts from
             warnings.simplefilter("ignore")
@@ -223,15 +223,16 @@ class ElmoModel:
             TextError: A sentence is neither a string nor a list of strings.
             ConfigError: ``topn`` is below 1.
         """
-        model = self._loaded(True, "top").model
+        computer = self._loaded(True, "top").computer
         check_at_least("topn", topn, 1)
         check_texts(data)  # type: ignore[arg-type]
         texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else token_list(text) for text in data]
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
-        forward = all_substitutes(model, texts, "forward", n, batch_tokens=self._batch_tokens, special_words=True)
-        if model.config.bidirectional:
-            backward = all_substitutes(model, texts, "backward", n, batch_tokens=self._batch_tokens, special_words=True)
+        how: dict[str, Any] = {"n": n, "batch_tokens": self._batch_tokens, "special_words": True}
+        forward = all_substitutes(computer, texts, "forward", **how)
+        if computer.model.config.bidirectional:
+            backward = all_substitutes(computer, texts, "backward", **how)
         else:
             backward = ([[]] * len(text) for text in texts)
 

@@ -326,7 +326,7 @@ class BatchEmbedder:
 
     def settings(self) -> dict[str, Any]:
         """Return what the vectors of all layers depend on."""
-        settings = vector_settings(self.elmo.model, self.elmo.start)
+        settings = vector_settings(self.elmo.computer, self.elmo.start)
         if self.elmo.mix is not None:
             # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
             settings["model"] += f"-{self.elmo.mix.checksum:08x}"
@@ -386,7 +386,7 @@ def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progre
     line = f"{count_of(progress.text.n_sentences, 'sentence')}, {count_of(progress.text.n_tokens, 'token')}"
     if progress.n_tokens:
         line += f", {progress.n_tokens:,} already done"
-    return f"{line}; {output} will take {size}; computed in {embedder.elmo.model.network.computation()}"
+    return f"{line}; {output} will take {size}; computed in {embedder.elmo.computer.network.computation()}"
 
 
 class BackgroundWriter:

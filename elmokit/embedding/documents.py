@@ -18,10 +18,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from elmokit.config import check_at_least
+from elmokit.embedding.computer import Computer
 from elmokit.engine.network import Network, NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_cache import TokenCache
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.batching import (
     NumberedBatch,
     check_sentences,
@@ -61,15 +61,16 @@ class Reading(NamedTuple):
 
 
 def read_on(
-    model: PretrainedBiLM,
+    computer: Computer,
     rows: Sequence[Sequence[Sentence]],  # the next sentences of each document, at least one
     state: State,  # with a row for each document, or one for all
     wanted: Sequence[int],  # the layers to return
     cache: TokenCache | None = None,
 ) -> Reading:
     """Read the next sentences of some documents, in each direction as one sequence of positions."""
+    model, network = computer.model, computer.network
     batch = number_tokens([sentence for row in rows for sentence in row], model.read.in_case)
-    vectors = model.word_vectors(batch.words, cache)
+    vectors = computer.word_vectors(batch.words, cache)
     after, layers = State.zero(model.config, len(rows)), []
     for direction, backward in enumerate(model.config.read_backward):
         words, lengths = batch.inputs(backward)
@@ -83,7 +84,7 @@ def read_on(
         in_order = np.concatenate([words_of[number] for order in orders for number in order])
         row_lengths = np.array([lengths[list(order)].sum() for order in orders])
         inputs = NetworkInput(vectors, in_order, row_lengths, state)
-        computed, end = _read_in_windows(model.network, direction, inputs, wanted)
+        computed, end = _read_in_windows(network, direction, inputs, wanted)
         by_number: dict[int, Floats] = {}
         for array, order in zip(computed, orders, strict=True):
             by_number |= zip(order, np.split(array, np.cumsum(lengths[list(order)])[:-1], axis=1), strict=True)

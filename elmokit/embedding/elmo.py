@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import DocumentReader, by_document, read_documents, read_on
 from elmokit.embedding.start_state import check_start_name, note_start, start_state
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
@@ -20,7 +21,7 @@ from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM, check_model
+from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.storage.bounded import MIB
 from elmokit.text.batching import (
     READ_AHEAD_BATCHES,
@@ -59,9 +60,12 @@ class Elmo:
             AllenNLP; the first batch starts from zeros.
         token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
             disables the cache.
+        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
 
     Raises:
-        ConfigError: ``model`` is no opened model, or ``start`` or ``token_cache_mib`` is not a valid value.
+        ConfigError: ``model`` is no opened model, ``start`` or ``token_cache_mib`` is not a valid value, or the device
+            is not available.
+        MissingExtraError: The device needs PyTorch, which is not installed.
         FormatError: The weights contain NaN or infinity.
 
     Example:
@@ -71,21 +75,44 @@ class Elmo:
         (3, 7, 384)
     """
 
-    def __init__(self, model: PretrainedBiLM, *, start: Start = "warm", token_cache_mib: int = 64) -> None:
+    def __init__(
+        self,
+        model: PretrainedBiLM,
+        *,
+        start: Start = "warm",
+        token_cache_mib: int = 64,
+        device: str | torch.device | None = None,
+    ) -> None:
         check_model(model, "Elmo.from_pretrained")
+        self._open(Computer(model, device), start, token_cache_mib)
+
+    @classmethod
+    def of(cls, computer: Computer, start: Start, token_cache_mib: int) -> Elmo:
+        """Return an ``Elmo`` that computes with what is there, such as the modules of an ``ElmoModule``."""
+        elmo = cls.__new__(cls)
+        elmo._open(computer, start, token_cache_mib)
+        return elmo
+
+    def _open(self, computer: Computer, start: Start, token_cache_mib: int) -> None:
         check_choice("start", start, get_args(Start))
         check_at_least("token_cache_mib", token_cache_mib, 0)
-        self.model = model
+        self.computer = computer
+        """What computes :attr:`model`: the engine, or PyTorch after :meth:`to`."""
         self.start: Start = start
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
         self.mix: Mix | None = None
         """What ``layers="mix"`` means: the first mix of the :class:`~elmokit.ElmoModule` that this belongs to."""
-        _ = model.network  # reads the weights now, so that damaged ones are noticed here
+        _ = computer.network  # reads the weights now, so that damaged ones are noticed here
         # "stateful" also starts from zero: there is no sentence before the first one.
-        self.start_state = start_state(model, "warm" if start == "warm" else "zero")
+        self.start_state = start_state(computer, "warm" if start == "warm" else "zero")
         """The LSTM state that every sentence starts from, of one row."""
         if start == "warm":
-            note_start(model)
+            note_start(computer.model)
+
+    @property
+    def model(self) -> PretrainedBiLM:
+        """The model: what its files hold."""
+        return self.computer.model
 
     def __repr__(self) -> str:
         """Say what it is. The precision is the lowest that is accepted."""
@@ -139,16 +166,16 @@ class Elmo:
         # Imported here, because it loads the readers of every format, which code that only names Elmo does not need.
         from elmokit.formats.open import open_model
 
+        check_device(device)  # before anything is read
         model = open_model(
             path_or_name,
             options=options,
             token_embeddings=token_embeddings,
             vocabulary=vocabulary,
             precision=precision,
-            device=device,
             exact_marks=exact_marks,
         )
-        return cls(model, start=start, token_cache_mib=token_cache_mib)
+        return cls(model, start=start, token_cache_mib=token_cache_mib, device=device)
 
     def to(self, device: str | torch.device) -> Elmo:
         """Move the model to a device, such as "cuda", and return this object.
@@ -157,7 +184,7 @@ class Elmo:
             MissingExtraError: The device needs PyTorch, which is not installed.
             ConfigError: The device is not available.
         """
-        self.model.to(device)
+        self.computer.to(device)
         return self
 
     @property
@@ -385,7 +412,7 @@ class Elmo:
         if len(sentences) == 1 and is_long(len(sentences[0])) and not (selection.is_context_free or returns_state):
             return self._read_on([sentences], state, selection)
         batch = number_tokens(sentences, self.model.read.in_case)
-        vectors = self.model.word_vectors(batch.words, self.token_cache)
+        vectors = self.computer.word_vectors(batch.words, self.token_cache)
         if selection.is_context_free and not returns_state:  # layer 0 alone needs no LSTM, which takes most of the time
             layer_0 = np.concatenate([vectors] * self.model.config.n_directions, axis=1)
             stops = np.cumsum(batch.lengths)
@@ -394,7 +421,7 @@ class Elmo:
                 for stop, length in zip(stops.tolist(), batch.lengths.tolist(), strict=True)
             ]
             return self._selected(layers, selection), None
-        layers, after = self.model.network.layers(
+        layers, after = self.computer.network.layers(
             NetworkInput(vectors, batch.index, batch.lengths, state),
             selection.computed,
             n_edges=1,
@@ -408,7 +435,7 @@ class Elmo:
         """Compute the vectors of the next sentences of some documents, and the states after them."""
         if selection.is_context_free:  # then no state is read
             return self._run([sentence for row in rows for sentence in row], state, selection)[0], state
-        _, directions, after = read_on(self.model, rows, state, selection.computed, self.token_cache)
+        _, directions, after = read_on(self.computer, rows, state, selection.computed, self.token_cache)
         without_boundary = [
             [array[:, :-1] if backward else array[:, 1:] for array in arrays]
             for arrays, backward in zip(directions, self.model.config.read_backward, strict=True)
@@ -422,7 +449,7 @@ class Elmo:
             layers = [alignment.apply(array, selection.computed) for array in layers]
         vectors = selection.apply(layers)
         for array in vectors:
-            self.model.check_finite(array)
+            self.computer.check_finite(array)
         return vectors
 
     def _select(self, layers: Layers) -> LayerSelection:

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import check_at_least
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo, Start, Vectors
 from elmokit.engine.layer_selection import LayerAlignment, Layers
 from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.state import Floats
+from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM, check_model
+from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
-from elmokit.network.tensors import tensor_of
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 
 
@@ -43,13 +43,13 @@ class ElmoOutput(NamedTuple):
 class AlignmentModule(nn.Module):
     """The maps of a :class:`~elmokit.engine.layer_selection.LayerAlignment` as buffers, which no optimizer changes.
 
-    They share the memory of its arrays, unless these are read-only.
+    They are copies: loading a state dict does not change the model.
     """
 
     def __init__(self, alignment: LayerAlignment) -> None:
         super().__init__()
-        self.register_buffer("matrices", tensor_of(alignment.matrices))
-        self.register_buffer("offsets", tensor_of(alignment.offsets))
+        self.register_buffer("matrices", torch.from_numpy(alignment.matrices.copy()))
+        self.register_buffer("offsets", torch.from_numpy(alignment.offsets.copy()))
         self.matrices: Tensor
         self.offsets: Tensor
 
@@ -79,8 +79,8 @@ class ElmoModule(nn.Module):
     the whole biLM. :meth:`embed` returns NumPy arrays; who needs nothing else uses :class:`~elmokit.Elmo`, which
     explains ``start``.
 
-    An ``ElmoModule`` owns its model: it switches the gradients of the biLM on or off, and ``.to(device)`` moves the
-    biLM. Give each one a model of its own.
+    An ``ElmoModule`` owns the module :attr:`bilm` that it makes of a model, which stays what it is. :meth:`to_model`
+    goes back.
 
     ``torch.compile`` compiles what is around the biLM, and calls the biLM itself as it is.
 
@@ -124,10 +124,10 @@ class ElmoModule(nn.Module):
         super().__init__()
         check_model(model, "ElmoModule.from_pretrained")
         check_at_least("n_mixes", n_mixes, 0)
-        self.model = model
         # Frozen weights let the engine compute: it has no backward pass.
-        self.bilm = model.bilm.requires_grad_(trainable)
-        self._elmo = Elmo(model, start=start, token_cache_mib=token_cache_mib)
+        self.bilm = model.build_bilm().requires_grad_(trainable)
+        computer = Computer(model.view_of(self.bilm), bilm=self.bilm)
+        self._elmo = Elmo.of(computer, start, token_cache_mib)
         self.alignment = None if model.alignment is None else AlignmentModule(model.alignment)
         self.start: Start = start
         self.trainable = trainable
@@ -148,7 +148,7 @@ class ElmoModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows besides the modules. The precision is the lowest that is accepted."""
-        name = self.model.source_name or "unknown"
+        name = self._elmo.model.source_name or "unknown"
         return f"model={name!r}, start={self.start!r}, precision={requested_backend(self.bilm.precision)!r}"
 
     def _repr_html_(self) -> str:
@@ -190,16 +190,16 @@ class ElmoModule(nn.Module):
         """
         from elmokit.formats.open import open_model
 
+        check_device(device)  # before anything is read
         model = open_model(
             path_or_name,
             options=options,
             token_embeddings=token_embeddings,
             vocabulary=vocabulary,
             precision=precision,
-            device=device,
             exact_marks=exact_marks,
         )
-        return cls(
+        elmo = cls(
             model,
             start=start,
             n_mixes=n_mixes,
@@ -210,12 +210,19 @@ class ElmoModule(nn.Module):
             keep_boundaries=keep_boundaries,
             token_cache_mib=token_cache_mib,
         )
+        return elmo if device is None else elmo.to(device)
+
+    @property
+    def model(self) -> PretrainedBiLM:
+        """The model with the weights as they are now; they are read in :attr:`bilm` whenever they are asked for."""
+        model = self._elmo.model
+        return model if self.alignment is None else model.replace(alignment=self.alignment.numpy())
 
     @property
     def elmo(self) -> Elmo:
         """What computes NumPy arrays with the present weights, start state, alignment and first mix."""
         if self.alignment is not None:
-            self.model.alignment = self.alignment.numpy()
+            self._elmo.computer = self._elmo.computer.with_model(self.model)
         if len(self.mixes):
             self._elmo.mix = _NumpyMix(self.mixes[0])  # type: ignore[arg-type]
         self._elmo.start_state = BiLMState(self.start_hidden, self.start_cell).numpy()
@@ -371,15 +378,17 @@ class ElmoModule(nn.Module):
 
         return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
 
-    def model_with_start_state(self) -> PretrainedBiLM:
-        """Return the model to save, with the start state of its sentences.
+    def to_model(self) -> PretrainedBiLM:
+        """Return a copy of the model as it is now, to save it or to compute it with :class:`~elmokit.Elmo`.
 
-        A model that stores no start state gets one from its weights when it is opened. After fine-tuning, the weights
-        would give another state than the one that was trained with.
+        It stores the start state of its sentences. A model that stores none gets one from its weights when it is
+        opened, and after fine-tuning, that would be another state than the one that was trained with.
         """
+        model = self.model.replace(weights=self.bilm)
         if self.start != "warm":
-            return self.model
-        return self.model.replace(start_state=BiLMState(self.start_hidden, self.start_cell).numpy())
+            return model
+        state = BiLMState(self.start_hidden, self.start_cell).numpy()
+        return model.replace(start_state=State(state.hidden.copy(), state.cell.copy()))
 
     def start_state(self, n_rows: int) -> BiLMState:
         """Return the LSTM state that every sentence starts from, for a batch of ``n_rows`` sentences."""
@@ -393,10 +402,10 @@ class ElmoModule(nn.Module):
         """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""
         layer = self.bilm.token_layer
         if self.bilm.dtype != torch.float32 or any(parameter.requires_grad for parameter in layer.parameters()):
-            vectors: Tensor = layer(torch.from_numpy(self.model.encode(words)).to(self.bilm.device))
+            vectors: Tensor = layer(torch.from_numpy(self._elmo.model.encode(words)).to(self.bilm.device))
             return vectors
         # The cache holds NumPy vectors, without gradient.
-        return torch.from_numpy(self.model.word_vectors(words, self._elmo.token_cache)).to(self.bilm.device)
+        return torch.from_numpy(self._elmo.computer.word_vectors(words, self._elmo.token_cache)).to(self.bilm.device)
 
     def _aligned(self, layers: Tensor) -> Tensor:
         """Map layers ``(layers, ..., dim)`` into the space of another model, if this model has an alignment."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from elmokit.config import to_dict
+from elmokit.embedding.computer import Computer
 from elmokit.engine.softmax import softmax_precision
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
@@ -45,17 +46,18 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     return digest.hexdigest()
 
 
-def vector_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+def vector_settings(computer: Computer, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's layers depend on, as settings of stores of vectors."""
-    settings = {"model": fingerprint(model, start), "start": start, **model.network.computation().settings()}
+    model = computer.model
+    settings = {"model": fingerprint(model, start), "start": start, **computer.network.computation().settings()}
     if model.exact_marks:  # not in the fingerprint, which files have recorded without it
         settings["exact_marks"] = True
     return settings
 
 
-def prediction_settings(model: PretrainedBiLM, start: str) -> dict[str, Any]:
+def prediction_settings(computer: Computer, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
-    settings = vector_settings(model, start)
+    settings, model = vector_settings(computer, start), computer.model
     softmax = softmax_precision(settings["device"], model.precision)
     # Of the layers, the softmax (or that it has none) and the words.
     digest = hashlib.blake2b(settings["model"].encode(), digest_size=16)

@@ -306,9 +306,9 @@ class SentenceEmbedder:
 
     def _mapped(self, tokens: Sequence[str], vectors: Vectors, linear_map: SentenceMap) -> Vectors:
         if len(linear_map.mean) > vectors.shape[1]:
-            vectors = np.concatenate([vectors, self.elmo.model.table_rows(tokens)], axis=1)
+            vectors = np.concatenate([vectors, self.elmo.computer.table_rows(tokens)], axis=1)
         mapped = linear_map.apply(vectors)
-        self.elmo.model.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
+        self.elmo.computer.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
         return mapped
 
     def _mapped_words_of(self, tokens: Sequence[str], vectors: Vectors, linear_map: SentenceMap) -> Vectors:
@@ -320,7 +320,7 @@ class SentenceEmbedder:
             # One row at a time: in a product of several rows, the last bits of one can depend on the number of rows.
             return np.concatenate([self._mapped([word], vectors[[positions[word]]], linear_map) for word in missing])
 
-        version = (self.elmo.model.word_vector_version, self.elmo.model.alignment, linear_map)
+        version = (self.elmo.computer.word_vector_version, self.elmo.model.alignment, linear_map)
         mapped = self._mapped_words.vectors(list(positions), compute, version)
         return mapped[[rows[token] for token in tokens]]
 
@@ -348,7 +348,8 @@ class SentenceEmbedder:
         means = (self._weighted_mean(tokens, array) for tokens, array in zip(for_weights, vectors, strict=True))
         # A generator of bounded batches, since the sums over one sentence at a time would be slow.
         batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
-        self.linear_map = self.elmo.model.whitening = fit_whitening(batches, self.pooling, n_components)
+        self.linear_map = fit_whitening(batches, self.pooling, n_components)
+        self.elmo.computer = self.elmo.computer.with_model(self.elmo.model.replace(whitening=self.linear_map))
         return self
 
     def weight(self, token: str) -> float:

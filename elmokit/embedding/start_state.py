@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from elmokit.config import check_choice
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import read_on
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
@@ -32,14 +33,14 @@ def check_start_name(start: str) -> None:
     check_choice("start", start, get_args(StartName))
 
 
-def start_state(model: PretrainedBiLM, start: StartName | State = "warm") -> State:
+def start_state(computer: Computer, start: StartName | State = "warm") -> State:
     """Return the start state of a name, for one row; a ``State`` is returned as it is."""
     if isinstance(start, State):
         return start
     check_start_name(start)
     if start == "zero":
-        return State.zero(model.config, 1)
-    return model.start_state or boundary_state(model)
+        return State.zero(computer.model.config, 1)
+    return computer.model.start_state or boundary_state(computer)
 
 
 def note_start(model: PretrainedBiLM) -> None:
@@ -60,11 +61,12 @@ def note_start(model: PretrainedBiLM) -> None:
         )
 
 
-def store_start_state(model: PretrainedBiLM, start: StartName) -> None:
-    """Store the start state of a name with a model, which then opens with it, and record that in its model card."""
-    if start == "zero" or model.start_state is None:
-        model.start_state = start_state(model, start)
-        model.card[STATE_FACT] = "zero" if start == "zero" else "state after an empty sentence"
+def with_start_state(model: PretrainedBiLM, start: StartName) -> PretrainedBiLM:
+    """Return a model that stores the start state of a name, opens with it, and says so in its model card."""
+    if start == "warm" and model.start_state is not None:
+        return model
+    fact = "zero" if start == "zero" else "state after an empty sentence"
+    return model.replace(start_state=start_state(Computer(model), start), card={**model.card, STATE_FACT: fact})
 
 
 def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:
@@ -74,39 +76,41 @@ def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:
     return model.start_state.repeat_row(n_rows)
 
 
-def calibrate_start_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]], text_name: str) -> None:
-    """Set the start state of a model to the mean state after a sentence, and record that in its model card.
+def calibrated(computer: Computer, sentences: Sequence[Sequence[str]], text_name: str) -> PretrainedBiLM:
+    """Return the model with the mean state after a sentence as its start state, and say so in its model card.
 
     The sentences are running text, in order; a few hundred are enough. ``text_name`` is for the card.
     """
     from elmokit.storage.progress import count_of  # here, because who embeds does not need it
 
-    model.start_state = mean_state(model, sentences)
-    model.card[STATE_FACT] = f"mean state after a sentence, over {count_of(len(sentences), 'sentence')} of {text_name}"
+    fact = f"mean state after a sentence, over {count_of(len(sentences), 'sentence')} of {text_name}"
+    model = computer.model
+    return model.replace(start_state=mean_state(computer, sentences), card={**model.card, STATE_FACT: fact})
 
 
-def boundary_state(model: PretrainedBiLM) -> State:
+def boundary_state(computer: Computer) -> State:
     """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero."""
     # One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of
     # them can end far from any state that text leads to.
     batch = number_tokens([[]])
-    vectors, start = model.word_vectors(batch.words), State.zero(model.config, 1)
-    _, after = model.network.layers(NetworkInput(vectors, batch.index, batch.lengths, start), (), returns_state=True)
+    vectors, start = computer.word_vectors(batch.words), State.zero(computer.model.config, 1)
+    inputs = NetworkInput(vectors, batch.index, batch.lengths, start)
+    _, after = computer.network.layers(inputs, (), returns_state=True)
     assert after is not None
     return after
 
 
-def mean_state(model: PretrainedBiLM, sentences: Sequence[Sequence[str]]) -> State:
+def mean_state(computer: Computer, sentences: Sequence[Sequence[str]]) -> State:
     """Return the mean state after a sentence, with the state carried from sentence to sentence."""
     if not sentences:
         raise TextError("The start state cannot be calibrated: the text has no sentence.")
     n_rows = min(N_ROWS, len(sentences))
     # From the stored state, if there is one: a biLM that has never seen a state of zero may not recover from it,
     # however much text it reads.
-    state, states = stored_or_zero_state(model, n_rows), []
+    state, states = stored_or_zero_state(computer.model, n_rows), []
     for first in range(0, len(sentences) - n_rows + 1, n_rows):
         rows = [[sentence] for sentence in sentences[first : first + n_rows]]
-        state = read_on(model, rows, state, ()).after
+        state = read_on(computer, rows, state, ()).after
         states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
     return State(*(np.concatenate(arrays, axis=2) for arrays in zip(*states, strict=True))).mean_row()

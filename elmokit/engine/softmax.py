@@ -128,6 +128,12 @@ class WordSoftmax:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_read": {}, "_inner": None}  # a copy reads and packs its own arrays
 
+    def tied_to(self, arrays: Mapping[str, Floats], table: str | None) -> WordSoftmax:
+        """Return this tied softmax over a word table, which is one of these arrays."""
+        if self._table is not None and self._table[0] is arrays:
+            return self
+        return WordSoftmax(self.config, self.arrays, self.n_words, None if table is None else (arrays, table))
+
     @property
     def weight(self) -> Floats:
         if self._table is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +15,19 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 IntegerRows = tuple[NDArray[np.int8], Floats]
 """A matrix as integers, and the scale of each row."""
+
+
+class StoredArrays(Mapping[str, NDArray[np.float32]]):
+    """Tensors that are read from a file whenever they are asked for.
+
+    So who asks for one may write to it, unless it is read-only, and need not copy it.
+    """
+
+    @abstractmethod
+    def integers(self, name: str) -> IntegerRows | None:
+        """Return a tensor's integers and the scale of each row; None if it is stored otherwise."""
+
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,9 @@ from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.engine.library import Library, address, check, open_packed, pointers
 from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision
-from elmokit.engine.state import Floats, Ids, IntegerRows
+from elmokit.engine.state import Floats, Ids, IntegerRows, StoredArrays
 
 WORD_FEATURES = "word_embedding.weight"  # within the token layer: the word table of a model that also reads characters
-
-
-@runtime_checkable
-class HasIntegers(Protocol):
-    """Weights of which some are stored as integers with scales."""
-
-    def integers(self, name: str) -> IntegerRows | None:
-        """Return a tensor's integers and the scale of each row; None if it is stored otherwise."""
 
 
 class TokenLayer:
@@ -43,7 +35,7 @@ class TokenLayer:
 
     def _open(self, arrays: Mapping[str, Floats], highways: str, precision: Precision) -> int | None:
         table = None
-        if self.config.word_features is not None and isinstance(arrays, HasIntegers):
+        if self.config.word_features is not None and isinstance(arrays, StoredArrays):
             table = arrays.integers(f"token_layer.{WORD_FEATURES}")
         without = (highways, WORD_FEATURES) if table else (highways,)
         weights = read_weights(self.config, arrays, "token_layer.", np.float32, without=without)

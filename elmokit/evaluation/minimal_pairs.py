@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.embedding.computer import Computer, computer_of
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.state import State
 from elmokit.errors import TextError
@@ -268,7 +269,7 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
 
 
 def evaluate_minimal_pairs(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     paradigms: Sequence[Paradigm],
     tokenize: Callable[[str], list[str]],
     *,
@@ -281,7 +282,7 @@ def evaluate_minimal_pairs(
     """Score a model on minimal pairs by paradigm, phenomenon and overall.
 
     Args:
-        model: A model with its softmax and vocabulary.
+        model: A model with its softmax and vocabulary; or what computes it, such as ``LanguageModel.computer``.
         paradigms: The pairs, from ``read_minimal_pairs``.
         tokenize: Splits a raw sentence into tokens, as the model's training text was.
         published: Accuracies of other models to show next to it, from ``read_published_accuracies``. Their phenomena
@@ -305,11 +306,12 @@ def evaluate_minimal_pairs(
         raise TextError(f"Two paradigms have the name {name!r}.")
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
     columns = {name: "" for paradigm in paradigms for row in paradigm.rows for name in row}
+    computer = computer_of(model)
     scores = []
     for paradigm in paradigms:
         pairs = [(tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs]
-        compared = score_minimal_pairs(model, pairs, start, batch_tokens, lambda _: count())
-        nats = _nats_by_choice(compared, model.config.direction_names)
+        compared = score_minimal_pairs(computer, pairs, start, batch_tokens, lambda _: count())
+        nats = _nats_by_choice(compared, computer.model.config.direction_names)
         scores.append(_paradigm_score(paradigm, compared, nats))
         if on_pair is not None:
             for results, row in zip(_pair_results(compared, nats), paradigm.rows or repeat({}), strict=False):

@@ -57,7 +57,7 @@ def read_corpus_files(
 
 def model_settings(elmo: Elmo) -> dict[str, Any]:
     """List everything but the text that stored vectors depend on: the model, and what computes it."""
-    return vector_settings(elmo.model, elmo.start) | {"model": model_digest(elmo)}
+    return vector_settings(elmo.computer, elmo.start) | {"model": model_digest(elmo)}
 
 
 def model_digest(elmo: Elmo) -> str:

@@ -75,7 +75,7 @@ def measure_speed(
     speeds: list[Speed] = []
     for request in REQUESTS:
         with _requested(request):
-            _, *kernels = model.network.computation().kernels
+            _, *kernels = elmo.computer.network.computation().kernels
             computed_in = _precisions(kernels)
             for n in n_rows:
                 batch = _sentences(n)

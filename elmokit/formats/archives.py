@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, guess_archive, model_files, open_path
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.formats.model import PretrainedBiLM
 
 _BLOCK = 1 << 20
 _DAMAGE = (
@@ -65,7 +65,7 @@ class Archive(Format):
             try:
                 model = open_path(archive.folder, options, words)
                 # Read everything now: the unpacked files are about to be deleted.
-                weights, softmax = copy.deepcopy((Weights(model.config, model.arrays), model.softmax))
+                weights, softmax = copy.deepcopy((model.weights, model.softmax))
             except (ModelError, ConfigError) as error:
                 hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
                 # A SettingError, which is a ConfigError, is created from other arguments.

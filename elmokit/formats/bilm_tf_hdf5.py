@@ -94,7 +94,7 @@ class BilmTFHDF5(Format):
         model = read_hdf5(options or find_options(weights), weights)
         model = with_meta(with_words(model, given_or_found(words, find_vocabulary(weights))), weights.parent)
         if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
-            tf_checkpoint.attach_softmax(model, path, words)
+            model = tf_checkpoint.with_softmax(model, path, words)
         return model
 
     def guess(self, folder: Path) -> str | None:

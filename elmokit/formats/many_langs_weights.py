@@ -82,6 +82,8 @@ class ManyLangs(Format):
                 for name, tensor in read_state_dict(path / f"{stem}.pkl").items()
             }
         )
+        for array in tensors.values():
+            array.flags.writeable = False  # the model keeps it
         shapes = {name: array.shape for name, array in tensors.items()}
         config = bilm_config(settings, shapes)
         what = f"{path} (sizes from {settings.where})"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from html import escape
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.architecture import BiLMConfig, tensor_shapes
-from elmokit.engine.engine import open_engine
-from elmokit.engine.network import Network
-from elmokit.engine.precision import Precision, check_precision, requested_backend
-from elmokit.engine.softmax import Softmax, WordSoftmax
-from elmokit.engine.state import Floats, IntegerRows, State
-from elmokit.engine.threads import ForkSafeLock
-from elmokit.engine.token_cache import TokenCache
-from elmokit.engine.token_layer import WORD_FEATURES, HasIntegers
-from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, needs_torch
+from elmokit.engine.precision import Precision, check_precision
+from elmokit.engine.softmax import WordSoftmax
+from elmokit.engine.state import Floats, State
+from elmokit.errors import ConfigError, ModelNotFoundError, needs_torch
 from elmokit.text.characters import encode_tokens
 from elmokit.text.marks import EXACT, PLAIN, MarkReader
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
@@ -38,13 +34,32 @@ if TYPE_CHECKING:
 
 FITTED_MAPS = ("alignment", "whitening", "sentence_head")
 """What was fitted on the vectors of a model and does not suit others; also keys of its card."""
+FORMER_NAMES = {
+    "bilm": "model.build_bilm() returns a new PyTorch module, and model.replace(weights=module) goes back",
+    "softmax_module": "model.build_modules() returns new PyTorch modules of the biLM and the softmax",
+    "network": "Elmo(model).computer.network computes",
+    "to": "Elmo(model, device=device) computes there",
+    "word_vectors": "Elmo(model).computer.word_vectors computes them",
+    "word_vector_version": "Elmo(model).computer has it",
+    "table_rows": "Elmo(model).computer.table_rows returns them",
+    "check_finite": "Elmo(model).computer.check_finite checks",
+}
+"""What a model had before its files and what computes them were two objects, and what takes the place of each."""
 
 
-class Weights(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Weights:
     """The architecture of a biLM, and its weights, named as in :func:`~elmokit.engine.architecture.tensor_shapes`."""
 
     config: BiLMConfig
-    arrays: Mapping[str, Floats]
+    arrays: Mapping[str, Floats] = field(repr=False)
+
+    @classmethod
+    def of(cls, bilm: BiLM) -> Weights:
+        """Return a copy of the weights of a PyTorch module."""
+        from elmokit.network.torch_network import module_arrays
+
+        return cls(bilm.config, module_arrays(bilm))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +72,21 @@ class TokenTable:
     """``(rows, projection_dim)``"""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PretrainedBiLM:
-    """A biLM with its vocabulary, softmax and model card, as ``open_model`` reads and ``save_model`` writes them.
+    """What the files of a model hold: its weights, softmax, vocabulary, maps and card. It does not change.
 
-    The weights have one owner, which computes. At first that is NumPy's arrays, and no PyTorch is needed. For training
-    and GPUs, :attr:`bilm` and :attr:`softmax_module` move them to PyTorch modules: whatever trains or moves these
-    changes the model.
+    ``open_model`` reads one, and ``save_model`` writes it. :class:`~elmokit.Elmo`, :class:`~elmokit.LanguageModel` and
+    :class:`~elmokit.ElmoModule` make what computes it, and own that. :meth:`replace` returns a model with other parts,
+    and :meth:`build_modules` PyTorch modules to train.
 
     Args:
-        weights: The weights, or a PyTorch module that holds them.
+        weights: The weights. Those of a file are read when they are asked for.
         family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model that
             ``_ElmoBiLm.to_model`` made.
         source: Where it was read from.
-        softmax: The output layer, for perplexity and further training, or a PyTorch module that holds it. None if the
-            files have none: most exports dropped it.
+        softmax: The output layer, for perplexity and further training. None if the files have none: most exports
+            dropped it.
         vocabulary: The words of the softmax, and of a word-input model's table.
         start_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
         card: The model card: corpus, tokens seen, perplexities, command; free in form.
@@ -81,48 +97,53 @@ class PretrainedBiLM:
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
         token_table: Vectors of tokens that are looked up and not computed; None for most models.
         storage: How the files hold the weights; they are always computed from float32.
-        precision: The lowest precision in which it is computed; None means float32.
+        precision: The lowest precision in which it is computed; None means float32. ``ELMOKIT_BACKEND`` overrides it.
         exact_marks: Read typographic marks and all codes of characters as they are, as the original programs do; see
             :attr:`read`.
+
+    Raises:
+        ConfigError: The precision is unknown.
     """
 
-    def __init__(
-        self,
-        weights: Weights | BiLM,
-        family: str,
-        source: Path | None = None,
-        *,
-        softmax: Softmax | SoftmaxModule | None = None,
-        vocabulary: Vocabulary | None = None,
-        start_state: State | None = None,
-        card: dict[str, Any] | None = None,
-        whitening: Whitening | None = None,
-        sentence_head: SentenceHead | None = None,
-        alignment: LayerAlignment | None = None,
-        lexicon: Lexicon | None = None,
-        token_table: TokenTable | None = None,
-        storage: str = "float32",
-        precision: Precision | None = None,
-        exact_marks: bool = False,
-    ) -> None:
-        has_table = getattr(weights, "has_token_table", False)
-        if not isinstance(weights, Weights) and has_table != (token_table is not None):
-            weights = _copied(weights)  # the module would read the columns of a table as characters, or miss them
-        self._weights = weights
-        self.softmax = softmax
-        self.family, self.source = family, source
-        self.vocabulary = vocabulary
-        self.start_state = start_state
-        self.card: dict[str, Any] = {} if card is None else card
-        self.whitening, self.sentence_head = whitening, sentence_head
-        self.alignment, self.lexicon, self.token_table = alignment, lexicon, token_table
-        self.storage, self.exact_marks = storage, exact_marks
-        self._precision: Precision | None = None
-        if self._module is None or precision is not None:
-            self.precision = precision
-        self._engine: tuple[str, Network] | None = None
-        self._table: IntegerRows | tuple[Floats, None] | None = None
-        self._lock = ForkSafeLock()
+    weights: Weights
+    family: str
+    source: Path | None = None
+    _: KW_ONLY
+    softmax: WordSoftmax | None = None
+    vocabulary: Vocabulary | None = None
+    start_state: State | None = None
+    card: dict[str, Any] = field(default_factory=dict)
+    whitening: Whitening | None = None
+    sentence_head: SentenceHead | None = None
+    alignment: LayerAlignment | None = None
+    lexicon: Lexicon | None = None
+    token_table: TokenTable | None = None
+    storage: str = "float32"
+    precision: Precision | None = None
+    exact_marks: bool = False
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
+        if not isinstance(self.weights, Weights):
+            raise ConfigError(
+                f"The weights of a model are Weights, not {type(self.weights).__name__}. For PyTorch modules, call "
+                "PretrainedBiLM.from_modules."
+            )
+
+    @classmethod
+    def from_modules(
+        cls, bilm: BiLM, softmax: SoftmaxModule | None = None, *, family: str = "elmokit", **parts: Any
+    ) -> PretrainedBiLM:
+        """Return a model with a copy of the weights of PyTorch modules. Its other parts are named as in the class."""
+        return cls(Weights.of(bilm), family, **parts).replace(softmax=softmax)
+
+    if not TYPE_CHECKING:  # type checkers know the names that there are
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what takes the place of a name of earlier versions."""
+            if name in FORMER_NAMES:
+                raise AttributeError(f"A model has no {name} any more: {FORMER_NAMES[name]}.")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def source_name(self) -> str | None:
@@ -134,20 +155,38 @@ class PretrainedBiLM:
         return None if self.source is None else self.source.name
 
     def replace(self, **changes: Any) -> PretrainedBiLM:
-        """Return a copy with other parts, named as in the constructor. Parts that stay are shared."""
+        """Return a model with other parts, named as in the constructor. Parts that stay are shared.
+
+        ``weights`` and ``softmax`` may be PyTorch modules, whose present weights are copied.
+        """
+        weights, softmax = changes.get("weights", self.weights), changes.get("softmax", self.softmax)
         # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             changes = {"sentence_head": None, **changes}
-        if "weights" in changes and not getattr(changes["weights"], "has_token_table", False):
+        if "weights" in changes and not getattr(weights, "has_token_table", False):
             changes = {"token_table": None, **changes}  # its vectors are those of the weights of before
-        weights, table = changes.get("weights"), changes.get("token_table")
-        if weights is not None and not isinstance(weights, Weights) and table not in (None, self.token_table):
-            changes = {**changes, "weights": _copied(weights)}  # the module has another table, or none
-        if ("precision" in changes or "token_table" in changes) and "weights" not in changes:
-            changes = {"weights": Weights(self.config, self.arrays), **changes}  # a BiLM has one of each
-        names = "family source vocabulary start_state card whitening sentence_head alignment lexicon token_table"
-        parts = {name: getattr(self, name) for name in [*names.split(), "storage", "precision", "exact_marks"]}
-        return PretrainedBiLM(**{**parts, "weights": self._weights, "softmax": self._softmax, **changes})
+        if not isinstance(weights, Weights):
+            weights = Weights.of(weights)
+        if softmax is not None and not isinstance(softmax, WordSoftmax):
+            from elmokit.network.torch_network import word_softmax
+
+            softmax = word_softmax(softmax)
+        if softmax is not None and softmax.config.kind == "tied":
+            softmax = softmax.tied_to(weights.arrays, weights.config.word_table)
+        return dataclasses.replace(self, **{**changes, "weights": weights, "softmax": softmax})
+
+    def view_of(self, bilm: BiLM, softmax: SoftmaxModule | None = None) -> PretrainedBiLM:
+        """Return this model with the weights of PyTorch modules, which are read there whenever they are asked for.
+
+        For a module that is evaluated or saved while it is trained. Without ``softmax``, that of the model stays.
+        """
+        from elmokit.network.torch_network import ModuleArrays, word_softmax
+
+        return self.replace(
+            weights=Weights(bilm.config, ModuleArrays(bilm)),
+            softmax=self.softmax if softmax is None else word_softmax(softmax, ModuleArrays(softmax)),
+            token_table=self.token_table if bilm.has_token_table else None,
+        )
 
     @property
     def fitted_maps(self) -> list[str]:
@@ -158,10 +197,6 @@ class PretrainedBiLM:
         """Return a copy for other vectors, without the maps that were fitted on those of now."""
         card = {name: fact for name, fact in self.card.items() if name not in FITTED_MAPS}
         return self.replace(**dict.fromkeys(FITTED_MAPS), card=card)
-
-    @property
-    def _module(self) -> BiLM | None:
-        return None if isinstance(self._weights, Weights) else self._weights
 
     def __repr__(self) -> str:
         """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
@@ -180,16 +215,10 @@ class PretrainedBiLM:
         )
         return f"<table><caption {left}>ELMo model</caption><tbody>{''.join(rows)}</tbody></table>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_table", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _engine=None, _table=None, _lock=ForkSafeLock())
-
     @property
     def config(self) -> BiLMConfig:
         """The architecture."""
-        return self._weights.config
+        return self.weights.config
 
     @property
     def arrays(self) -> Mapping[str, Floats]:
@@ -197,9 +226,7 @@ class PretrainedBiLM:
 
         Those of a file are read when they are asked for.
         """
-        if isinstance(self._weights, Weights):
-            return self._weights.arrays
-        return {name: tensor.detach().float().cpu().numpy() for name, tensor in self._weights.state_dict().items()}
+        return self.weights.arrays
 
     @property
     def n_parameters(self) -> int:
@@ -209,107 +236,38 @@ class PretrainedBiLM:
         return sum(map(prod, shapes.values())) - sum(dim for _, dim in tables)
 
     @property
-    def precision(self) -> Precision | None:
-        """The lowest precision in which it is computed; None means float32.
-
-        It is saved with the model. ``ELMOKIT_BACKEND`` overrides it.
-
-        Raises:
-            ConfigError: It is set to an unknown precision.
-        """
-        return self._precision if self._module is None else self._module.precision
-
-    @precision.setter
-    def precision(self, precision: Precision | None) -> None:
-        check_precision(precision)
-        self._precision = precision
-        if self._module is not None:
-            self._module.precision = precision
-
-    @property
-    def bilm(self) -> BiLM:
-        """The biLM as a PyTorch module, for gradients, training and GPUs.
-
-        The weights move to it when it is first asked for, and it computes from then on.
-
-        Raises:
-            MissingExtraError: PyTorch is not installed.
-        """
-        with self._lock:
-            if isinstance(self._weights, Weights):
-                with needs_torch("PretrainedBiLM.bilm"):
-                    from elmokit.network.torch_network import build_bilm
-
-                    table = None if self.token_table is None else self.token_table.vectors
-                    self._weights = build_bilm(*self._weights, self._precision, table)
-                self._engine = None
-            return self._weights
-
-    @property
-    def softmax(self) -> Softmax | None:
-        """The output layer; None if there is none."""
-        softmax: Any = self._softmax
-        # A tied softmax shares the table of the biLM, which may be trained as soon as that is a module.
-        if isinstance(softmax, WordSoftmax) and softmax.config.kind == "tied" and self._module is not None:
-            softmax = self.softmax_module
-        if softmax is None or isinstance(softmax, WordSoftmax):
-            return softmax
-        from elmokit.network.torch_network import TorchSoftmax
-
-        return TorchSoftmax(softmax)
-
-    @softmax.setter
-    def softmax(self, softmax: Softmax | SoftmaxModule | None) -> None:
-        self._softmax: Any = softmax
-
-    @property
     def can_predict(self) -> bool:
         """Whether it has what predictions of words need: a softmax, and the vocabulary of its words."""
-        return self._softmax is not None and self.vocabulary is not None
+        return self.softmax is not None and self.vocabulary is not None
 
-    @property
-    def softmax_module(self) -> SoftmaxModule | None:
-        """The output layer as a PyTorch module, made like :attr:`bilm`; None if there is none.
+    def build_bilm(self) -> BiLM:
+        """Return the biLM as a new PyTorch module, for gradients, training and GPUs.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
         """
-        with self._lock:
-            if isinstance(self._softmax, WordSoftmax):
-                bilm = self.bilm  # first, because it says so if PyTorch is missing
-                from elmokit.network.torch_network import build_softmax_module
+        with needs_torch("PretrainedBiLM.build_bilm"):
+            from elmokit.network.torch_network import build_bilm
 
-                self._softmax = build_softmax_module(self._softmax, bilm)
-            module: SoftmaxModule | None = self._softmax
-            return module
+        vectors = None if self.token_table is None else self.token_table.vectors
+        return build_bilm(self.config, self.arrays, self.precision, vectors)
 
-    @property
-    def network(self) -> Network:
-        """What computes the layers: the owner of the weights, which is the engine or the module :attr:`bilm`."""
-        with self._lock:
-            if not isinstance(self._weights, Weights):
-                from elmokit.network.torch_network import TorchNetwork
-
-                return TorchNetwork(self._weights)
-            request = requested_backend(self._precision)
-            if self._engine is None or self._engine[0] != request:
-                self._engine = None  # free the old weights before the new ones take memory
-                self._engine = request, open_engine(*self._weights, request)
-            return self._engine[1]
-
-    def to(self, device: str | torch.device) -> None:
-        """Compute on a device, such as "cuda". Without PyTorch, the CPU is the only one.
+    def build_modules(self) -> tuple[BiLM, SoftmaxModule | None]:
+        """Return the biLM, and its softmax if it has one, as new PyTorch modules. A tied softmax shares the word table.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
-            ConfigError: The device is not available.
         """
-        if str(device) == "cpu" and self._module is None:
-            return
-        check_device(device)
-        self.bilm.to(device)
-        if (softmax := self.softmax_module) is not None:
-            softmax.to(device)
+        bilm = self.build_bilm()
+        return bilm, self.build_softmax(bilm)
+
+    def build_softmax(self, bilm: BiLM) -> SoftmaxModule | None:
+        """Return the softmax as a new PyTorch module for a biLM of :meth:`build_bilm`; None if there is none."""
+        if self.softmax is None:
+            return None
+        from elmokit.network.torch_network import build_softmax_module
+
+        return build_softmax_module(self.softmax, bilm)
 
     @property
     def read(self) -> MarkReader:
@@ -354,72 +312,6 @@ class PretrainedBiLM:
         raise ModelNotFoundError(
             f"{self.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
         )
-
-    def check_finite(self, results: Floats) -> None:
-        """Check what the model computed for a batch.
-
-        Weights that are finite, which the readers check, can still be so large that sums overflow.
-
-        Args:
-            results: Vectors or nats, of any shape.
-
-        Raises:
-            FormatError: They contain NaN or infinity.
-        """
-        # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
-        # only says where to look closer.
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = results.sum()
-        if not np.isfinite(total) and not bool(np.isfinite(results).all()):
-            raise FormatError(
-                f"{self.source or 'The model'} computes NaN or infinity: its weights are finite, but so large that "
-                "sums overflow."
-            )
-
-    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
-        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
-        network = self.network
-
-        def compute(missing: Sequence[str]) -> Floats:
-            ids = self.encode(missing)
-            if self.token_table is None or self._module is not None:  # the module has the table
-                return network.token_vectors(ids)
-            rows, chars = ids[:, 0], ids[:, 1:]
-            vectors = self.token_table.vectors[rows - 1]
-            if len(unlisted := np.flatnonzero(rows == 0)):
-                vectors[unlisted] = network.token_vectors(chars[unlisted])
-            return vectors
-
-        if cache is None or self.config.n_words is not None:  # a word-input model is a table already
-            return compute(words)
-        return cache.vectors(words, compute, self.word_vector_version)
-
-    def table_rows(self, tokens: Sequence[str]) -> Floats:
-        """Return the rows of tokens in the word table of a model that also reads characters, ``(tokens, word_dim)``.
-
-        A token that is not in the vocabulary has zeros.
-        """
-        ids, name = self._own_ids(list(map(self.read, tokens)))[:, 0], f"token_layer.{WORD_FEATURES}"
-        if not isinstance(self._weights, Weights):
-            return np.asarray(self._weights.state_dict()[name][ids].float().cpu())
-        if self._table is None:  # as integers where they are stored so, a quarter of the memory
-            arrays = self._weights.arrays
-            integers = arrays.integers(name) if isinstance(arrays, HasIntegers) else None
-            self._table = (arrays[name], None) if integers is None else integers
-        table, scales = self._table
-        return np.asarray(table[ids] if scales is None else table[ids] * scales[ids, None], np.float32)
-
-    @property
-    def word_vector_version(self) -> object:
-        """What the context-free vector of a word depends on; it does not equal the last one after a change."""
-        # Vocabulary and lexicon say which rows of a table the words have.
-        return self.network.token_layer_version, self.vocabulary, self.lexicon, self.token_table
-
-
-def _copied(bilm: BiLM) -> Weights:
-    """Return a copy of the weights of a module, without its table of token vectors."""
-    arrays = {name: tensor.detach().float().cpu().numpy().copy() for name, tensor in bilm.state_dict().items()}
-    return Weights(bilm.config, arrays)
 
 
 def check_device(device: str | torch.device | None) -> None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elmokit.engine.precision import Precision, check_precision
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import find_format
-from elmokit.formats.model import PretrainedBiLM, check_device
-
-if TYPE_CHECKING:
-    import torch
+from elmokit.formats.model import PretrainedBiLM
 
 
 def open_model(
@@ -28,8 +24,8 @@ def open_model(
     token_embeddings: str | Path | None = None,
     vocabulary: str | Path | None = None,
     precision: Precision | None = None,
-    device: str | torch.device | None = None,
     exact_marks: bool = False,
+    device: object = None,
 ) -> PretrainedBiLM:
     """Open a model in any known format, from a path, a URL or a name.
 
@@ -57,15 +53,15 @@ def open_model(
             checkpoint's softmax. Needed if there is no ``vocab.txt`` or ``vocab.txt.gz`` next to them.
         precision: The lowest precision in which it may be computed: "float32", "bfloat16", "int8" or "int7". None
             leaves the model's own: float32, unless its files name another one.
-        device: Where to compute, such as "cuda", which needs PyTorch. None computes on the CPU.
         exact_marks: Read typographic marks such as ’ and – as they are, as bilm-tf and AllenNLP did. Otherwise the
             model reads them in ASCII, unless it knows them or its files say that it reads them as they are.
+        device: Refused, because a model does not compute: ``Elmo(model, device="cuda")`` does.
 
     Raises:
         ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
         FormatError, TensorMismatchError: A file is damaged, of another format or may not be read, or the files are not
             of one model.
-        ConfigError: The options cannot be used, or do not belong to the model; or the precision or the device cannot.
+        ConfigError: The options cannot be used, or do not belong to the model; or the precision is unknown.
         MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
 
     Example:
@@ -76,20 +72,19 @@ def open_model(
     # Before anything is read or downloaded.
     if not isinstance(source, str | os.PathLike | None):
         raise ConfigError(f"Expected the path or name of a model, but got one of type {type(source).__name__}.")
+    if device is not None:
+        raise ConfigError(
+            f"A model does not compute on {device}: open it, and call Elmo(model, device={str(device)!r})."
+        )
     check_precision(precision)
-    check_device(device)
     try:
         model = _open(source, options, token_embeddings, vocabulary)
     except OSError as error:  # a file or directory that may not be read, or a disk that fails
         where = error.filename or source
         raise FormatError(f"{where} cannot be read: {error.strerror or error}.") from None
     if precision is not None:
-        model.precision = precision
-    if device is not None:
-        model.to(device)
-    if exact_marks:
-        model.exact_marks = True
-    return model
+        model = model.replace(precision=precision)
+    return model.replace(exact_marks=True) if exact_marks else model
 
 
 def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
@@ -108,7 +103,7 @@ def open_to_export(source: str | Path | PretrainedBiLM | None, what: str, can_al
     if model.config.char_cnn is None:
         raise ConfigError(f"{model.source} reads words alone, and {what} reads characters.")
     if model.alignment is not None and not can_align:
-        raise ConfigError(f"The model has an alignment, which {what} lacks. Set model.alignment to None to drop it.")
+        raise ConfigError(f"The model has an alignment, which {what} lacks. model.replace(alignment=None) drops it.")
     return model
 
 

@@ -155,8 +155,8 @@ def _open_published(
         except (ModelError, TextError) as error:
             failures.append(f"{location.weights}: {error} (Delete {path.parent} to download it again.)")
             continue
-        opened.card = {"name": model.name, "about": model.about, "from": location.weights, **opened.card}
-        return opened
+        card = {"name": model.name, "about": model.about, "from": location.weights, **opened.card}
+        return opened.replace(card=card)
     raise ModelNotFoundError(
         f"{model.name} ({model.about}) could not be downloaded from any known location. Tried: {'; '.join(failures)}. "
         f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "

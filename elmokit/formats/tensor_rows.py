@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.architecture import FORGET_OFFSET, Shape
-from elmokit.engine.state import Floats, IntegerRows
+from elmokit.engine.state import Floats, IntegerRows, StoredArrays
 from elmokit.errors import FormatError, TensorMismatchError
 
 Array = NDArray[Any]
@@ -86,7 +86,7 @@ def same_rows(names: Iterable[str], prefix: str = "") -> list[TensorRow]:
     return [TensorRow(name, prefix + name) for name in names]
 
 
-class FileArrays(Mapping[str, Floats]):
+class FileArrays(StoredArrays):
     """The tensors of a file, by our names, each read and checked when it is asked for."""
 
     # So a model that is only described is not read, and one that is packed never is in memory twice. Copies and pickles

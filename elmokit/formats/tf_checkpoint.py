@@ -130,17 +130,15 @@ class TFCheckpoint(Format):
         # A softmax without its words is useless and may hold most of the bytes: then it is not read at all.
         words_path = _vocabulary_path(prefix, words)
         if words_path is None:
-            model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
-        else:
-            model.vocabulary = Vocabulary.from_file(words_path)
-            if variables.has_softmax:
-                model.softmax = _softmax(variables, model, model.vocabulary, f"{prefix} (words from {words_path})")
-            else:
-                # A word-input model needs the words of its table even without a softmax.
-                if config.n_words is not None:
-                    model.vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
-                model.card["softmax"] = "left out: the checkpoint holds none"
-        return model
+            return _without_softmax(model, "there is no vocabulary next to the checkpoint")
+        vocabulary = Vocabulary.from_file(words_path)
+        if variables.has_softmax:
+            softmax = _softmax(variables, model, vocabulary, f"{prefix} (words from {words_path})")
+            return model.replace(vocabulary=vocabulary, softmax=softmax)
+        # A word-input model needs the words of its table even without a softmax.
+        if config.n_words is not None:
+            vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
+        return _without_softmax(model.replace(vocabulary=vocabulary), "the checkpoint holds none")
 
 
 def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
@@ -159,26 +157,28 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
     return sums
 
 
-def attach_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> None:
-    """Give a model the softmax of the checkpoint that it was exported from, or say in its card why not."""
+def with_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> PretrainedBiLM:
+    """Return a model with the softmax of the checkpoint that it was exported from, or whose card says why not."""
     try:
         prefix = find_checkpoint(path)
         words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
         if prefix is None or words_path is None:
-            model.card["softmax"] = "left out: there is no vocabulary next to the checkpoint"
-            return
+            return _without_softmax(model, "there is no vocabulary next to the checkpoint")
         variables = _Variables(prefix)
         if not variables.has_softmax:
-            return
+            return model
         if not _is_export_of(model, variables):
-            model.card["softmax"] = f"left out: {prefix} is from another point of the training. Open it by its own path"
-            return
+            return _without_softmax(model, f"{prefix} is from another point of the training. Open it by its own path")
         words = Vocabulary.from_file(words_path)
         softmax = _softmax(variables, model, words, f"{prefix} (words from {words_path})")
     except ModelError as error:
-        model.card["softmax"] = f"left out: {error}"
-        return
-    model.vocabulary, model.softmax = words, softmax
+        return _without_softmax(model, str(error))
+    return model.replace(vocabulary=words, softmax=softmax)
+
+
+def _without_softmax(model: PretrainedBiLM, reason: str) -> PretrainedBiLM:
+    """Return a model whose card says why it has no softmax."""
+    return model.replace(card={**model.card, "softmax": f"left out: {reason}"})
 
 
 def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:

@@ -206,7 +206,7 @@ class ElmoEmbeddings(InputModule):
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Save the settings, the biLM as an elmokit model directory, and the scalar mix."""
         self.save_config(output_path)
-        save_model(self.elmo.model_with_start_state(), Path(output_path) / MODEL, overwrite=True)
+        save_model(self.elmo.to_model(), Path(output_path) / MODEL, overwrite=True)
         save_tensors(self.elmo.mixes[0].state_dict(), Path(output_path) / TENSORS)
 
     @classmethod

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.config import check_choice, encode_json, from_dict, read_json, to_dict
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.layer_selection import select_layers
@@ -36,11 +37,12 @@ from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_to_export
 from elmokit.lm.substitutes import UNIGRAM_POWER, log_unigram
-from elmokit.lm.surprisal import softmax_and_vocabulary
+from elmokit.lm.surprisal import softmax_vocabulary
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
-from elmokit.network.softmax_module import build_softmax, softmax_config
+from elmokit.network.softmax_module import build_softmax
+from elmokit.network.tensors import tensor_of
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.marks import FORMS, MARKS, MarkReader
@@ -301,10 +303,11 @@ class ElmoModel(ElmoPreTrainedModel):
     def _copy_weights(self, opened: PretrainedBiLM) -> None:
         """Copy the weights of a model, or of its forward direction if this one has no other."""
         note_start(opened)
-        self.bilm.token_layer.load_state_dict(opened.bilm.token_layer.state_dict())
-        for own, theirs in zip(self.bilm.directions, opened.bilm.directions, strict=False):
+        bilm = opened.build_bilm()
+        self.bilm.token_layer.load_state_dict(bilm.token_layer.state_dict())
+        for own, theirs in zip(self.bilm.directions, bilm.directions, strict=False):
             own.load_state_dict(theirs.state_dict())
-        state = BiLMState.from_numpy(start_state(opened))
+        state = BiLMState.from_numpy(start_state(Computer(opened)))
         self.start_hidden.copy_(state.hidden[: len(self.bilm.directions)])
         self.start_cell.copy_(state.cell[: len(self.bilm.directions)])
         if opened.vocabulary is not None:
@@ -438,15 +441,15 @@ class _ElmoLM(_ElmoHead):
 
     @classmethod
     def _config_of(cls, opened: PretrainedBiLM) -> dict[str, Any]:
-        softmax_and_vocabulary(opened)  # refuses a model without them
-        assert opened.softmax_module is not None
-        return {"softmax": to_dict(softmax_config(opened.softmax_module))}
+        softmax_vocabulary(opened)  # refuses a model without a softmax
+        assert opened.softmax is not None
+        return {"softmax": to_dict(opened.softmax.config)}
 
     def _copy_weights(self, opened: PretrainedBiLM) -> None:
         super()._copy_weights(opened)
-        assert opened.softmax_module is not None
+        assert opened.softmax is not None
         assert opened.vocabulary is not None
-        self.softmax.load_state_dict(opened.softmax_module.state_dict())
+        self.softmax.load_state_dict({name: tensor_of(array) for name, array in opened.softmax.arrays.items()})
         if self.reads_both:
             self.log_unigram.copy_(torch.from_numpy(log_unigram(opened.vocabulary)))
 

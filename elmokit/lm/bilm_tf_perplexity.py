@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
+from elmokit.embedding.computer import Computer, computer_of
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
-from elmokit.lm.surprisal import softmax_and_vocabulary
+from elmokit.lm.surprisal import softmax_and_vocabulary, softmax_vocabulary
 from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
@@ -80,15 +81,16 @@ def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
 
 
 def bilm_tf_perplexity(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     sentences: Iterable[Sequence[str]],
     batch_size: int,
     on_read: Callable[[int], object] = lambda _: None,
 ) -> BilmTfPerplexity:
     """Compute bilm-tf's test perplexity for a batch size; ``on_read`` is called with the predictions of a sentence."""
     check_at_least("batch_size", batch_size, 1)
-    model = model.replace(exact_marks=True)
-    _, vocabulary = softmax_and_vocabulary(model)
+    computer = computer_of(model)
+    computer = computer.with_model(computer.model.replace(exact_marks=True))
+    vocabulary = softmax_vocabulary(computer.model)
     n_text = n_sentences = 0
     unknown = UnknownWords()
 
@@ -102,7 +104,7 @@ def bilm_tf_perplexity(
             yield sentence
 
     source = counted()
-    total, n_steps = _summed_nats(model, source, batch_size)
+    total, n_steps = _summed_nats(computer, source, batch_size)
     for _ in source:
         pass
     if not n_steps:
@@ -117,11 +119,11 @@ def bilm_tf_perplexity(
 
 
 def _summed_nats(
-    model: PretrainedBiLM, sentences: Iterator[Sequence[str]], n_rows: int
+    computer: Computer, sentences: Iterator[Sequence[str]], n_rows: int
 ) -> tuple[NDArray[np.float64], int]:
     """Sum the nats of each direction; return the sums and the number of steps."""
-    softmax, vocabulary = softmax_and_vocabulary(model)
-    config, network = model.config, model.network
+    softmax, vocabulary = softmax_and_vocabulary(computer)
+    config, network = computer.model.config, computer.network
     state: State | None = None  # of all rows: not before there are sentences for them
     total, n_steps = np.zeros(config.n_directions), 0
     for window in _windows(sentences, n_rows):
@@ -133,7 +135,7 @@ def _summed_nats(
         for pair in (pair for direction in pairs for row in direction for pair in row):
             for token in pair:
                 word_index.setdefault(token, len(word_index))
-        vectors = model.word_vectors(list(word_index))
+        vectors = computer.word_vectors(list(word_index))
         word_ids = vocabulary.word_ids(word_index)
         after = State.zero(config, n_rows)
         for direction, backward in enumerate(config.read_backward):
@@ -147,7 +149,7 @@ def _summed_nats(
                 direction, NetworkInput(vectors, np.ascontiguousarray(inputs), lengths, state), [config.n_layers]
             )
             nats = softmax.nats(np.concatenate([top for (top,) in layers]), word_ids[targets])
-            model.check_finite(nats)
+            computer.check_finite(nats)
             total[direction] += nats.sum(dtype=np.float64)
             after = after.with_direction(direction, end)
         state = after

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from elmokit.config import token_index
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError, TextError
-from elmokit.formats.model import PretrainedBiLM, check_model
+from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import Perplexity, Spelling, perplexity, spelling_of
@@ -31,7 +32,7 @@ from elmokit.lm.surprisal import (
     WordSurprisal,
     find_region,
     score_minimal_pairs,
-    softmax_and_vocabulary,
+    softmax_vocabulary,
     sum_by_word,
     sum_region,
     surprisals,
@@ -59,10 +60,13 @@ class LanguageModel:
         start: Start state of each sentence: "warm", the model's own; "zero", from which the perplexity of some models
             is many times too high; or a state of one batch row.
 
+        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
+
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
             checkpoint of bilm-tf and an elmokit training run have them.
-        ConfigError: ``model`` is no opened model.
+        ConfigError: ``model`` is no opened model, or the device cannot be used.
+        MissingExtraError: The device needs PyTorch, which is not installed.
 
     Example:
         >>> lm = LanguageModel.from_pretrained()
@@ -72,12 +76,24 @@ class LanguageModel:
         >>> [word for word, *_ in lm.substitutes(["The", "cat", "sat", "."], 1, n=3)]
     """
 
-    def __init__(self, model: PretrainedBiLM, *, start: StartName | State = "warm") -> None:
+    def __init__(
+        self,
+        model: PretrainedBiLM,
+        *,
+        start: StartName | State = "warm",
+        device: str | torch.device | None = None,
+    ) -> None:
         check_model(model, "LanguageModel.from_pretrained")
-        softmax_and_vocabulary(model)
-        start_state(model, start)
-        self.model = model
+        softmax_vocabulary(model)
+        self.computer = Computer(model, device)
+        """What computes :attr:`model`: the engine, or PyTorch after :meth:`to`."""
+        start_state(self.computer, start)
         self.start = start
+
+    @property
+    def model(self) -> PretrainedBiLM:
+        """The model: what its files hold."""
+        return self.computer.model
 
     def _repr_html_(self) -> str:
         return self.model._repr_html_()
@@ -113,19 +129,13 @@ class LanguageModel:
             ConfigError: The device cannot be used, or the precision is unknown.
             MissingExtraError: The device needs PyTorch, which is not installed.
         """
-        model = open_model(
-            source,
-            options=options,
-            vocabulary=vocabulary,
-            precision=precision,
-            device=device,
-            exact_marks=exact_marks,
-        )
-        return cls(model, start=start)
+        check_device(device)  # before anything is read
+        model = open_model(source, options=options, vocabulary=vocabulary, precision=precision, exact_marks=exact_marks)
+        return cls(model, start=start, device=device)
 
     def to(self, device: str | torch.device) -> LanguageModel:
         """Move the model to a device and return this object; errors as in :meth:`from_pretrained`."""
-        self.model.to(device)
+        self.computer.to(device)
         return self
 
     def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
@@ -145,7 +155,7 @@ class LanguageModel:
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
         """
-        return list(map(self._priced, surprisals(self.model, sentences, self.start, batch_tokens)))
+        return list(map(self._priced, surprisals(self.computer, sentences, self.start, batch_tokens)))
 
     def surprisal_documents(
         self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
@@ -290,7 +300,7 @@ class LanguageModel:
 
         def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
             read = texts if documents else chain.from_iterable(texts)
-            return map(self._priced, surprisals(self.model, read, self.start, batch_tokens, documents=documents))
+            return map(self._priced, surprisals(self.computer, read, self.start, batch_tokens, documents=documents))
 
         return by_document(texts, read)
 
@@ -362,7 +372,7 @@ class LanguageModel:
         """
         sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
         counter = StageCounter(progress, Stage("perplexity", "predictions"), total)
-        return bilm_tf_perplexity(self.model, sentences, batch_size, counter)
+        return bilm_tf_perplexity(self.computer, sentences, batch_size, counter)
 
     @overload
     def substitutes(
@@ -420,7 +430,7 @@ class LanguageModel:
         positions = range(n_tokens) if position is None else [token_index("position", position, n_tokens)]
         document = [*((other, ()) for other in before), (sentence, positions)]
         *_, found = expected_words(
-            self.model, [document], [direction], n, self.start, special_words=special_words, documents=True
+            self.computer, [document], [direction], n, self.start, special_words=special_words, documents=True
         )
         words = [one[direction] for one in found]
         return words if position is None else words[0]
@@ -434,7 +444,7 @@ class LanguageModel:
         Raises:
             TextError: There is no pair, or one is not a pair of tokenized sentences.
         """
-        return score_minimal_pairs(self.model, pairs, self.start)
+        return score_minimal_pairs(self.computer, pairs, self.start)
 
     @cached_property
     def _spelling(self) -> Spelling:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from elmokit.embedding.computer import Computer, computer_of
 from elmokit.embedding.start_state import StartName
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_and_vocabulary, surprisals, words_as_read
+from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_vocabulary, surprisals, words_as_read
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 from elmokit.text.vocabulary import UnknownWords, name_words
@@ -140,7 +141,7 @@ class Perplexity(DirectionPerplexities):
 
 
 def perplexity(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     texts: Iterable[Any],
     start: StartName | State = "warm",
     *,
@@ -156,12 +157,13 @@ def perplexity(
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
     """
-    total = np.zeros(model.config.n_directions)
+    computer = computer_of(model)
+    total = np.zeros(computer.model.config.n_directions)
     n_sentences = n_characters = 0
     unknown = UnknownWords()
     spelling_bits = 0.0
-    compose = model.read.compose
-    for sentence in surprisals(model, texts, start, batch_tokens, documents=documents):
+    compose = computer.model.read.compose
+    for sentence in surprisals(computer, texts, start, batch_tokens, documents=documents):
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
         words = sentence.tokens[1:-1]
         n_sentences += 1
@@ -169,7 +171,7 @@ def perplexity(
         is_unknown = sentence.is_unknown[1:-1]
         unknown.add(words, is_unknown)
         if spelling is not None:
-            read = words_as_read(model, sentence)[1:-1]
+            read = words_as_read(computer.model, sentence)[1:-1]
             spelling_bits += sum(spelling.bits(read[position]) for position in is_unknown.nonzero()[0])
         if on_sentence is not None:
             on_sentence(sentence)
@@ -189,7 +191,7 @@ def perplexity(
 
 def spelling_of(model: PretrainedBiLM) -> Spelling:
     """Build the spelling model of a model's vocabulary, which prices the letters of unknown words."""
-    _, vocabulary = softmax_and_vocabulary(model)
+    vocabulary = softmax_vocabulary(model)
     specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 

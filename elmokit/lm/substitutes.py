@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from elmokit.config import check_at_least, check_choice
+from elmokit.embedding.computer import Computer, computer_of
 from elmokit.embedding.documents import read_on, read_texts
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.softmax import ROWS_AT_ONCE
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary
+from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary, softmax_vocabulary
 from elmokit.text.batching import check_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -40,7 +41,7 @@ class Substitute(NamedTuple):
 
 
 def all_substitutes(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     sentences: Iterable[Sequence[str]],
     direction: Direction = "both",
     n: int = 10,
@@ -55,7 +56,7 @@ def all_substitutes(
 
 
 def expected_words(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     texts: Iterable[Any],
     directions: Sequence[Direction],
     n: int = 10,
@@ -72,8 +73,9 @@ def expected_words(
     among the words. Otherwise the probabilities are normalized over the other words: ``<UNK>`` has the probability of
     all rare words together, so it would often come first.
     """
+    computer = computer_of(model)
     for direction in directions:
-        _check(model, direction, n)
+        _check(computer.model, direction, n)
     asked: deque[Sequence[int]] = deque()  # the positions of the sentences that were read
 
     def sentences_of(queries: Iterable[Query]) -> Iterator[Sequence[str]]:
@@ -82,14 +84,15 @@ def expected_words(
             yield sentence
 
     read = map(sentences_of, texts) if documents else sentences_of(texts)
-    hidden = read_texts(read, partial(_hidden, model), start_state(model, start), batch_tokens, documents=documents)
+    first = start_state(computer, start)
+    hidden = read_texts(read, partial(_hidden, computer), first, batch_tokens, documents=documents)
     for sides in hidden:
         positions = list(asked.popleft())
-        yield _best(model, [side[positions] for side in sides], directions, n, special_words)
+        yield _best(computer, [side[positions] for side in sides], directions, n, special_words)
 
 
 def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
-    softmax_and_vocabulary(model)
+    softmax_vocabulary(model)
     check_choice("direction", direction, get_args(Direction))
     if direction != "forward" and not model.config.bidirectional:
         raise ConfigError(f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'.")
@@ -97,26 +100,27 @@ def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
 
 
 def _hidden(
-    model: PretrainedBiLM, rows: Sequence[Sequence[Sequence[str]]], state: State
+    computer: Computer, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[list[Floats]], State]:
     """Compute what predicts each token, per sentence and direction ``(tokens, projection_dim)``; see ``read_on``."""
-    _, layers, after = read_on(model, rows, state, [model.config.n_layers])
+    config = computer.model.config
+    _, layers, after = read_on(computer, rows, state, [config.n_layers])
     for tops in layers:
         for top in tops:
-            model.check_finite(top)
+            computer.check_finite(top)
     # The forward LSTM predicts a token from the position before it, the backward LSTM from the one after it.
     predicting = [
         [top[1:] if backward else top[:-1] for (top,) in tops]
-        for tops, backward in zip(layers, model.config.read_backward, strict=True)
+        for tops, backward in zip(layers, config.read_backward, strict=True)
     ]
     return list(map(list, zip(*predicting, strict=True))), after
 
 
 def _best(
-    model: PretrainedBiLM, sides: Sequence[Floats], directions: Sequence[Direction], n: int, special_words: bool
+    computer: Computer, sides: Sequence[Floats], directions: Sequence[Direction], n: int, special_words: bool
 ) -> list[dict[Direction, list[Substitute]]]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
-    softmax, vocabulary = softmax_and_vocabulary(model)
+    softmax, vocabulary = softmax_and_vocabulary(computer)
     omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
     # Only the sides that a direction needs: forward is the first, backward the last.
     needed: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
@@ -125,7 +129,7 @@ def _best(
         numbers = {number for direction in directions for number in needed[direction]}
         scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
         for of_direction in scores.values():
-            model.check_finite(of_direction)
+            computer.check_finite(of_direction)
         rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
         for direction in directions:
             own = [scores[number] for number in needed[direction]]
@@ -138,7 +142,7 @@ def _best(
             best = np.take_along_axis(total, ids, axis=1)
             with np.errstate(invalid="ignore"):
                 probabilities = np.exp(best - _log_sum_exp(total))
-            model.check_finite(probabilities)
+            computer.check_finite(probabilities)
             columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
             for row, *cells in columns:
                 row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*cells, strict=True)]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from elmokit.embedding.computer import Computer, computer_of
 from elmokit.embedding.documents import read_on, read_texts
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.architecture import DIRECTIONS
@@ -236,7 +237,7 @@ def sum_by_word(text: str, scored: Sequence[Surprisal], text_index: int = 0) -> 
 
 
 def surprisals(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     texts: Iterable[Any],
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
@@ -249,6 +250,7 @@ def surprisals(
     document. Only a few batches of sentences are in memory at a time.
 
     Args:
+        model: An opened model, or what computes one already, such as ``Elmo.computer``.
         texts: Tokenized sentences, without boundaries; or, with ``documents``, the sentences of each document.
         start: Start state of each sentence or document: "warm", the model's own; "zero"; or a state of one batch row.
         batch_tokens: Positions per batch, padding included.
@@ -259,35 +261,44 @@ def surprisals(
         TextError: A sentence is a string instead of a list, or a token is not a string.
         ConfigError: ``batch_tokens`` is not a whole number above 0.
     """
-    softmax_and_vocabulary(model)
-    compute = partial(_score_rows, model, TokenCache())
-    return read_texts(texts, compute, start_state(model, start), batch_tokens, documents=documents)
+    computer = computer_of(model)
+    softmax_vocabulary(computer.model)
+    compute = partial(_score_rows, computer, TokenCache())
+    return read_texts(texts, compute, start_state(computer, start), batch_tokens, documents=documents)
 
 
-def softmax_and_vocabulary(model: PretrainedBiLM) -> tuple[Softmax, Vocabulary]:
-    """Get what a model needs to predict words, or raise ``ModelNotFoundError`` if it has no softmax or vocabulary."""
+def softmax_and_vocabulary(computer: Computer) -> tuple[Softmax, Vocabulary]:
+    """Get what predicts words, or raise ``ModelNotFoundError`` if the model has no softmax or vocabulary."""
+    vocabulary, softmax = softmax_vocabulary(computer.model), computer.softmax
+    assert softmax is not None
+    return softmax, vocabulary
+
+
+def softmax_vocabulary(model: PretrainedBiLM) -> Vocabulary:
+    """Return the words of a model's softmax, or raise ``ModelNotFoundError`` if it has no softmax or vocabulary."""
     if model.softmax is None or model.vocabulary is None:
         reason = model.card.get("softmax", "most exported models dropped them")
         raise ModelNotFoundError(
             f"{model.source} has no softmax and vocabulary, so it cannot predict words: {reason}. Use en-mini, a "
             "training run, or a TensorFlow checkpoint of bilm-tf."
         )
-    return model.softmax, model.vocabulary
+    return model.vocabulary
 
 
 def _score_rows(
-    model: PretrainedBiLM, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
+    computer: Computer, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[Surprisal], State]:
     """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
-    softmax, vocabulary = softmax_and_vocabulary(model)
-    batch, layers, after = read_on(model, rows, state, [model.config.n_layers], cache)
+    softmax, vocabulary = softmax_and_vocabulary(computer)
+    model = computer.model
+    batch, layers, after = read_on(computer, rows, state, [model.config.n_layers], cache)
     word_ids = vocabulary.word_ids(map(model.read, batch.words))
     nats = np.full((model.config.n_directions, len(batch.index)), np.nan, np.float32)
     for direction, backward in enumerate(model.config.read_backward):
         # The forward LSTM predicts position t + 1 from position t, the backward LSTM position t from position t + 1.
         hidden = np.concatenate([top for (top,) in layers[direction]])
         predicted = softmax.nats(hidden, word_ids[batch.targets(backward)], model.precision)
-        model.check_finite(predicted)
+        computer.check_finite(predicted)
         nats[direction, batch.is_target(backward)] = predicted
     edges = np.cumsum(batch.lengths)[:-1]
     sentences = [sentence for row in rows for sentence in row]
@@ -354,7 +365,7 @@ class MinimalPairScores:
 
 
 def score_minimal_pairs(
-    model: PretrainedBiLM,
+    model: PretrainedBiLM | Computer,
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
@@ -364,11 +375,12 @@ def score_minimal_pairs(
 
     Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
     """
-    _, vocabulary = softmax_and_vocabulary(model)
+    computer = computer_of(model)
+    vocabulary = softmax_vocabulary(computer.model)
     sentences = (sentence for acceptable, other in pairs for sentence in (acceptable, other))
     nats, unknown_nats, n_unknown = [], [], []
     unknown = UnknownWords()
-    for sentence in surprisals(model, sentences, start, batch_tokens):
+    for sentence in surprisals(computer, sentences, start, batch_tokens):
         nats.append(sentence.total_nats)
         unknown_nats.append(np.nansum(sentence.nats[:, sentence.is_unknown], axis=1, dtype=np.float64))
         n_unknown.append(int(sentence.is_unknown.sum()))

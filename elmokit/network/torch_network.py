@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from elmokit.engine.library import UNKNOWN_IDS
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Computation, Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
-from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.state import Floats, Ids, State, StoredArrays
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.char_cnn import CachedCharCNN, CharCNN
 from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
@@ -46,10 +46,39 @@ def build_softmax_module(softmax: WordSoftmax, bilm: BiLM) -> SoftmaxModule:
 
 
 def load_arrays(module: nn.Module, arrays: Mapping[str, Floats]) -> None:
-    """Load arrays into a module, which may be on the meta device."""
+    """Load arrays into a module, which may be on the meta device, and which owns its memory from then on."""
+    # Arrays of a file are read anew each time, so nobody else has them. Others are a model's, which must not change.
+    is_read = isinstance(arrays, StoredArrays)
+    tensors = {name: tensor_of(array if is_read else array.copy()) for name, array in arrays.items()}
     # `assign`, because a parameter on the meta device has no memory to copy into.
-    module.load_state_dict({name: tensor_of(array) for name, array in arrays.items()}, assign=True)
+    module.load_state_dict(tensors, assign=True)
     module.eval()  # a loaded model is used as it is; training turns dropout on itself
+
+
+class ModuleArrays(Mapping[str, Floats]):
+    """The weights of a module as NumPy arrays: the present ones, which share their memory where that is possible."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __getitem__(self, name: str) -> Floats:
+        return _numpy(self._module.state_dict()[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._module.state_dict())
+
+    def __len__(self) -> int:
+        return len(self._module.state_dict())
+
+
+def module_arrays(module: nn.Module) -> dict[str, Floats]:
+    """Return the weights of a module as NumPy arrays, in memory of their own."""
+    return {name: array.copy() for name, array in ModuleArrays(module).items()}
+
+
+def word_softmax(module: SoftmaxModule, arrays: Mapping[str, Floats] | None = None) -> WordSoftmax:
+    """Return a softmax module for NumPy, with a copy of its weights or with these; a tied one has no table yet."""
+    return WordSoftmax(softmax_config(module), module_arrays(module) if arrays is None else arrays, len(module.bias))
 
 
 class TorchNetwork:

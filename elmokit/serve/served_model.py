@@ -110,13 +110,15 @@ class ServedModel:
     def surprisals(self, texts: Sequence[SplitText], documents: bool = False) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of each sentence, by text."""
         read = texts if documents else chain.from_iterable(texts)
-        scored = surprisals(self.elmo.model, read, self.elmo.start_state, documents=documents)
+        scored = surprisals(self.elmo.computer, read, self.elmo.start_state, documents=documents)
         return [list(islice(scored, len(text))) for text in texts]
 
     def expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
         """Find the words that each direction, and both together, expect at positions of the sentences of each text."""
         read = texts if documents else chain.from_iterable(texts)
-        found = expected_words(self.elmo.model, read, self.expectations, n, self.elmo.start_state, documents=documents)
+        found = expected_words(
+            self.elmo.computer, read, self.expectations, n, self.elmo.start_state, documents=documents
+        )
         return [list(chain.from_iterable(islice(found, len(text)))) for text in texts]
 
 

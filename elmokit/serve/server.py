@@ -59,7 +59,7 @@ def serve(
         threads = threads or max(1, n_threads() // config.workers)
         set_threads(1)  # threads do not survive a fork, so none may be started before
         model = ServedModel(open_elmo(), config, folder)
-        is_on_cpu = model.elmo.model.network.computation().device == "cpu"
+        is_on_cpu = model.elmo.computer.network.computation().device == "cpu"
         if config.workers > 1 and not is_on_cpu:
             raise ConfigError("Several workers compute on the CPU only. Leave out --workers, or --device.")
         os.environ[METRICS_VARIABLE] = name

@@ -54,7 +54,7 @@ class LayerCache:
         check_choice("start", elmo.start, ("warm", "zero"))  # then sentences are independent
         self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
         self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
-        self._settings = vector_settings(elmo.model, elmo.start)
+        self._settings = vector_settings(elmo.computer, elmo.start)
         digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
         self.folder = Path(folder) / f"{self.dtype}-{digest}"
         # Of each sentence: its first row, and the one after its last.

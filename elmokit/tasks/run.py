@@ -348,7 +348,7 @@ def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
     """Return the model of an opened archive, ready to evaluate and to predict."""
     setup, inputs = opened.setup, opened.setup.inputs
     if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo)).to(device)
+        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo), device=device)
         inputs = _with_elmo(inputs, elmo)
         # Nothing is cached: an archive has no directory for it.
         if setup.config.elmo.start == "continued":

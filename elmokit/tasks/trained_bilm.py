@@ -10,7 +10,6 @@ model; no gradient flows into it, and it does not change when the weights do.
 
 from __future__ import annotations
 
-import copy
 import sys
 import time
 from collections.abc import Sequence
@@ -61,7 +60,6 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
     # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
     # The alignment stays: the task is trained on the aligned vectors.
     model = elmo.model.replace(
-        weights=copy.deepcopy(elmo.model.bilm),
         softmax=None,
         whitening=None,
         sentence_head=None,
@@ -69,7 +67,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
         # A model that stores none would get another one from the trained weights when it is opened.
         start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,
     )
-    return ElmoModule(model, start=elmo.start, n_mixes=0, token_cache_mib=0)
+    return ElmoModule(model, start=elmo.start, n_mixes=0, token_cache_mib=0).to(elmo.computer.device)
 
 
 def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:

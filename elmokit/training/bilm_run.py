@@ -359,10 +359,9 @@ def _finetuning(
     dropout = config.model.dropout
     config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
     # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
-    initial = with_dropout(initial, dropout).without_fitted_maps()
+    initial = with_dropout(initial, dropout).without_fitted_maps().replace(precision=None)
     if names := " and ".join(model.fitted_maps):
         report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
-    initial.precision = None
     return TrainingSetup(config, corpus, initial=initial, initial_optimizer=optimizer)
 
 

@@ -35,8 +35,8 @@ class Teacher:
     """A frozen model that reads the windows of a student. Not a module, so a student neither trains nor saves it."""
 
     def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
-        self.bilm = model.bilm.to(device).eval().requires_grad_(False)
-        softmax = model.softmax_module
+        bilm, softmax = model.build_modules()
+        self.bilm = bilm.to(device).eval().requires_grad_(False)
         self.softmax = None if softmax is None else softmax.to(device).requires_grad_(False)
         own = model.config.read_backward
         self._directions = [own.index(backward) for backward in student.config.read_backward]

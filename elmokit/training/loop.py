@@ -31,7 +31,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from elmokit.embedding.start_state import STATE_FACT, calibrate_start_state
+from elmokit.embedding.computer import Computer
+from elmokit.embedding.start_state import STATE_FACT, calibrated
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
 from elmokit.formats.model import PretrainedBiLM
@@ -122,15 +123,15 @@ class HeldOutEvaluation:
     def __init__(self, corpus: TrainingCorpus) -> None:
         self._corpus = corpus
 
-    def calibrated(self, model: PretrainedBiLM, lstm_state: BiLMState) -> PretrainedBiLM:
+    def calibrated(self, computer: Computer, lstm_state: BiLMState) -> Computer:
         """Return the model, not copied, with the start state of its present weights; ``lstm_state`` has any rows."""
-        model = model.replace(start_state=lstm_state.mean_row().numpy(), card=dict(model.card))
-        calibrate_start_state(model, self._calibration_sentences, "the training text")
-        return model
+        at_end = computer.model.replace(start_state=lstm_state.mean_row().numpy())
+        model = calibrated(computer.with_model(at_end), self._calibration_sentences, "the training text")
+        return computer.with_model(model)
 
-    def perplexity(self, model: PretrainedBiLM) -> Perplexity:
+    def perplexity(self, computer: Computer) -> Perplexity:
         """Compute the perplexity of a model with its start state on the held-out text."""
-        return perplexity(model, self._corpus.held_out)
+        return perplexity(computer, self._corpus.held_out)
 
     @cached_property
     def _calibration_sentences(self) -> list[list[str]]:
@@ -426,14 +427,15 @@ class _TrainingLoop:
         return self.world.on_main_process(self._evaluate_here)
 
     def _evaluate_here(self) -> Perplexity:
-        model = self.state.evaluated_model
+        computer = self.state.evaluated()
         # Before the first step of a fine-tuning, as it was given: with its own start state.
         is_given = self.evaluates_first and not self.state.counters.n_steps
-        self.evaluated = model if is_given else self._calibrated(model)
-        return self.evaluation.perplexity(self.evaluated)
+        computer = computer if is_given else self._calibrated(computer)
+        self.evaluated = computer.model
+        return self.evaluation.perplexity(computer)
 
-    def _calibrated(self, model: PretrainedBiLM) -> PretrainedBiLM:
-        return self.evaluation.calibrated(model, self.state.lstm_state)
+    def _calibrated(self, computer: Computer) -> Computer:
+        return self.evaluation.calibrated(computer, self.state.lstm_state)
 
 
 def _ignore(report: TrainingReport) -> None:

@@ -154,7 +154,7 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: Train
         raise TrainingError(f"{run} has no model: the held-out perplexity was never finite. {LOWER_RATE}")
     best = load_folder(run / RUN_MODEL)
     if (run / INITIAL).exists():
-        best.card |= _before_and_after(run, best, report)
+        best = best.replace(card={**best.card, **_before_and_after(run, best, report)})
         save_folder(best, run / RUN_MODEL, overwrite=True)
     return TrainingResult(run, end, best)
 

@@ -15,12 +15,14 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
-from elmokit.network.softmax_module import build_softmax, softmax_config
+from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
+from elmokit.network.torch_network import ModuleArrays
 from elmokit.storage.workspace import Committed
 from elmokit.text.windows import WindowStream
 from elmokit.training.bilm_run import TrainingSetup
@@ -53,8 +55,9 @@ class TrainingState:
     """Everything that the next step depends on, in one process."""
 
     model: PretrainedBiLM
+    """The vocabulary, start state and card that the training started with, and the present weights of ``losses``."""
     losses: WindowLosses
-    """The module that computes the loss, over the biLM and the softmax of ``model``."""
+    """The module that computes the loss, over the biLM and the softmax."""
     optimizer: torch.optim.Optimizer
     lstm_state: BiLMState
     stream: WindowStream
@@ -64,13 +67,18 @@ class TrainingState:
     """In a distillation, the LSTM state of the teacher."""
     counters: TrainingCounters = field(default_factory=TrainingCounters)
 
-    @property
-    def evaluated_model(self) -> PretrainedBiLM:
-        """The model that is evaluated and kept: with averaged weights, if there is an average."""
+    def computer(self) -> Computer:
+        """Return the model that is trained, with its present weights."""
+        return Computer(self.model, bilm=self.losses.bilm, softmax=self.losses.softmax)
+
+    def evaluated(self) -> Computer:
+        """Return the model that is evaluated and kept: with averaged weights, if there is an average."""
         if self.average is None:
-            return self.model
+            return self.computer()
         bilm, softmax = self.average.module.children()
-        return self.model.replace(weights=bilm, softmax=softmax)
+        assert isinstance(bilm, BiLM)
+        assert isinstance(softmax, SoftmaxModule)
+        return Computer(self.model.view_of(bilm, softmax), bilm=bilm, softmax=softmax)
 
     @property
     def lstm_states(self) -> dict[str, BiLMState]:
@@ -90,9 +98,9 @@ class TrainingState:
     def update_average(self) -> None:
         """Move the average towards the weights, after each step."""
         if self.average is not None:
-            self.average.update_parameters(_modules(self.model))
+            self.average.update_parameters(_joined(self.losses))
 
-    def save(self, run: Run, world: World, calibrated: Callable[[PretrainedBiLM], PretrainedBiLM]) -> None:
+    def save(self, run: Run, world: World, calibrated: Callable[[Computer], Computer]) -> None:
         """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
         gathered = world.gather(
             (
@@ -112,9 +120,9 @@ class TrainingState:
             tensors[f"{prefix}cell"] = torch.cat([states[prefix].cell for states in lstm_states], dim=2)
         for rank, states in enumerate(random_of_ranks):
             tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
-        models = {"model": calibrated(self.model)}
+        models = {"model": calibrated(self.computer()).model}
         if self.average is not None:
-            models["average"] = calibrated(self.evaluated_model)
+            models["average"] = calibrated(self.evaluated()).model
         run.save_checkpoint(
             self.counters.n_steps,
             # The counters are those of the main process; what differs between processes is listed by rank.
@@ -128,8 +136,9 @@ class TrainingState:
         with checkpoint.errors():
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
             if self.average is not None:
-                saved = _modules(checkpoint.model("average"))
-                self.average.module.load_state_dict(saved.state_dict())
+                bilm, softmax = checkpoint.model("average").build_modules()
+                assert softmax is not None
+                self.average.module.load_state_dict(nn.ModuleList([bilm, softmax]).state_dict())
                 self.average.n_averaged.fill_(checkpoint.n_steps + 1)
             tensors = checkpoint.tensors("state")
             batch_size, positions = self.lstm_state.n_rows, progress["positions"]
@@ -182,16 +191,20 @@ def new_or_restored_state(
     if checkpoint is not None:
         with checkpoint.errors():
             model = checkpoint.model()
+            modules = model.build_modules()
     elif setup.initial is not None:
         model = setup.initial
+        modules = model.build_modules()
     else:
         bilm = BiLM(config.model)
         bilm.reset_parameters()
         softmax = build_softmax(config.softmax, len(corpus.vocabulary), bilm.config.projection_dim, bilm.token_layer)
         softmax.reset_parameters()
         exact = config.bilm_tf_lines  # then all text is read as bilm-tf reads it
-        model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=corpus.vocabulary, exact_marks=exact)
-    state = _build_state(setup, model, world, device)
+        weights = Weights(bilm.config, ModuleArrays(bilm))
+        model = PretrainedBiLM(weights, "elmokit", vocabulary=corpus.vocabulary, exact_marks=exact)
+        modules = bilm, softmax
+    state = _build_state(setup, model, modules, world, device)
     if checkpoint is None and setup.initial_optimizer is not None:
         restore_optimizer(state.optimizer, state.trained_parameters(), setup.initial_optimizer)
     if world.rank:  # all processes draw the same initial weights, but different dropout and samples
@@ -200,9 +213,15 @@ def new_or_restored_state(
     return state, None if checkpoint is None else state.restore(checkpoint, committed.progress, world)
 
 
-def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, device: torch.device) -> TrainingState:
+def _build_state(
+    setup: TrainingSetup,
+    model: PretrainedBiLM,
+    modules: tuple[BiLM, SoftmaxModule | None],  # with its weights
+    world: World,
+    device: torch.device,
+) -> TrainingState:
     config, corpus, teacher = setup.config, setup.corpus, setup.teacher
-    softmax, vocabulary = model.softmax_module, model.vocabulary
+    (bilm, softmax), vocabulary = modules, model.vocabulary
     if (
         softmax is None
         or vocabulary is None
@@ -210,14 +229,14 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
         or (model.config, softmax_config(softmax)) != (config.model, config.softmax)
     ):
         raise TrainingError(f"The model {model.source} has other sizes or words than the settings of the run.")
-    model.bilm.to(device)
+    bilm.to(device)
     softmax.to(device)
     n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
     if config.distillation is None or teacher is None:
-        losses = WindowLosses(model.bilm, softmax, n_samples)
+        losses = WindowLosses(bilm, softmax, n_samples)
     else:
         reader = Teacher(teacher, model, device)
-        losses = DistillationLosses(model.bilm, softmax, n_samples, reader, config.distillation).to(device)
+        losses = DistillationLosses(bilm, softmax, n_samples, reader, config.distillation).to(device)
         teacher_state = _lstm_state(teacher, config, device)
     # First everything: the initial model may come with its gradients switched off.
     losses.requires_grad_(True)
@@ -230,9 +249,10 @@ def _build_state(setup: TrainingSetup, model: PretrainedBiLM, world: World, devi
     lstm_state = _lstm_state(model, config, device)
     average = None
     if config.ema_decay:
-        average = moving_average(_modules(model), config.ema_decay)
+        average = moving_average(_joined(losses), config.ema_decay)
         average.module.requires_grad_(False)
     stream = window_stream(setup, model, world)
+    model = model.view_of(bilm, softmax)  # the files that it was read from can be closed
     return TrainingState(model, losses, optimizer, lstm_state, stream, average=average, teacher_state=teacher_state)
 
 
@@ -258,10 +278,9 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
     )
 
 
-def _modules(model: PretrainedBiLM) -> nn.ModuleList:
+def _joined(losses: WindowLosses) -> nn.ModuleList:
     """Return biLM and softmax as one module, so that a copy of both keeps sharing the weights of a tied softmax."""
-    assert model.softmax_module is not None
-    return nn.ModuleList([model.bilm, model.softmax_module])
+    return nn.ModuleList([losses.bilm, losses.softmax])
 
 
 def config_optimizer(config: TrainingConfig, losses: WindowLosses, world: World) -> torch.optim.Optimizer:

@@ -19,11 +19,13 @@ the same, from checkpoints of bilm-tf and of elmokit.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +35,9 @@ from elmokit.errors import FormatError, ModelNotFoundError, TrainingError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.folder import RUN_MODEL
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.network.bilm import BiLM
-from elmokit.network.softmax_module import FullSoftmax, SoftmaxModule, TiedSoftmax, build_softmax, softmax_config
+from elmokit.network.softmax_module import FullSoftmax, SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.tensors import tensor_of
 from elmokit.storage.workspace import read_workspace
 from elmokit.text.vocabulary import Vocabulary
@@ -55,24 +57,25 @@ def with_softmax_over(
 ) -> PretrainedBiLM:
     """Return the model with a softmax over another vocabulary, as the module's docstring describes.
 
-    A word-input model gets a word table by the same rules as a softmax. The biLM is used as it is, not copied.
+    A word-input model gets a word table by the same rules as a softmax.
     """
-    old, bilm = model.softmax_module, model.bilm
     if model.config.word_table is not None and model.vocabulary is None:
         raise ModelNotFoundError(
             f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
         )
     if softmax is None:
-        softmax = SoftmaxConfig() if old is None else softmax_config(old)
+        softmax = SoftmaxConfig() if model.softmax is None else model.softmax.config
     same_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
-    if old is not None and same_words and softmax_config(old) == softmax:
+    if model.softmax is not None and same_words and model.softmax.config == softmax:
         return model
+    bilm, old = model.build_modules()
+    changes: dict[str, Any] = {"vocabulary": vocabulary}
     # A generator of its own, so that drawing here does not move the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
     if model.vocabulary is not None and not same_words and model.config.word_table is not None:
         # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
         # uses it.
-        bilm = _with_words(bilm, model.vocabulary, vocabulary, generator)
+        bilm = changes["weights"] = _with_words(bilm, model.vocabulary, vocabulary, generator)
     new = build_softmax(softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     new.reset_parameters(generator)
     frequencies = _frequencies(vocabulary, counts, n_sentences, bilm.config.read_backward)
@@ -80,7 +83,7 @@ def with_softmax_over(
         new.bias.copy_(frequencies.log())
         if old is not None and model.vocabulary is not None:
             _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
-    return model.replace(weights=bilm, softmax=new, vocabulary=vocabulary)
+    return model.replace(softmax=new, **changes)
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
@@ -97,9 +100,9 @@ def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, s
 
 def _describe_words(old: PretrainedBiLM, new: PretrainedBiLM, vocabulary: Vocabulary) -> tuple[bool, str]:
     n_words = len(vocabulary)
-    if new.softmax_module is old.softmax_module:
+    if new.softmax is old.softmax:
         return False, f"the softmax over {n_words:,} words is the model's own"
-    if isinstance(new.softmax_module, TiedSoftmax):
+    if new.softmax is not None and new.softmax.config.kind == "tied":
         return False, f"the softmax over {n_words:,} words takes its weights from the word table"
     if old.softmax is None or old.vocabulary is None:
         return True, f"the model has no softmax: a new one over {n_words:,} words is initialized"
@@ -186,14 +189,9 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
 
 
 def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
-    """Return the model with another dropout; the weights are the same tensors."""
-    bilm = model.bilm.with_config(dropout=dropout)
-    softmax = model.softmax_module
-    if isinstance(softmax, TiedSoftmax):  # it refers to the word table, which is now another module's
-        tensors, config = softmax.state_dict(), softmax_config(softmax)
-        softmax = build_softmax(config, len(softmax.bias), bilm.config.projection_dim, bilm.token_layer)
-        softmax.load_state_dict(tensors)
-    return model.replace(weights=bilm.requires_grad_(), softmax=softmax)
+    """Return the model with another dropout, and the same weights."""
+    config = dataclasses.replace(model.config, dropout=dropout)
+    return model.replace(weights=Weights(config, model.arrays), token_table=model.token_table)
 
 
 COUNTER = "step"  # Adam's number of steps, a single number for each weight tensor
@@ -282,10 +280,9 @@ def transfer_optimizer_state(
 
     As of the softmax, rows of known words are kept; new rows get the state that a new optimizer starts from.
     """
-    softmax = new.softmax_module
-    shapes = {f"bilm.{name}": value.shape for name, value in new.bilm.named_parameters()}
-    if softmax is not None:
-        shapes |= {f"softmax.{name}": value.shape for name, value in softmax.named_parameters()}
+    names = {f"bilm.{name}" for name in new.arrays}
+    if new.softmax is not None:
+        names |= {f"softmax.{name}" for name in new.softmax.arrays}
     word_table = f"bilm.{new.config.word_table}"
     has_new_inner = (
         old.softmax is not None
@@ -296,7 +293,7 @@ def transfer_optimizer_state(
     n_words = 0
     for key, value in state.tensors.items():
         slot, name = key.split("/", 1)
-        if name not in shapes:
+        if name not in names:
             continue
         if has_new_inner and name.startswith("softmax.inner."):
             continue

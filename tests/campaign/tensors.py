@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, SentencePooling
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
@@ -125,13 +126,13 @@ def own_format(storage: Any, extras: bool) -> Callable[[Path, RandomChange], Non
             model = aligned_model() if extras else random_model()
             if extras:
                 sentences = [sentence.split() for sentence in SENTENCES]
-                SentenceEmbedder(Elmo(model)).fit(sentences, 8)
+                model = SentenceEmbedder(Elmo(model)).fit(sentences, 8).elmo.model
                 assert model.whitening is not None
                 assert model.vocabulary is not None
                 weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
                 of_sif = SentencePooling(), model.whitening.mean, model.whitening.projection
-                model.sentence_head = SentenceHead(*of_sif, weights)
-                model.start_state = boundary_state(model)
+                model = model.replace(sentence_head=SentenceHead(*of_sif, weights))
+                model = model.replace(start_state=boundary_state(Computer(model)))
             save_model(model, folder / "model", storage)
         change_safetensors(change.random.choice(sorted((folder / "model").glob("*.safetensors"))), change)
 

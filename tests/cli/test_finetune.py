@@ -21,6 +21,7 @@ from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import config_of
+from tests.helpers.weights import softmax_of
 
 NEW_TEXT = "a zebra ran .\nthe yak sat on a zebra .\nthe zebra and the yak ran on .\n" * 8
 OLD_TEXT = "the cat sat on the mat .\nthe dog ran .\n"
@@ -50,9 +51,9 @@ def fell(run: str, times: float = 0.8) -> bool:
 
 
 def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
-    assert model.softmax_module is not None
-    own = {f"softmax.{name}": tensor for name, tensor in model.softmax_module.state_dict().items()}
-    return {**model.bilm.state_dict(), **own}
+    assert model.softmax is not None
+    own = {f"softmax.{name}": array for name, array in model.softmax.arrays.items()}
+    return {name: torch.from_numpy(array.copy()) for name, array in {**model.arrays, **own}.items()}
 
 
 def changed(run: str) -> set[str]:
@@ -64,7 +65,7 @@ def changed(run: str) -> set[str]:
 @pytest.mark.slow
 def test_from_a_folder_of_ours_with_the_old_domain_beside(shell: Shell) -> None:
     model = random_model()
-    model.start_state = State.zero(model.config, 1)
+    model = model.replace(start_state=State.zero(model.config, 1))
     save_model(model, Path("model"))
     texts = ("new.txt", "--held-out", "held.txt", "--old-text", "old.txt")
     ran = shell("finetune", *texts, "--model", "model", "--run", "run", *QUICK)
@@ -119,7 +120,7 @@ def test_from_a_checkpoint_of_bilm_tf(shell: Shell, config: BiLMConfig) -> None:
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
-    assert tuned.bilm.config == dataclasses.replace(config, n_words=config.n_words and 12)
+    assert tuned.config == dataclasses.replace(config, n_words=config.n_words and 12)
     assert config_of("run").softmax.kind == ("tied" if tied else "full")
 
 
@@ -133,10 +134,10 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: She
     assert "The softmax over 11 words is the model's own" in ran.err
     assert shell("convert", "ckpt", "ours").code == 0
     assert shell("convert", "ckpt", "again.hdf5").code == 0  # has no place for a softmax
-    assert checkpoint.softmax_module is not None
-    for softmax in (open_model("run/initial").softmax_module, open_model("ours").softmax_module):
+    assert checkpoint.softmax is not None
+    for softmax in (softmax_of(open_model("run/initial")), softmax_of(open_model("ours"))):
         assert softmax is not None
-        torch.testing.assert_close(softmax.state_dict(), checkpoint.softmax_module.state_dict())
+        torch.testing.assert_close(softmax.state_dict(), softmax_of(checkpoint).state_dict())
 
 
 @pytest.mark.slow
@@ -149,7 +150,7 @@ def test_from_a_published_file_that_has_no_softmax(shell: Shell, n_layers: int) 
     assert ran.code == 0, ran.err
     assert fell("run", times=0.9)
     tuned = open_model("run")
-    assert tuned.bilm.config == config
+    assert tuned.config == config
     assert tuned.vocabulary is not None
     assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
 

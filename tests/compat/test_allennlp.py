@@ -330,7 +330,7 @@ def test_files_that_leave_out_a_projection_open_too(tmp_path: Path, projection_d
     model = _ElmoBiLm(files.options, files.weights)
     expected, _ = layers_of_ours(files.bilm, SENTENCES, files.bilm.zero_state(2))
     torch.testing.assert_close(torch.stack(model(batch_to_ids(SENTENCES))["activations"]), expected)
-    back = model.to_model().bilm.state_dict()
+    back = model.to_model().build_bilm().state_dict()
     torch.testing.assert_close(back, dict(files.bilm.state_dict()))
     name = next(name for name, tensor in model.named_parameters() if torch.equal(tensor, torch.eye(len(tensor))))
     model.get_parameter(name).mul_(2)

@@ -26,7 +26,8 @@ from elmokit.compat.bilm import (
 )
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
-from tests.conftest import fixture_sentences, random_model
+from elmokit.network.bilm import BiLM
+from tests.conftest import edited_model, fixture_sentences, random_model
 
 WORDS = ["<S>", "</S>", "<UNK>", "the", ".", "cat", "sat", "zebra"]
 SENTENCES = [["the", "cat", "sat", "."], ["the", "zebra"], ["cat"]]
@@ -45,12 +46,15 @@ def vocab_file(tmp_path: Path) -> Path:
 def write_model(folder: Path, config: BiLMConfig = PRESETS["tiny"], seed: int = 0) -> tuple[Path, Path]:
     """A small random model in published files: options and weights."""
     files = folder / "options.json", folder / "weights.hdf5"
-    model = random_model(config, seed)
-    for name, parameter in model.bilm.named_parameters():
-        if name.endswith("bias"):  # zero in a fresh model, so that the vector of no characters would be zero too
-            nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(len(name)))
-    write_hdf5(model, *files)
+    write_hdf5(edited_model(random_model(config, seed), _draw_biases), *files)
     return files
+
+
+def _draw_biases(bilm: BiLM) -> None:
+    """Draw the biases: they are zero in a fresh model, so that the vector of no characters would be zero too."""
+    for name, parameter in bilm.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(len(name)))
 
 
 @pytest.fixture

@@ -133,8 +133,8 @@ def test_a_script_of_bilm_tf_trains_and_restarts(folder: Path, capsys: pytest.Ca
     _, checkpoint = load_options_latest_checkpoint("new")
     assert Path(checkpoint) == Path("new/restart-1/checkpoints/step-00000004")
     dump_weights("new", "w.hdf5")
-    expected = load_folder(f"{checkpoint}/model").bilm.state_dict()
-    dumped = open_model("w.hdf5").bilm.state_dict()
+    expected = load_folder(f"{checkpoint}/model").build_bilm().state_dict()
+    dumped = open_model("w.hdf5").build_bilm().state_dict()
     assert all(torch.equal(dumped[name], expected[name]) for name in expected)
 
 
@@ -237,7 +237,7 @@ def test_the_four_scripts_run_in_the_shell(shell: Shell, folder: Path) -> None:
     assert (ran.code, "batch size of at most 20" in ran.err) == (2, True)
     ran = shell("bilm-tf", "dump_weights", "--save_dir", "new", "--outfile", "w.hdf5")
     assert ran.code == 0, ran.err
-    assert open_model("w.hdf5").bilm.config.hidden_dim == 40
+    assert open_model("w.hdf5").config.hidden_dim == 40
     ran = shell("bilm-tf", "dump_weights", "--save_dir", "nowhere", "--outfile", "x.hdf5")
     assert (ran.code, "There is no checkpoint in nowhere" in ran.err) == (2, True)
 

@@ -64,7 +64,7 @@ def _embedder(options: str, weights: str) -> Case:
 
 def _front_door(options: str, weights: str) -> Case:
     elmo = elmokit.Elmo(elmokit.open_model(weights, options=options), start="zero")
-    return Case(elmo.model.bilm, elmo, lambda of: _joined(of.embed(SENTENCES, layers="all")))
+    return Case(elmo.computer.use_module(), elmo, lambda of: _joined(of.embed(SENTENCES, layers="all")))
 
 
 CASES: dict[str, Callable[[str, str], Case]] = {

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from elmokit.compat.simple_elmo import ElmoModel
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.architecture import PRESETS, BiLMConfig
@@ -43,7 +44,7 @@ def elmo(tmp_path: Path) -> ElmoModel:
 def full_model(tmp_path: Path, config: BiLMConfig = PRESETS["tiny"], max_batch_size: int = 32) -> ElmoModel:
     """A loaded model with a softmax, and a stored start state: computed again, it would differ in the fifth digit."""
     model = random_model(config, scale=1.0)
-    model.start_state = boundary_state(model)
+    model = model.replace(start_state=boundary_state(Computer(model)))
     save_folder(model, tmp_path / "full")
     elmo = ElmoModel()
     elmo.load(tmp_path / "full", full=True, max_batch_size=max_batch_size)
@@ -117,24 +118,22 @@ def test_of_several_weight_files_model_hdf5_opens_else_the_first(tmp_path: Path)
 def test_substitutes_are_what_each_direction_predicts_without_the_token(tmp_path: Path) -> None:
     elmo = full_model(tmp_path)
     model = open_model(tmp_path / "full")
-    model.bilm.eval()
+    bilm, softmax = model.build_modules()
+    assert softmax is not None
     assert model.start_state is not None
     start = BiLMState.from_numpy(model.start_state)
     sentence = ["the", "cat", "sat"]
     (found,) = elmo.get_elmo_substitutes(["the cat sat"], topn=len(WORDS), nodelimiters=False)
     assert [entry["word"] for entry in found] == sentence
-    assert model.softmax_module is not None
     tokens = ["<S>", *sentence, "</S>"]
-    vectors = model.bilm.token_vectors(torch.from_numpy(model.encode(tokens)))[None]
+    vectors = bilm.token_vectors(torch.from_numpy(model.encode(tokens)))[None]
     for place, entry in enumerate(found, start=1):
         sides = (entry["forward"], vectors[:, :place]), (entry["backward"], vectors[:, place + 1 :])
         for direction, (predictions, context) in enumerate(sides):
             real = torch.ones(context.shape[:2], dtype=torch.bool)
-            outputs, _ = model.bilm.run_direction(
-                direction, context, start.of_direction(direction), real, direction == 1
-            )
+            outputs, _ = bilm.run_direction(direction, context, start.of_direction(direction), real, direction == 1)
             nearest = outputs[-1][0, -1 if direction == 0 else 0]
-            scores = F.linear(nearest, model.softmax_module.weight, model.softmax_module.bias)
+            scores = F.linear(nearest, softmax.weight, softmax.bias)
             best = scores.argsort(descending=True).tolist()
             assert predictions is not None
             assert predictions["candidates"] == best

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
@@ -170,8 +171,9 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
             choose_kernels_as_if(patch)  # then even small layers are rounded
             patch.setenv(VARIABLE, "int8")
             expected = "precision 'float32', and now it is 'int8'"
+        other = Elmo(copy.deepcopy(elmo.model))  # with an engine of its own
         with pytest.raises(OutputError, match=re.escape(f"was started with {expected}")):
-            embed_file(elmo, text, output, batch_tokens=8)
+            embed_file(other, text, output, batch_tokens=8)
     embed_file(elmo, text, output, batch_tokens=8)
 
 

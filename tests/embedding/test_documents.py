@@ -25,7 +25,7 @@ from elmokit.engine.threads import set_threads
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.storage import workspace
-from tests.conftest import random_model, without_torch
+from tests.conftest import random_model
 
 DOCUMENTS = [
     [["the", "cat", "sat", "."], [], ["the", "dog", "ran", "on", "the", "mat", "."]],
@@ -51,8 +51,8 @@ def plain_vectors(model: PretrainedBiLM, document: list[list[str]]) -> list[np.n
         for number, sentence in enumerate(document):
             outputs = []
             for token in ["</S>", *reversed(sentence)] if backward else ["<S>", *sentence]:
-                vector = model.bilm.token_vectors(torch.from_numpy(model.encode([token])))
-                layers, states = model.bilm.run_direction(direction, vector[None], states)
+                vector = model.build_bilm().token_vectors(torch.from_numpy(model.encode([token])))
+                layers, states = model.build_bilm().run_direction(direction, vector[None], states)
                 outputs.append(np.stack([vector[0].numpy(), *(layer[0, 0].numpy() for layer in layers)]))
             outputs = outputs[:0:-1] if backward else outputs[1:]  # without the boundary
             found[number].append(np.array(outputs).reshape(-1, *vector_shape(model)).swapaxes(0, 1))
@@ -66,8 +66,8 @@ def vector_shape(model: PretrainedBiLM) -> tuple[int, int]:
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_vectors_equal_those_of_a_plain_run_from_token_to_token(bidirectional: bool) -> None:
     model = random_model(replace(PRESETS["tiny"], bidirectional=bidirectional))
-    elmo = Elmo(without_torch(model))
-    model.start_state = elmo.start_state
+    elmo = Elmo(model)
+    model = model.replace(start_state=elmo.start_state)
     found = elmo.embed_documents([DOCUMENTS[0], DOCUMENTS[4]])
     with torch.no_grad():
         for document, arrays in zip([DOCUMENTS[0], DOCUMENTS[4]], found, strict=True):

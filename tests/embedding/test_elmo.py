@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +21,9 @@ from elmokit.formats.model import PretrainedBiLM, TokenTable
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
 from elmokit.text import batching
-from tests.conftest import WORDS, random_model, without_torch
+from tests.conftest import WORDS, edited_model, random_model
 
-ELMOS = {start: Elmo(without_torch(random_model()), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
+ELMOS = {start: Elmo(random_model(), start=start) for start in ("warm", "zero", "stateful")}  # type: ignore[arg-type]
 TOKENS = st.text(max_size=12)
 SENTENCES = st.lists(st.lists(TOKENS, max_size=9), min_size=1, max_size=12)
 
@@ -162,10 +161,8 @@ def test_overflow_is_an_error_and_no_warning(
 ) -> None:
     monkeypatch.setenv("ELMOKIT_BACKEND", backend)
     model = random_model()
-    with torch.no_grad():
-        for parameter in model.bilm.get_submodule(part).parameters():
-            parameter.mul_(factor)
-            assert parameter.isfinite().all()
+    model = edited_model(model, lambda bilm: [value.mul_(factor) for value in bilm.get_submodule(part).parameters()])
+    assert all(np.isfinite(array).all() for array in model.arrays.values())
     elmo = Elmo(model, start="zero")
     expected = "The model computes NaN or infinity: its weights are finite, but so large that sums overflow"
     with pytest.raises(FormatError, match=expected):
@@ -222,11 +219,11 @@ def test_a_table_of_token_vectors_is_read_whatever_holds_the_other_weights() -> 
         table: Elmo(model.replace(token_table=table)).embed(sentences)[0],
         other: Elmo(model.replace(token_table=other)).embed(sentences)[0],
     }
-    plain = random_model().bilm  # of a module without a table
-    with_table = model.replace(token_table=table).bilm
+    plain = random_model().build_bilm()  # of a module without a table
+    with_table = model.replace(token_table=table).build_bilm()
     for module in (plain, with_table):
         for chosen, found in expected.items():
             replaced = model.replace(weights=module, token_table=chosen)
             np.testing.assert_allclose(Elmo(replaced).embed(sentences)[0], found, atol=1e-5)
-    made = PretrainedBiLM(plain, "allennlp", token_table=table)
+    made = PretrainedBiLM.from_modules(plain, family="allennlp", token_table=table)
     np.testing.assert_allclose(Elmo(made).embed(sentences)[0], expected[table], atol=1e-5)

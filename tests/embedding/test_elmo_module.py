@@ -22,10 +22,10 @@ def test_the_model_to_save_has_the_start_state_that_sentences_started_from(model
     with torch.no_grad():
         for parameter in elmo.bilm.parameters():
             parameter.mul_(1.1)
-    saved = elmo.model_with_start_state()
+    saved = elmo.to_model()
     np.testing.assert_array_equal(Elmo(saved).embed(sentences)[0], elmo.embed(sentences, layers="all")[0])
     assert model.start_state is None
-    assert ElmoModule(model, start="zero").model_with_start_state() is model
+    assert ElmoModule(model, start="zero").to_model().start_state is None
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -174,10 +174,9 @@ def test_it_can_be_copied_and_pickled() -> None:
 def test_everything_has_the_dtype_of_the_bilm(default: torch.dtype, dtype: torch.dtype) -> None:
     model, sentences = aligned_model(), [["the", "cat"], ["dog"]]
     expected = Elmo(model).embed(sentences, layers="average")
-    model.bilm.to(dtype)
     torch.set_default_dtype(default)
     try:
-        elmo = ElmoModule(model)
+        elmo = ElmoModule(model).to(dtype)
         mix = elmo(elmo.ids(sentences)).mixes[0]
         embedded = elmo.embed(sentences)
     finally:

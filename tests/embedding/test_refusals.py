@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import mean_state
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
@@ -45,7 +46,7 @@ def with_number(given: Any, position: tuple[int, ...], number: int) -> Any:
 
 def without_vocabulary(**sizes: Any) -> Elmo:
     model = random_model(BiLMConfig(**sizes)) if sizes else random_model()
-    model.softmax = model.vocabulary = None
+    model = model.replace(softmax=None, vocabulary=None)
     return Elmo(model, start="zero")
 
 
@@ -109,7 +110,7 @@ ELMO: list[Row] = [
     ),
     ("documents, batch_tokens 0", lambda: elmo().embed_documents([], batch_tokens=0), ConfigError, "batch_tokens is 0"),
     ("a stateful string", lambda: Elmo(random_model(), start="stateful").embed("The cat"), TextError, "'The cat'"),
-    ("no text to calibrate", lambda: mean_state(random_model(), []), TextError, "no sentence"),
+    ("no text to calibrate", lambda: mean_state(Computer(random_model()), []), TextError, "no sentence"),
     ("tokens as raw text", lambda: elmo().embed(SENTENCES, tokenize=True), TextError, "got list"),  # type: ignore[call-overload]
     *(
         (f"layers {layers}", lambda layers=layers: elmo().embed(SENTENCES, layers=layers), ConfigError, name)

@@ -24,8 +24,7 @@ from tests.conftest import TABLE, random_model
 @pytest.fixture
 def trained(model: PretrainedBiLM) -> PretrainedBiLM:
     """A model with a head."""
-    model.sentence_head = head_of(model, 2.0)
-    return model
+    return model.replace(sentence_head=head_of(model, 2.0))
 
 
 def head_of(model: PretrainedBiLM, weights: float) -> SentenceHead:
@@ -72,8 +71,8 @@ def test_a_head_may_read_the_row_of_each_word_after_its_vector(storage: Storage,
     expected = (mapped / np.linalg.norm(mapped, axis=1, keepdims=True)).mean(axis=0)
     np.testing.assert_allclose(SentenceEmbedder.by_name(elmo, "trained").embed([tokens])[0], expected, atol=1e-6)
     with torch.no_grad():  # from now on, the module has the weights
-        stored.bilm.token_layer.word_embedding.weight[1:] *= 2  # type: ignore[union-attr, operator]
-    np.testing.assert_array_equal(stored.table_rows(tokens), 2 * rows)
+        elmo.computer.use_module().get_parameter("token_layer.word_embedding.weight")[1:] *= 2
+    np.testing.assert_array_equal(elmo.computer.table_rows(tokens), 2 * rows)
 
 
 def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_mod
 
     assert elmo.model.vocabulary is not None
     words = elmo.model.vocabulary.words
-    elmo.model.vocabulary = Vocabulary([*words[:3], *reversed(words[3:])])  # "cat" has the row of another word
+    head, others = elmo.model.sentence_head, Vocabulary([*words[:3], *reversed(words[3:])])
+    # "cat" has the row of another word.
+    elmo.computer = elmo.computer.with_model(elmo.model.replace(vocabulary=others, sentence_head=head))
     fresh = SentenceEmbedder(elmo, linear_map=elmo.model.sentence_head)
     np.testing.assert_array_equal(embedder.embed([["cat"]]), fresh.embed([["cat"]]))
 

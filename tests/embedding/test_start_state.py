@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import read_on
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import (
     StartName,
     boundary_state,
-    calibrate_start_state,
+    calibrated,
     mean_state,
-    store_start_state,
+    with_start_state,
 )
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM
@@ -28,7 +29,7 @@ from elmokit.storage.progress import set_quiet
 def test_boundary_state_is_the_carried_state_after_an_empty_sentence(model: PretrainedBiLM) -> None:
     elmo = Elmo(model, start="stateful")
     _, state = elmo.embed_batch([[]], elmo.zero_state(1))
-    for ours, theirs in zip(boundary_state(model), state, strict=True):
+    for ours, theirs in zip(boundary_state(Computer(model)), state, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -39,17 +40,17 @@ def test_the_mean_state_is_the_mean_of_the_states_in_which_sentences_start_in_tr
     sentences = [["the", "cat"], ["sat"]] * 2
     state = State.zero(model.config, 4)
     if is_stored:
-        model.start_state = State(*(np.full_like(part[:, :, :1], 0.3) for part in state))
+        model = model.replace(start_state=State(*(np.full_like(part[:, :, :1], 0.3) for part in state)))
         state = model.start_state.repeat_row(4)
     # It reads as training does: without the last boundary.
-    state = read_on(model, [[sentence] for sentence in sentences], state, ()).after
-    calibrated = mean_state(model, sentences)
-    np.testing.assert_allclose(calibrated.hidden[:, :, 0], state.hidden.mean(axis=2), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(calibrated.cell[:, :, 0], state.cell.mean(axis=2), rtol=1e-5, atol=1e-6)
+    state = read_on(Computer(model), [[sentence] for sentence in sentences], state, ()).after
+    mean = mean_state(Computer(model), sentences)
+    np.testing.assert_allclose(mean.hidden[:, :, 0], state.hidden.mean(axis=2), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(mean.cell[:, :, 0], state.cell.mean(axis=2), rtol=1e-5, atol=1e-6)
 
 
 def test_a_calibrated_model_reads_a_sentence_as_training_does_after_another_one(model: PretrainedBiLM) -> None:
-    calibrate_start_state(model, [["the", "cat", "sat"]], "a sentence")
+    model = calibrated(Computer(model), [["the", "cat", "sat"]], "a sentence")
     carried = perplexity(model, [[["the", "cat", "sat"], ["the", "dog"]]], "zero", documents=True)
     first = perplexity(model, [["the", "cat", "sat"]], "zero")
     second = perplexity(model, [["the", "dog"]])
@@ -89,15 +90,15 @@ def test_a_stored_start_state_gives_its_numbers_by_default(
     save_model(model, tmp_path / "weights.hdf5")
     foreign = open_model(tmp_path / "weights.hdf5")
     (expected,) = Elmo(foreign, start=start).embed([["the", "cat"]])
-    store_start_state(foreign, start)
+    foreign = with_start_state(foreign, start)
     save_model(foreign, tmp_path / "ours")
     assert not notes(lambda: Elmo.from_pretrained(tmp_path / "ours"))
     np.testing.assert_array_equal(Elmo.from_pretrained(tmp_path / "ours").embed([["the", "cat"]])[0], expected)
 
 
 def test_a_calibrated_start_state_stays_the_warm_one(model: PretrainedBiLM) -> None:
-    calibrate_start_state(model, [["the", "cat", "sat"]], "a sentence")
+    model = calibrated(Computer(model), [["the", "cat", "sat"]], "a sentence")
     before, fact = model.start_state, model.card["warm_state"]
-    store_start_state(model, "warm")
+    model = with_start_state(model, "warm")
     assert model.start_state is before
     assert model.card["warm_state"] == fact

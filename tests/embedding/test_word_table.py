@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, finetune, open_model, save_model, train
+from elmokit.embedding.computer import Computer
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, OutputError
 from elmokit.formats.allennlp_weights import char_cnn_of
@@ -21,6 +23,7 @@ from elmokit.training.results import TrainingResult
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
+from tests.helpers.weights import softmax_of
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SIZES = {"preset": "tiny", "max_words": 9, "batch_size": 4, "window_length": 5, "input": "both", "n_samples": 4}
@@ -53,7 +56,7 @@ def test_the_softmax_shares_the_rows_of_the_table(model: PretrainedBiLM) -> None
     assert model.softmax is not None
     assert model.softmax.config.kind == "tied"
     assert np.array_equal(model.softmax.weight, table[1:])
-    assert isinstance(model.softmax_module, TiedSoftmax)
+    assert isinstance(softmax_of(model), TiedSoftmax)
     assert not table[0].any()
 
 
@@ -61,8 +64,8 @@ def test_a_word_outside_the_vocabulary_is_its_spelling_alone(model: PretrainedBi
     assert model.vocabulary is not None
     known, unknown = model.encode(["cat", "zebra"])
     assert (known[0], unknown[0]) == (model.vocabulary.ids["cat"] + 1, 0)
-    vectors = model.word_vectors(["cat", "zebra"])
-    spelled = model.network.token_vectors(np.stack([np.concatenate([[0], known[1:]]), unknown]))
+    vectors = Computer(model).word_vectors(["cat", "zebra"])
+    spelled = Computer(model).network.token_vectors(np.stack([np.concatenate([[0], known[1:]]), unknown]))
     row = model.arrays["token_layer.word_embedding.weight"][known[0]]
     dim = model.config.projection_dim
     expected = spelled[0] + model.arrays["token_layer.projection.weight"][:, :dim] @ row
@@ -74,7 +77,8 @@ def test_another_vocabulary_gives_the_words_other_rows_at_once(model: Pretrained
     assert model.vocabulary is not None
     elmo, reordered = Elmo(model), Vocabulary([*model.vocabulary.words[:3], *model.vocabulary.words[:2:-1]])
     before = elmo.embed([["the", "cat"]], layers=0)[0]
-    model.vocabulary = reordered
+    model = model.replace(vocabulary=reordered)
+    elmo.computer = elmo.computer.with_model(model)
     after = elmo.embed([["the", "cat"]], layers=0)[0]
     assert abs(after - before).max() > 1e-3
     assert np.array_equal(after, Elmo(model).embed([["the", "cat"]], layers=0)[0])
@@ -88,8 +92,7 @@ def test_a_saved_model_computes_the_same_and_stores_the_table_once(model: Pretra
     sentence = ["the", "cat", "sat", "on", "a", "zebra", "."]
     given, again = (Elmo(one).embed([sentence])[0] for one in (model, opened))
     np.testing.assert_allclose(again, given, atol=1e-6 if storage == "float32" else 0.05)
-    assert opened.bilm is not None  # from here on, PyTorch holds the weights
-    np.testing.assert_allclose(Elmo(opened).embed([sentence])[0], again, atol=1e-5)
+    np.testing.assert_allclose(ElmoModule(opened).embed([sentence], layers="all")[0], again, atol=1e-5)
     given, again = (LanguageModel(one).surprisal([sentence])[0].nats for one in (model, opened))
     np.testing.assert_allclose(again, given, atol=1e-5 if storage == "float32" else 0.05)
 
@@ -119,15 +122,15 @@ def test_an_interrupted_training_resumes_with_the_same_result(model: PretrainedB
 
 
 def test_dropped_words_are_read_by_their_characters(model: PretrainedBiLM) -> None:
-    softmax = model.softmax_module
+    bilm, softmax = model.build_modules()
     assert softmax is not None
     tokens = torch.from_numpy(model.encode(["the", "cat", "zebra"]))
     spelled = tokens.clone()
     spelled[:, 0] = 0
-    losses = WindowLosses(model.bilm, softmax, 0, word_dropout=0.999999)
+    losses = WindowLosses(bilm, softmax, 0, word_dropout=0.999999)
     with torch.no_grad():
-        assert torch.equal(losses.train()._token_vectors(tokens), model.bilm.token_layer(spelled))
-        assert torch.equal(losses.eval()._token_vectors(tokens), model.bilm.token_layer(tokens))
+        assert torch.equal(losses.train()._token_vectors(tokens), bilm.token_layer(spelled))
+        assert torch.equal(losses.eval()._token_vectors(tokens), bilm.token_layer(tokens))
 
 
 def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(model: PretrainedBiLM) -> None:

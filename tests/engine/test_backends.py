@@ -60,14 +60,12 @@ def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() 
     with pytest.raises(ConfigError, match="precision is 'float16'"):
         bilm.precision = "float16"  # type: ignore[assignment]
     machine_library()
-    elmo = Elmo(random_model(scale=1.0))
-    (exact,) = elmo.embed([["the", "cat"]])
-    elmo.model.precision = "int8"
-    (rounded,) = elmo.embed([["the", "cat"]])
+    model = random_model(scale=1.0)
+    (exact,) = Elmo(model).embed([["the", "cat"]])
+    (rounded,) = Elmo(model.replace(precision="int8")).embed([["the", "cat"]])
     assert 0 < abs(rounded[1:] - exact[1:]).max() < 0.2
-    assert (
-        abs(rounded[0] - exact[0]).max() < 0.1
-    )  # the char CNN has the precision too, where the C functions compute it
+    # The char CNN has the precision too, where the C functions compute it.
+    assert abs(rounded[0] - exact[0]).max() < 0.1
 
 
 def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +125,10 @@ def test_a_step_is_rounded_no_more_on_a_repeated_token_than_in_a_text() -> None:
         """Return the error of the top layer after one step from the exact state, relative to its length."""
         state, errors = exact.start_state, []
         layers = [exact.model.config.n_layers]
-        for vector in exact.model.word_vectors(tokens):
+        for vector in exact.computer.word_vectors(tokens):
             step = NetworkInput(vector[None], np.zeros(1, np.int64), np.ones(1, np.int64), state)
             ((found,), _), ((expected,), state) = (
-                elmo.model.network.direction(0, step, layers) for elmo in (rounded, exact)
+                elmo.computer.network.direction(0, step, layers) for elmo in (rounded, exact)
             )
             errors.append(float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
         return sum(errors) / len(errors)

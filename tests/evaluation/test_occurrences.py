@@ -159,9 +159,9 @@ def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeyp
 
     with pytest.raises(KeyboardInterrupt):
         build_index(model, corpus, tmp_path / "index", progress=interrupt)
-    before = model.model.network.computation()
+    before = model.computer.network.computation()
     monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
-    now = model.model.network.computation()
+    now = model.computer.network.computation()
     name = "instructions" if before.instructions != now.instructions else "kernels"
     with pytest.raises(OutputError, match=f"was started with {name} .*, and now it is "):
         build_index(model, corpus, tmp_path / "index")

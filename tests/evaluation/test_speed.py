@@ -42,12 +42,13 @@ def test_small_layers_whose_weights_would_be_widened_are_reported_as_float32(mon
 def test_the_model_and_the_environment_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "float32")
     model = random_model()
-    model.precision = "int8"
+    model = model.replace(precision="int8")
     measure_speed(model, n_rows=(1,), seconds=0.001)
     assert model.precision == "int8"
     assert os.environ[VARIABLE] == "float32"
 
 
+@pytest.mark.filterwarnings("ignore:The C functions are unavailable")
 def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "load_library", lambda: None)
     monkeypatch.setattr(compiler, "why_unavailable", lambda: "no compiler")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import TensorMismatchError
@@ -151,7 +152,7 @@ def vectors_of_an_old_loader(
     vectors = []
     for sentence in sentences:
         tokens = torch.from_numpy(model.encode(["<S>", *sentence, "</S>"]))
-        inputs = model.bilm.token_vectors(tokens).detach().numpy()
+        inputs = model.build_bilm().token_vectors(tokens).detach().numpy()
         directions = []
         for d in range(2):
             read = inputs[::-1] if d else inputs
@@ -305,7 +306,7 @@ def test_inference_trace_of_three_calls_is_reproduced(bilm_tf_fixture: Path) -> 
             np.testing.assert_allclose(
                 vectors[0][2, 0, 16:20], [0.039795, 0.010686, -0.664422, 0.600988], atol=1e-6, rtol=0
             )
-    tokens = model.word_vectors(["<S>", "</S>", "The", "second"])
+    tokens = Computer(model).word_vectors(["<S>", "</S>", "The", "second"])
     np.testing.assert_allclose(
         tokens[:, :3],
         [

@@ -64,12 +64,34 @@ def test_a_copy_of_a_tied_softmax_shares_the_table_of_its_own_model(tmp_path: Pa
         assert np.shares_memory(made.softmax.weight, made.arrays["token_layer.embedding.weight"])
 
 
-def test_a_tied_softmax_follows_the_table_that_pytorch_trains(tmp_path: Path) -> None:
+def test_a_tied_softmax_has_the_table_of_the_weights_that_a_model_gets(tmp_path: Path) -> None:
     model = open_model(write_model("tied", tmp_path / "model"))
+    bilm, softmax = model.build_modules()
     with torch.no_grad():
-        model.bilm.get_parameter("token_layer.embedding.weight").fill_(2.0)
+        bilm.get_parameter("token_layer.embedding.weight").fill_(2.0)
+    trained = model.replace(weights=bilm, softmax=softmax)
+    for changed in (trained, model.replace(weights=bilm), model.view_of(bilm, softmax)):
+        assert changed.softmax is not None
+        assert (changed.softmax.weight == 2.0).all()
     assert model.softmax is not None
-    assert (model.softmax.weight == 2.0).all()
+    assert not (model.softmax.weight == 2.0).any()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_changes_a_module_changes_no_model(kind: str, tmp_path: Path) -> None:
+    path = write_model(kind, tmp_path / "model")
+    read = open_model(path)
+    for model in (read, copy.deepcopy(read), read.replace(weights=read.build_bilm())):
+        bilm, softmax = model.build_modules()
+        made, seen = model.replace(weights=bilm, softmax=softmax), model.view_of(bilm, softmax)
+        with torch.no_grad():
+            for parameter in [*bilm.parameters(), *([] if softmax is None else softmax.parameters())]:
+                parameter.zero_()
+        expected = open_model(path)
+        assert same_numbers(model.replace(start_state=expected.start_state), expected)
+        assert same_numbers(made, expected)
+        assert not any(array.any() for array in seen.arrays.values())
+        assert seen.softmax is None or not seen.softmax.weight.any()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -100,11 +122,10 @@ def test_an_open_file_is_closed_with_its_model(tmp_path: Path) -> None:
     path = write_model("hdf5", tmp_path / "model")
     model = open_model(path)
     assert is_open(path)
-    _ = model.bilm  # it owns the weights from now on
-    assert not is_open(path)
-    model = open_model(path)
+    bilm = model.build_bilm()  # which owns what it read
     del model
     assert not is_open(path)
+    assert bilm.config.n_layers
 
 
 def is_open(path: Path) -> bool:
@@ -126,6 +147,7 @@ def test_all_but_files_of_torch_save_opens_without_pytorch(tmp_path: Path) -> No
         file["embedding"] = np.ones((1, open_model(paths[0]).config.projection_dim), np.float32)
     (tmp_path / "vocab.txt").write_text("cat\n")
     script = HIDE_TORCH + (
+        "from elmokit.embedding.computer import Computer\n"
         "from elmokit.errors import MissingExtraError\n"
         "from elmokit.formats.model import describe\n"
         "from elmokit.formats.open import open_model\n"
@@ -138,7 +160,7 @@ def test_all_but_files_of_torch_save_opens_without_pytorch(tmp_path: Path) -> No
         "    assert model.softmax is None or model.softmax.weight.size\n"
         "    save_model(model, path.replace('.', '-') + '-saved' if path else paths[0] + '-included')\n"
         "    print(model.family)\n"
-        "print(open_model(paths[0], token_embeddings=table).word_vectors(['dog', 'cat'])[1].mean())\n"
+        "print(Computer(open_model(paths[0], token_embeddings=table)).word_vectors(['dog', 'cat'])[1].mean())\n"
         "try:\n    open_model(pickled)\n"
         "except MissingExtraError as error:\n    print(error)\n"
     )

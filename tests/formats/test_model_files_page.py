@@ -285,9 +285,11 @@ def test_the_page_describes_other_models(
     shapes = softmax.tensor_shapes(len(WORDS), config.projection_dim)
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     table = (model.arrays, "token_layer.embedding.weight") if softmax.kind == "tied" else None
-    model.softmax = WordSoftmax(softmax, arrays, len(WORDS), table)
+    model = model.replace(softmax=WordSoftmax(softmax, arrays, len(WORDS), table))
     if config.n_directions == 2:
         n, dim = config.n_layers + 1, config.output_dim
-        model.alignment = LayerAlignment(*(rng.normal(size=s).astype(np.float32) for s in ((n, dim, dim), (n, dim))))
+        model = model.replace(
+            alignment=LayerAlignment(*(rng.normal(size=s).astype(np.float32) for s in ((n, dim, dim), (n, dim))))
+        )
     save_model(model, tmp_path / "model", storage=storage)
     check(tmp_path / "model")

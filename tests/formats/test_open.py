@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import h5py
 import pytest
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, FormatError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.model import FORMER_NAMES, PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
+from elmokit.lm.language_model import LanguageModel
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 
@@ -25,10 +28,23 @@ def test_an_opened_model_is_taken_as_it_is_and_a_path_is_opened(model: Pretraine
 
 
 def test_a_wrong_device_or_precision_is_noticed_before_anything_is_opened() -> None:
-    with pytest.raises(ConfigError, match="cudda"):
-        open_model("no-such-model", device="cudda")
+    for opened in (Elmo, ElmoModule, LanguageModel):
+        with pytest.raises(ConfigError, match="cudda"):
+            opened.from_pretrained("no-such-model", device="cudda")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="int9"):
         open_model("no-such-model", precision="int9")  # type: ignore[arg-type]
+
+
+def test_what_a_model_had_before_answers_with_the_new_call(model: PretrainedBiLM) -> None:
+    for name, instead in FORMER_NAMES.items():
+        with pytest.raises(AttributeError, match=re.escape(instead)):
+            getattr(model, name)
+    with pytest.raises(ConfigError, match=r"PretrainedBiLM\.from_modules"):
+        PretrainedBiLM(model.build_bilm(), "elmokit")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape("Elmo(model, device='cuda')")):
+        open_model(device="cuda")
+    with pytest.raises(AttributeError, match="card"):
+        model.card = {}  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", ["zip", "hdf5", "elsewhere"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
@@ -160,7 +161,7 @@ def char_input(folder: Path) -> Path:
 def write_table(path: Path, model: PretrainedBiLM, words: list[str]) -> Path:
     """A table as bilm-tf's dump writes it: every word alone through the char CNN, in the order of the list."""
     with torch.no_grad(), h5py.File(path, "w") as file:
-        rows = [model.bilm.token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
+        rows = [model.build_bilm().token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
         file["embedding"] = torch.stack(rows).numpy()
     path.with_name("vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     return path
@@ -241,12 +242,11 @@ def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
     plain = open_model(folder)
     table = write_table(tmp_path / "table.hdf5", plain, WORDS)
     cached = open_model(folder, token_embeddings=table)
-    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
-    one_by_one = PretrainedBiLM(plain.bilm, plain.family)
+    assert isinstance(cached.build_bilm().token_layer, CachedCharCNN)
     for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
         with torch.no_grad():
-            ours = cached.bilm.token_layer(torch.from_numpy(cached.encode([word])))
-            theirs = one_by_one.bilm.token_layer(torch.from_numpy(one_by_one.encode([word])))
+            ours = cached.build_bilm().token_layer(torch.from_numpy(cached.encode([word])))
+            theirs = plain.build_bilm().token_layer(torch.from_numpy(plain.encode([word])))
         np.testing.assert_array_equal(ours, theirs)
     for ours, theirs in zip(all_layers(cached), all_layers(plain), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
@@ -257,7 +257,8 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
     table = write_table(tmp_path / "table.hdf5", open_model(folder), WORDS)
     with h5py.File(table, "r+") as file:
         file["embedding"][WORDS.index("cat")] = 7.0
-    cached, plain = open_model(folder, token_embeddings=table), open_model(folder)
+    model, plain = open_model(folder, token_embeddings=table), Computer(open_model(folder))
+    cached = Computer(model)
     words = ["zebra", "cat", "the", "zebras"]
     for cache in (None, TokenCache()):
         for _ in range(2):
@@ -265,11 +266,11 @@ def test_a_table_gives_the_same_vectors_with_and_without_pytorch(tmp_path: Path)
             assert (vectors[1] == 7.0).all()
             np.testing.assert_array_equal(vectors[[0, 3]], plain.word_vectors(["zebra", "zebras"]))
     np.testing.assert_array_equal(cached.word_vectors(["cat"]), vectors[1:2])
-    assert isinstance(cached.bilm.token_layer, CachedCharCNN)
+    assert isinstance(cached.use_module().token_layer, CachedCharCNN)
     np.testing.assert_array_equal(cached.word_vectors(words), vectors)
-    np.testing.assert_array_equal(cached.replace(card={}).word_vectors(words), vectors)
+    np.testing.assert_array_equal(Computer(model.replace(card={})).word_vectors(words), vectors)
     # A table belongs to the weights that computed it.
-    other = cached.replace(weights=plain.bilm)
+    other = Computer(model.replace(weights=plain.use_module()))
     np.testing.assert_array_equal(other.word_vectors(words), plain.word_vectors(words))
 
 

@@ -45,5 +45,5 @@ def write_files(folder: Path, config: BiLMConfig = CONFIG, seed: int = 0) -> Fil
     bilm = random_bilm(config, seed)
     folder.mkdir(parents=True, exist_ok=True)
     options, weights = folder / "options.json", folder / "weights.hdf5"
-    write_hdf5(PretrainedBiLM(bilm, "bilm-tf"), options, weights)
+    write_hdf5(PretrainedBiLM.from_modules(bilm, family="bilm-tf"), options, weights)
     return Files(str(options), str(weights), bilm)

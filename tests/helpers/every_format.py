@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
@@ -60,7 +61,7 @@ def _write(kind: str, folder: Path, seed: int) -> Path:
     model = random_model(words if kind in ("words", "tied") else PRESETS["tiny"], seed)
     path = folder / kind
     if kind == "elmokit":
-        model = model.replace(start_state=boundary_state(model), alignment=aligned_model().alignment)
+        model = model.replace(start_state=boundary_state(Computer(model)), alignment=aligned_model().alignment)
         save_model(model, path)
     elif kind in ("float16", "int8"):
         save_folder(model, path, kind)

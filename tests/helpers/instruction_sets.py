@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elmokit.engine import compiler, instruction_sets
+from elmokit.engine import compiler, engine, instruction_sets
 from elmokit.engine.library import Library
 from elmokit.engine.precision import Kernels, Precision
 from elmokit.network import backends
@@ -64,4 +64,5 @@ def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -
         chosen: Precision = "float32" if precision in widened else precision
         return Kernels(chosen, chosen, library.instructions)
 
-    monkeypatch.setattr(backends, "choose_kernels", choose)
+    for module in (backends, engine):
+        monkeypatch.setattr(module, "choose_kernels", choose)

@@ -76,8 +76,9 @@ def config_of(run: str | Path) -> TrainingConfig:
 
 def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
     """Return the tensors of the biLM and of its softmax."""
-    assert model.softmax_module is not None
-    return {**model.bilm.state_dict(), **model.softmax_module.state_dict()}
+    assert model.softmax is not None
+    arrays = {**model.arrays, **model.softmax.arrays}
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
 def assert_same_weights(one: PretrainedBiLM, other: PretrainedBiLM) -> None:

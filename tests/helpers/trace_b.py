@@ -30,7 +30,7 @@ def write_checkpoint(folder: Path, config: BiLMConfig, tied: bool = False) -> Pa
     k counts a variable's entries from 0, S sums the character codes of its name.
     """
     softmax = FullSoftmax(len(WORDS), config.projection_dim)
-    tensors = checkpoint_tensors(PretrainedBiLM(BiLM(config), "elmokit", softmax=softmax, vocabulary=Vocabulary(WORDS)))
+    tensors = checkpoint_tensors(PretrainedBiLM.from_modules(BiLM(config), softmax, vocabulary=Vocabulary(WORDS)))
     if tied:
         del tensors["lm/softmax/W"]
     for name, tensor in tensors.items():

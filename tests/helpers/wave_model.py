@@ -27,4 +27,4 @@ def wave_model() -> PretrainedBiLM:
         for number, parameter in enumerate(bilm.parameters(), start=1):
             parameter.copy_(wave(number + parameter.numel(), scale=1.2)[number:].view_as(parameter))
         bilm.token_layer.char_embedding.weight[0] = 0.0  # type: ignore[union-attr, operator, index]
-    return PretrainedBiLM(bilm.eval(), "elmokit")
+    return PretrainedBiLM.from_modules(bilm)

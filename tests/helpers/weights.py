@@ -8,6 +8,14 @@ import numpy as np
 
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.network.softmax_module import SoftmaxModule
+
+
+def softmax_of(model: PretrainedBiLM) -> SoftmaxModule:
+    """Return the softmax of a model as a PyTorch module."""
+    _, softmax = model.build_modules()
+    assert softmax is not None
+    return softmax
 
 
 def same_weights(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:

@@ -45,9 +45,7 @@ np.save(sys.argv[2], model.encode(["the cat sat on the mat .", "the dog ran .", 
 
 
 def whitened_model() -> PretrainedBiLM:
-    model = random_model()
-    SentenceEmbedder(Elmo(model), SentencePooling()).fit(TOKENS)
-    return model
+    return SentenceEmbedder(Elmo(random_model()), SentencePooling()).fit(TOKENS).elmo.model
 
 
 def transformer(*modules: torch.nn.Module) -> SentenceTransformer:

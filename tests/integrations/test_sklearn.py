@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import edited_model
+
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
@@ -77,9 +79,8 @@ def test_clones_and_pickles_compute_the_same(model: str) -> None:
 
 @pytest.mark.parametrize("how", ["the directory is replaced", "a file in it is written to"])
 def test_a_model_whose_files_change_is_opened_again(tmp_path: Path, how: str) -> None:
-    path, models = tmp_path / "model", [random_model(), random_model()]
-    for tensor in models[1].bilm.parameters():
-        tensor.data.mul_(0.5)
+    half = edited_model(random_model(), lambda bilm: [tensor.mul_(0.5) for tensor in bilm.parameters()])
+    path, models = tmp_path / "model", [random_model(), half]
     vectorizer = ElmoVectorizer(str(path), pooling="mean")
     for model in models:
         if model is models[0] or how == "the directory is replaced":

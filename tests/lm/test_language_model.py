@@ -79,7 +79,7 @@ def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path)
 
 
 def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> None:
-    assert model.softmax_module is not None
+    assert model.softmax is not None
     assert model.vocabulary is not None
     lm, sentence, position = LanguageModel(model), TEXT[2], 2
     # The surprisal of each word of the vocabulary in the word's place is minus the log of its probability there.
@@ -108,12 +108,15 @@ def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> N
 
 @pytest.mark.filterwarnings("error")
 def test_substitutes_of_huge_scores_have_probabilities_or_are_refused(model: PretrainedBiLM) -> None:
-    assert model.softmax_module is not None
+    _, softmax = model.build_modules()
+    assert softmax is not None
     with torch.no_grad():
-        model.softmax_module.bias[4] = -3.4e38
+        softmax.bias[4] = -3.4e38
+    model = model.replace(softmax=softmax)
     assert all(0 <= word.probability <= 1 for word in LanguageModel(model).substitutes(TEXT[0], 1, "both", n=1000))
     with torch.no_grad():
-        model.softmax_module.weight *= 1e38
+        softmax.weight *= 1e38
+    model = model.replace(softmax=softmax)
     with pytest.raises(FormatError, match="computes NaN or infinity"):
         LanguageModel(model).substitutes(TEXT[0], 1, "both")
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
@@ -33,19 +34,20 @@ def scored(model: PretrainedBiLM, **settings: object) -> Perplexity:
 
 def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[float]:
     """Token by token, one sentence after another: what the text's surprisal is by definition."""
-    assert model.softmax_module is not None
+    assert model.softmax is not None
     assert model.vocabulary is not None
-    nats = []
-    states = model.bilm.zero_state(1).of_direction(direction)
+    nats, (bilm, softmax) = [], model.build_modules()
+    assert softmax is not None
+    states = bilm.zero_state(1).of_direction(direction)
     for sentence in TEXT:
         tokens = ["<S>", *sentence, "</S>"]
         tokens = tokens if direction == 0 else tokens[::-1]
         if not carried:
-            states = model.bilm.zero_state(1).of_direction(direction)
+            states = bilm.zero_state(1).of_direction(direction)
         for token, target in pairwise(tokens):
-            vector = model.bilm.token_vectors(torch.from_numpy(model.encode([token])))
-            outputs, states = model.bilm.run_direction(direction, vector[None], states)
-            scores = F.linear(outputs[-1][0], model.softmax_module.weight, model.softmax_module.bias)
+            vector = bilm.token_vectors(torch.from_numpy(model.encode([token])))
+            outputs, states = bilm.run_direction(direction, vector[None], states)
+            scores = F.linear(outputs[-1][0], softmax.weight, softmax.bias)
             nats.append(F.cross_entropy(scores, torch.from_numpy(model.vocabulary.word_ids([target]))).item())
     return nats
 
@@ -111,8 +113,8 @@ def test_a_perplexity_beyond_a_float_is_infinite() -> None:
 
 
 def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBiLM) -> None:
-    assert scored(model).mean_nats == scored(model, start=boundary_state(model)).mean_nats
-    model.start_state = State.zero(model.config, 1)
+    assert scored(model).mean_nats == scored(model, start=boundary_state(Computer(model))).mean_nats
+    model = model.replace(start_state=State.zero(model.config, 1))
     assert scored(model).mean_nats == scored(model, start="zero").mean_nats
 
 

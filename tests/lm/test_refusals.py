@@ -23,8 +23,7 @@ TEXT = [["the", "cat", "sat"], ["dog"]]
 
 def without_softmax() -> PretrainedBiLM:
     model = random_model()
-    model.softmax = None
-    return model
+    return model.replace(softmax=None)
 
 
 def of_one_direction() -> LanguageModel:

@@ -184,10 +184,10 @@ def test_impossible_sizes_are_an_error(config: Any, change: dict[str, object], m
 def test_everything_is_computed_where_the_network_is() -> None:
     # Without a GPU: meta tensors have a device, and no data.
     model = random_model()
-    model.start_state = State(*(part + 1 for part in State.zero(model.config, 1)))
-    model.bilm.to("meta")
-    assert {part.device.type for part in ElmoModule(model).start_state(2)} == {"meta"}
+    model = model.replace(start_state=State(*(part + 1 for part in State.zero(model.config, 1))))
+    elmo = ElmoModule(model).to("meta")
+    assert {part.device.type for part in elmo.start_state(2)} == {"meta"}
     vectors, mask = torch.zeros(2, 3, 32, device="meta"), torch.ones(2, 3, dtype=torch.bool, device="meta")
-    output = model.bilm.contextualize(vectors, mask, model.bilm.zero_state(2))
+    output = elmo.bilm.contextualize(vectors, mask, elmo.bilm.zero_state(2))
     assert {part.device.type for part in (output.layers, *output.state)} == {"meta"}
     assert output.layers.shape == (3, 2, 3, 64)

@@ -138,7 +138,7 @@ def test_a_new_inner_layer_changes_nothing() -> None:
 def test_a_saved_model_predicts_as_before(storage: Literal["float32", "int8"], tmp_path) -> None:  # type: ignore[no-untyped-def]
     model = random_model()
     softmax = build_softmax(
-        SoftmaxConfig(inner_dim=INNER_DIM), len(WORDS), model.config.projection_dim, model.bilm.token_layer
+        SoftmaxConfig(inner_dim=INNER_DIM), len(WORDS), model.config.projection_dim, model.build_bilm().token_layer
     )
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

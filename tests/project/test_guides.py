@@ -76,7 +76,7 @@ np.testing.assert_allclose(product, inputs @ (np.rint(weight / scales) * scales)
 sentences = [["The", "cat", "sat", "on", "the", "mat", "."], ["A", "bank", "lends", "money", "."]]
 exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int6"))
 kernels = choose_kernels(library, "int6", 1)
-assert rounded.model.network.computation().precision == kernels.lstm
+assert rounded.computer.network.computation().precision == kernels.lstm
 for ours, theirs in zip(rounded.embed(sentences), exact.embed(sentences), strict=True):
     cosines = (ours * theirs).sum(-1) / np.linalg.norm(ours, axis=-1) / np.linalg.norm(theirs, axis=-1)
     assert cosines.min() > 0.97, cosines

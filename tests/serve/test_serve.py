@@ -547,7 +547,7 @@ def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_ty
 
 def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
     model = random_model()
-    model.softmax = model.vocabulary = None
+    model = model.replace(softmax=None, vocabulary=None)
     with pytest.warns(UserWarning, match="plain means"):
         without_words = served(tmp_path, model)
     with asking(create_app(without_words, ServeConfig())) as client:

@@ -191,7 +191,7 @@ def test_only_unfrozen_layers_change_and_the_pretrained_model_does_not(tmp_path:
     before = Path(bilm, "model.safetensors").read_bytes()
     train_task(task, config, tmp_path / "run")
     assert Path(bilm, "model.safetensors").read_bytes() == before
-    pretrained = open_model(bilm).bilm.state_dict()
+    pretrained = open_model(bilm).build_bilm().state_dict()
     newest = newest_checkpoint(tmp_path / "run/seed-0").tensors("model")
     trained = {key.removeprefix("inputs.elmo.bilm."): value for key, value in newest.items() if "elmo.bilm" in key}
     moved = {key for key, value in trained.items() if not torch.equal(value, pretrained[key])}
@@ -221,7 +221,7 @@ def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp
     assert opened.score(examples) == result["dev"]
     # It is a model like any other.
     model = open_model(tmp_path / "run/seed-0/bilm")
-    assert (model.softmax_module, model.card["task"], model.card["initial"]["card"]) == (
+    assert (model.softmax, model.card["task"], model.card["initial"]["card"]) == (
         None,
         "ner",
         {"note": "random"},
@@ -251,7 +251,8 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
     assert np.array_equal(opened.start_hidden.numpy(), pretrained.start_state.hidden)
     assert np.array_equal(opened.start_cell.numpy(), pretrained.start_state.cell)
     assert not torch.equal(
-        opened.bilm.token_vectors(opened.ids([["a"]])), pretrained.model.bilm.token_vectors(opened.ids([["a"]]))
+        opened.bilm.token_vectors(opened.ids([["a"]])),
+        pretrained.computer.use_module().token_vectors(opened.ids([["a"]])),
     )
 
 

@@ -23,7 +23,8 @@ from elmokit import (
     open_model,
     train,
 )
-from elmokit.embedding.start_state import calibrate_start_state
+from elmokit.embedding.computer import Computer
+from elmokit.embedding.start_state import calibrated
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.errors import ConfigError, TrainingError
 from elmokit.formats.folder import load_folder
@@ -143,7 +144,7 @@ def test_held_out_perplexity_in_training_is_that_of_evaluate_perplexity(kind: st
 
 def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     model = random_model()
-    calibrate_start_state(model, [["the", "cat"]], "a cat")
+    model = calibrated(Computer(model), [["the", "cat"]], "a cat")
     harmful = {"recipe": "bilm-tf", "learning_rate": 9.0, "batch_size": 2, "window_length": 5, "tokens": 20}
     result = finetune(model, corpus, held_out=corpus, out="run", report=Reports(), **harmful)
     found = LanguageModel(model).perplexity("corpus.txt")
@@ -169,8 +170,9 @@ def test_many_unknown_words_in_the_held_out_text_are_a_warning(corpus: Path) -> 
 @pytest.mark.slow
 def test_fine_tuning_says_that_maps_of_the_old_weights_are_left_out(corpus: Path) -> None:
     model, reports = random_model(), Reports()
-    SentenceEmbedder(Elmo(model), SentencePooling()).fit([["the", "cat"], ["the", "dog", "sat"], ["a", "mat"]])
-    model.alignment = LayerAlignment.of_matrices(np.stack([np.eye(64, dtype=np.float32)] * 3))
+    embedder = SentenceEmbedder(Elmo(model), SentencePooling())
+    model = embedder.fit([["the", "cat"], ["the", "dog", "sat"], ["a", "mat"]]).elmo.model
+    model = model.replace(alignment=LayerAlignment.of_matrices(np.stack([np.eye(64, dtype=np.float32)] * 3)))
     assert model.whitening is not None
     start("finetune", "tuned", model=model, report=reports)
     (told,) = (message for message in reports.notices if message.startswith("Left out"))

@@ -55,20 +55,22 @@ def distill(teacher: PretrainedBiLM | str, out: str = "run", **settings: Any) ->
 def stream(model: PretrainedBiLM, teacher: PretrainedBiLM) -> WindowStream:
     assert model.vocabulary is not None
     encode = window_encoder(model, teacher)
-    return WindowStream([Path("text.txt")], model.vocabulary, encode, 4, 5, model.bilm.config.read_backward)
+    return WindowStream([Path("text.txt")], model.vocabulary, encode, 4, 5, model.config.read_backward)
 
 
 def losses_of(
     student: PretrainedBiLM, teacher: PretrainedBiLM, config: DistillationConfig, n_samples: int = 0
 ) -> tuple[DistillationLosses, list[torch.Tensor]]:
     """The loss of a student, and the arguments of its first window."""
-    assert student.softmax_module is not None
+    assert student.softmax is not None
     reader = Teacher(teacher, student, torch.device("cpu"))
     torch.manual_seed(0)
-    losses = DistillationLosses(student.bilm, student.softmax_module, n_samples, reader, config)
+    bilm, softmax = student.build_modules()
+    assert softmax is not None
+    losses = DistillationLosses(bilm, softmax, n_samples, reader, config)
     window = next(stream(student, teacher))
     tensors = [torch.from_numpy(array) for array in (window.tokens, window.inputs, window.targets)]
-    return losses, [*tensors, *student.bilm.zero_state(4), *teacher.bilm.zero_state(4)]
+    return losses, [*tensors, *bilm.zero_state(4), *reader.bilm.zero_state(4)]
 
 
 def small_student(**changes: Any) -> PretrainedBiLM:
@@ -99,9 +101,9 @@ def test_the_loss_of_layers_is_that_of_its_definition(corpus: Path, model: Pretr
     tokens, inputs = arguments[:2]
     for direction in range(2):
         layers = []
-        for one in (student, model):
-            vectors = one.bilm.token_layer(tokens)[inputs[direction]]
-            outputs, _ = one.bilm.run_direction(direction, vectors, one.bilm.zero_state(4).of_direction(direction))
+        for bilm in (student.build_bilm(), model.build_bilm()):
+            vectors = bilm.token_layer(tokens)[inputs[direction]]
+            outputs, _ = bilm.run_direction(direction, vectors, bilm.zero_state(4).of_direction(direction))
             layers.append([vectors, *outputs])
         expected = []
         for layer, (given, wanted) in enumerate(zip(*layers, strict=True)):
@@ -124,7 +126,7 @@ def test_a_sampled_loss_has_gradients_for_everything_that_is_trained(corpus: Pat
     losses, arguments = losses_of(small_student(), model, DistillationConfig(prediction_weight=1.0), n_samples=5)
     losses(*arguments)[0].mean().backward()
     assert all(parameter.grad is not None for parameter in losses.parameters())
-    assert all(parameter.grad is None for parameter in model.bilm.parameters())
+    assert all(parameter.grad is None for parameter in losses.teacher.bilm.parameters())
 
 
 @pytest.mark.parametrize("changes", [{"bidirectional": False}, {"n_layers": 1}])
@@ -133,12 +135,14 @@ def test_a_student_may_have_fewer_directions_and_layers(
 ) -> None:
     student = small_student(**changes)
     losses, arguments = losses_of(student, model, DistillationConfig(prediction_weight=1.0))
-    assert losses(*arguments)[0].shape == (student.bilm.config.n_directions,)
+    assert losses(*arguments)[0].shape == (student.config.n_directions,)
     reader = losses.teacher
     _, layers, _ = reader.read(arguments[0], arguments[1], BiLMState(*arguments[5:]))
     # A single layer learns from the top one, in the direction of the student.
-    states = model.bilm.zero_state(4).of_direction(0)
-    outputs, _ = model.bilm.run_direction(0, model.bilm.token_layer(arguments[0])[arguments[1][0]], states)
+    bilm = model.build_bilm()
+    outputs, _ = bilm.run_direction(
+        0, bilm.token_layer(arguments[0])[arguments[1][0]], bilm.zero_state(4).of_direction(0)
+    )
     torch.testing.assert_close(layers[0][-1], outputs[-1])
 
 
@@ -156,7 +160,7 @@ def test_a_teacher_may_read_tokens_in_another_way(corpus: Path, tmp_path: Path) 
     losses, arguments = losses_of(student, teacher, DistillationConfig(prediction_weight=0.0))
     words = ["the", "cat", "unheard"]
     encoded = torch.from_numpy(window_encoder(student, teacher)(words))
-    own, others = losses.teacher.split(encoded, student.bilm)
+    own, others = losses.teacher.split(encoded, losses.bilm)
     np.testing.assert_array_equal(own, student.encode(words))
     np.testing.assert_array_equal(others, teacher.encode(words))
     assert losses(*arguments)[0].isfinite().all()
@@ -181,7 +185,7 @@ def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
     assert np.mean(result.best_perplexity) < 2 * np.mean(teacher.card["held_out_perplexity"])
     model = elmokit.open_model("run")
     # An ordinary model: nothing of the teacher is left in it.
-    assert set(model.bilm.state_dict()) == set(small_student().bilm.state_dict())
+    assert set(model.arrays) == set(small_student().arrays)
     assert model.vocabulary is not None
     assert teacher.vocabulary is not None
     assert model.vocabulary.words == teacher.vocabulary.words

@@ -80,7 +80,7 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     bilm.reset_parameters()
     softmax = build_softmax(config.softmax, len(vocabulary), bilm.config.projection_dim, bilm.token_layer)
     softmax.reset_parameters()
-    model = PretrainedBiLM(bilm, "elmokit", softmax=softmax, vocabulary=vocabulary)
+    model = PretrainedBiLM.from_modules(bilm, softmax, vocabulary=vocabulary)
     losses = WindowLosses(bilm, softmax, 0).train()
     optimizer = config_optimizer(config, losses, World())
     state = bilm.zero_state(2 * config.batch_size)
@@ -138,8 +138,9 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     tolerance = 3e-4 if recipe == "modern" else 1e-5
     alone = trained_alone(run, shards, config_of(run), 8)
     together = load_folder(newest / "model")
-    assert together.softmax_module is not None
-    for ours, theirs in ((together.bilm, alone.bilm), (together.softmax_module, alone.softmax)):
+    assert together.softmax is not None
+    for ours, theirs in zip(together.build_modules(), (alone.bilm, alone.softmax), strict=True):
+        assert ours is not None
         for name, tensor in theirs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], tensor, atol=tolerance, rtol=1e-4, msg=name)
     assert load_file(newest / "state.safetensors")["hidden"].shape[2] == 6

@@ -76,9 +76,10 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
     assert ("The optimizer continues with the state of" in "\n".join(reports.notices)) == kept
     newest = newest_checkpoint(tmp_path / "run").path
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
-    assert trained.softmax_module is not None
-    weights = trained.bilm.state_dict() | {f"softmax.{k}": v for k, v in trained.softmax_module.state_dict().items()}
-    rows = [*bilm_tf_rows(trained.bilm.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
+    assert trained.softmax is not None
+    arrays = {**trained.arrays, **{f"softmax.{name}": array for name, array in trained.softmax.arrays.items()}}
+    weights = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    rows = [*bilm_tf_rows(trained.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
     for row in rows:
         theirs = f"lm/{CELL.sub(lambda found: CELL_PARTS[found[1]], row.theirs)}"
         total, squares = trace["weights_sum_and_sum_of_squares"][theirs]

@@ -14,14 +14,13 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.formats.folder import load_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
-from elmokit.network.bilm import BiLM
-from elmokit.network.softmax_module import softmax_config
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.training_config import RECIPES
 from elmokit.training.training_text import TrainingCorpus
 from elmokit.training.transfer import with_softmax_over
 from tests.helpers.tiny_training import Reports, newest_checkpoint, train_in
 from tests.helpers.trace_b import CHARS, FORWARD_WORDS, LINES, TIED_WORDS, write_checkpoint
+from tests.helpers.weights import softmax_of
 
 # Losses of the directions, and the global norm of the gradient times n_steps before clipping.
 TRACES = {
@@ -83,19 +82,20 @@ def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
     model = open_model(write_checkpoint(folder, CONFIGS[name], tied) / "model.ckpt-0")
     assert model.vocabulary is not None
     if tied:
-        bias = model.softmax_module.bias  # type: ignore[union-attr]
+        bias = softmax_of(model).bias
         model = with_softmax_over(model, model.vocabulary, {}, 0, SoftmaxConfig("tied"))
         with torch.no_grad():
-            model.softmax_module.bias.copy_(bias)  # type: ignore[union-attr]
-    assert isinstance(model.bilm, BiLM)
-    return model, model.bilm.config
+            softmax = softmax_of(model)
+            softmax.bias.copy_(bias)
+        model = model.replace(softmax=softmax)
+    return model, model.config
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     model, sizes = start_of(name, tmp_path / "checkpoint")
-    assert model.softmax_module is not None
+    assert model.softmax is not None
     assert model.vocabulary is not None
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
@@ -104,7 +104,7 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     config = dataclasses.replace(
         RECIPES["bilm-tf"],
         model=sizes,
-        softmax=softmax_config(model.softmax_module),
+        softmax=model.softmax.config,
         epochs=None,
         tokens=6 * 2 * 5,
         batch_size=2,
@@ -122,9 +122,9 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
     newest = newest_checkpoint(tmp_path / "run").path
     trained = load_folder(newest / "model")
-    assert trained.softmax_module is not None
-    softmax = {f"softmax.{name}": value for name, value in trained.softmax_module.state_dict().items()}
-    tensors = {**trained.bilm.state_dict(), **softmax}
+    assert trained.softmax is not None
+    softmax = {f"softmax.{name}": array for name, array in trained.softmax.arrays.items()}
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in {**trained.arrays, **softmax}.items()}
     for key, (total, squares) in SUMS[name].items():
         assert float(tensors[key].double().sum()) == pytest.approx(total, abs=1e-5), key
         assert float(tensors[key].double().square().sum()) == pytest.approx(squares, abs=1e-5), key

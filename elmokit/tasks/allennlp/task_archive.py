@@ -233,7 +233,8 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, sour
     named |= {f"{LSTM}{name}": part for name, part in lstm.items()}
     arrays = _arrays_of(same_rows(named, prefix), named, tensors, source)
     bilm = from_allennlp({name: tensor_of(array) for name, array in arrays.items()}, config).eval()
-    return PretrainedBiLM(bilm, "allennlp", source, card={"from": f"the ELMo inside {source.name}"}, exact_marks=True)
+    card = {"from": f"the ELMo inside {source.name}"}
+    return PretrainedBiLM.from_modules(bilm, family="allennlp", source=source, card=card, exact_marks=True)
 
 
 def _arrays_of(

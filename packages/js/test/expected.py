@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
+from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import start_state
 from elmokit.engine import compiler
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
@@ -141,7 +142,7 @@ def bits() -> dict[str, list[list[int]]] | None:
     for precision in precisions:
         engine = Engine(model.config, model.arrays, precision, library)
         vectors = engine.token_vectors(model.encode(batch.words))
-        inputs = NetworkInput(vectors, batch.index, batch.lengths, start_state(model))
+        inputs = NetworkInput(vectors, batch.index, batch.lengths, start_state(Computer(model)))
         layers, _ = engine.layers(inputs, [0, 1, 2], n_edges=1)
         found[precision] = [array.ravel().view(np.uint32).tolist() for array in layers]
     return found
@@ -175,7 +176,9 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
     )  # fmt: skip
     if is_tied:
         head = draw({"mean": (22,), "projection": (22, 5), "word_weights": (len(vocabulary),)})  # reads the table, too
-        model.sentence_head = SentenceHead(SentencePooling(), **head | {"word_weights": np.exp(head["word_weights"])})
+        model = model.replace(
+            sentence_head=SentenceHead(SentencePooling(), **head | {"word_weights": np.exp(head["word_weights"])})
+        )
     save_model(model, folder, storage=storage)
     elmo = Elmo.from_pretrained(folder)
     return {

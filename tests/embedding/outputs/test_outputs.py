@@ -106,7 +106,7 @@ def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, su
     output = tmp_path / f"out{suffix}"
     embed_file(SentenceEmbedder(elmo) if pool else elmo, text, output, layers="all" if pool else [0, 2])
     about = read_about(output)
-    assert about.items() >= elmo.model.network.computation().settings().items()
+    assert about.items() >= elmo.computer.network.computation().settings().items()
     assert about["fingerprint"].startswith(fingerprint(elmo.model, "warm"))
     assert (about["elmokit"], about["start"]) == (__version__, "warm")
     assert (about["layers"] == [0, 2], "pooling" in about) == (not pool, pool)

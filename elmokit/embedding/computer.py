@@ -1,0 +1,207 @@
+"""What computes a model without gradients: the engine, or PyTorch modules on a GPU or that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import numpy as np
+
+from elmokit.engine.engine import open_engine
+from elmokit.engine.network import Network
+from elmokit.engine.precision import requested_backend
+from elmokit.engine.softmax import Softmax
+from elmokit.engine.state import Floats, IntegerRows, StoredArrays
+from elmokit.engine.threads import ForkSafeLock
+from elmokit.engine.token_cache import TokenCache
+from elmokit.engine.token_layer import WORD_FEATURES
+from elmokit.errors import FormatError
+from elmokit.formats.model import PretrainedBiLM, Weights, check_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from elmokit.network.bilm import BiLM
+    from elmokit.network.softmax_module import SoftmaxModule
+
+_OPEN: WeakKeyDictionary[Weights, WeakValueDictionary[str, Network]] = WeakKeyDictionary()
+"""The engines that are in use, by their weights and what was requested: one is enough for all who compute a model."""
+
+
+class Computer:
+    """A model, and what computes it: the engine, in the precision of the model, or PyTorch modules.
+
+    :class:`~elmokit.Elmo` and :class:`~elmokit.LanguageModel` each have one. Several threads may use it at the same
+    time.
+
+    Args:
+        model: What the files hold.
+        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
+        bilm, softmax: Modules that compute in place of the engine, such as those of a training. Their weights may
+            change. Then ``model`` says what else there is.
+
+    Raises:
+        ConfigError: The device is not available.
+        MissingExtraError: The device needs PyTorch, which is not installed.
+    """
+
+    def __init__(
+        self,
+        model: PretrainedBiLM,
+        device: str | torch.device | None = None,
+        *,
+        bilm: BiLM | None = None,
+        softmax: SoftmaxModule | None = None,
+    ) -> None:
+        self.model = model
+        self._bilm, self._softmax = bilm, softmax
+        self._engine: tuple[str, Network] | None = None
+        self._table: IntegerRows | tuple[Floats, None] | None = None
+        self._lock = ForkSafeLock()
+        if device is not None:
+            self.to(device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "_table", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _engine=None, _table=None, _lock=ForkSafeLock())
+
+    def with_model(self, model: PretrainedBiLM) -> Computer:
+        """Return what computes the same weights in the same place, of a model with another card, map or start state."""
+        computer = Computer(model, bilm=self._bilm, softmax=self._softmax)
+        computer._engine = self._engine
+        return computer
+
+    @property
+    def network(self) -> Network:
+        """What computes the layers. In the engine, a change of ``ELMOKIT_BACKEND`` has an effect at once."""
+        with self._lock:
+            if self._bilm is not None:
+                from elmokit.network.torch_network import TorchNetwork
+
+                return TorchNetwork(self._bilm)
+            request = requested_backend(self.model.precision)
+            if self._engine is None or self._engine[0] != request:
+                self._engine = None  # free the old weights before the new ones take memory
+                engines = _OPEN.setdefault(self.model.weights, WeakValueDictionary())
+                network = engines.get(request)
+                if network is None:
+                    network = engines[request] = open_engine(self.model.config, self.model.arrays, request)
+                self._engine = request, network
+            return self._engine[1]
+
+    @property
+    def softmax(self) -> Softmax | None:
+        """What computes the probabilities of words; None if the model has no softmax."""
+        with self._lock:
+            if self._bilm is None or self.model.softmax is None:
+                return self.model.softmax
+            from elmokit.network.torch_network import TorchSoftmax
+
+            if self._softmax is None:
+                softmax = self.model.build_softmax(self._bilm)
+                assert softmax is not None
+                self._softmax = softmax.to(self._bilm.device)
+            return TorchSoftmax(self._softmax)
+
+    @property
+    def bilm(self) -> BiLM | None:
+        """The module that computes; None if the engine does."""
+        return self._bilm
+
+    @property
+    def device(self) -> str | torch.device:
+        """Where it computes."""
+        return "cpu" if self._bilm is None else self._bilm.device
+
+    def use_module(self) -> BiLM:
+        """Compute with a PyTorch module from now on, and return it.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        with self._lock:
+            if self._bilm is None:
+                self._bilm = self.model.build_bilm()
+                self._engine = None
+            return self._bilm
+
+    def to(self, device: str | torch.device) -> None:
+        """Compute on a device, such as "cuda". Without PyTorch, the CPU is the only one.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+            ConfigError: The device is not available.
+        """
+        if str(device) == "cpu" and self._bilm is None:
+            return
+        check_device(device)
+        self.use_module().to(device)
+        if self._softmax is not None:
+            self._softmax.to(device)
+
+    def check_finite(self, results: Floats) -> None:
+        """Check what the model computed for a batch.
+
+        Weights that are finite, which the readers check, can still be so large that sums overflow.
+
+        Args:
+            results: Vectors or nats, of any shape.
+
+        Raises:
+            FormatError: They contain NaN or infinity.
+        """
+        # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
+        # only says where to look closer.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = results.sum()
+        if not np.isfinite(total) and not bool(np.isfinite(results).all()):
+            raise FormatError(
+                f"{self.model.source or 'The model'} computes NaN or infinity: its weights are finite, but so large "
+                "that sums overflow."
+            )
+
+    def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
+        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
+        if cache is None or self.model.config.n_words is not None:  # a word-input model is a table already
+            return self._compute_words(words)
+        return cache.vectors(words, self._compute_words, self.word_vector_version)
+
+    def _compute_words(self, words: Sequence[str]) -> Floats:
+        network, ids, table = self.network, self.model.encode(words), self.model.token_table
+        if table is None or self._bilm is not None:  # the module has the table
+            return network.token_vectors(ids)
+        rows, chars = ids[:, 0], ids[:, 1:]
+        vectors = table.vectors[rows - 1]
+        if len(unlisted := np.flatnonzero(rows == 0)):
+            vectors[unlisted] = network.token_vectors(chars[unlisted])
+        return vectors
+
+    def table_rows(self, tokens: Sequence[str]) -> Floats:
+        """Return the rows of tokens in the word table of a model that also reads characters, ``(tokens, word_dim)``.
+
+        A token that is not in the vocabulary has zeros.
+        """
+        ids, name = self.model.encode(tokens)[:, 0], f"token_layer.{WORD_FEATURES}"
+        if self._bilm is not None:
+            return np.asarray(self._bilm.state_dict()[name][ids].float().cpu())
+        if self._table is None:  # as integers where they are stored so, a quarter of the memory
+            arrays = self.model.arrays
+            integers = arrays.integers(name) if isinstance(arrays, StoredArrays) else None
+            self._table = (arrays[name], None) if integers is None else integers
+        table, scales = self._table
+        return np.asarray(table[ids] if scales is None else table[ids] * scales[ids, None], np.float32)
+
+    @property
+    def word_vector_version(self) -> object:
+        """What the context-free vector of a word depends on; it does not equal the last one after a change."""
+        # Vocabulary and lexicon say which rows of a table the words have.
+        model = self.model
+        return self.network.token_layer_version, model.vocabulary, model.lexicon, model.token_table
+
+
+def computer_of(model: PretrainedBiLM | Computer) -> Computer:
+    """Return what computes a model, which may be at hand already."""
+    return model if isinstance(model, Computer) else Computer(model)
