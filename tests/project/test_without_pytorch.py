@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model
-from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import MissingExtraError
 from tests.helpers.paths import ROOT
 
@@ -180,6 +179,8 @@ def test_it_works_without_pytorch(failures: dict[str, str | None], name: str) ->
 
 @pytest.mark.slow
 def test_vectors_and_predictions_are_those_of_the_pytorch_modules(failures: dict[str, str | None]) -> None:
+    from elmokit.embedding.elmo_module import ElmoModule  # not above, because this file is also run without PyTorch
+
     folder, model = Path(str(failures["folder"])), open_model()
     elmo = ElmoModule(model)
     with np.load(folder / "vectors.npz") as archive:
