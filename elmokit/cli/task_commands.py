@@ -169,8 +169,7 @@ def import_(
 ) -> None:
     """Print the AllenNLP config FILE (JSON or Jsonnet) as TOML for `elmokit task train`.
 
-    Settings without a counterpart are listed on standard error. FILE can also be a fragment: a text_field_embedder, its
-    token_embedders, or the token_indexers, with or without outer braces.
+    Settings without a counterpart are listed on standard error.
 
     Examples:
         elmokit task import ner_elmo.jsonnet > ner.toml

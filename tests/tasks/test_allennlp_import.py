@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp.config_import import import_config
-from elmokit.tasks.task_config import MixConfig, OptimizerConfig
+from elmokit.tasks.task_config import OptimizerConfig
 from elmokit.tasks.task_table import config_of
 from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, written
 from tests.helpers.paths import DATA
@@ -155,94 +155,6 @@ def test_missing_values_get_the_defaults_of_allennlp(tmp_path: Path) -> None:
     assert train.seeds == (7,)
     train = imported(tmp_path, content | {"pytorch_seed": 3})[0].train
     assert train.seeds == (3,)
-
-
-GLOVE = {"type": "embedding", "embedding_dim": 100, "pretrained_file": "https://example.org/glove.6B.100d.txt.gz"}
-FRAGMENT = {"tokens": GLOVE, "elmo": elmo(0.5)}
-
-
-BYTES = {"type": "characters", "character_tokenizer": {"byte_encoding": "utf-8"}}
-INDEXERS = {"tokens": {"type": "single_id", "lowercase_tokens": True}, "token_characters": BYTES}
-TRAINER = {
-    "optimizer": {"type": "dense_sparse_adam", "lr": 0.002},
-    "num_epochs": 75,
-    "validation_metric": "+accuracy",
-}
-WORDS_AND_CHARS = {"words": {"lowercase": True}, "chars": {"spelling": "bytes"}}
-COUNTS = {"min_count": {"tokens": 3}}
-
-
-ENCODER = PUBLISHED["srl"]()["model"]["encoder"]
-SRL_SIZES = {"hidden": 300, "layers": 8, "dropout": 0.1, "input_bias": "never"}
-SRL_MODEL = {name: value for name, value in PUBLISHED["srl"]()["model"].items() if name != "type"}
-ELMO = {"model": "original", "output": False, "input": {"dropout": 0.5, "layer_norm": False}}
-OF_EMBEDDERS = {"words": {"dim": 100, "lowercase": False}, "elmo": ELMO}
-OF_SRL = {
-    "model": {"predicate_dim": 100, **SRL_SIZES},
-    "elmo": {**ELMO, "input": {**ELMO["input"], "dropout": 0.1, "penalty": 0.001}},
-}
-
-
-@pytest.mark.parametrize(
-    ("content", "tables"),
-    [
-        ({"text_field_embedder": {"token_embedders": FRAGMENT}}, OF_EMBEDDERS),
-        ({"text_field_embedder": FRAGMENT}, OF_EMBEDDERS),  # the old style
-        ({"token_embedders": FRAGMENT}, OF_EMBEDDERS),
-        (FRAGMENT, OF_EMBEDDERS),
-        (elmo(0.5), {"elmo": ELMO}),
-        ({"type": "elmo_token_embedder", "dropout": 0.5}, {"elmo": ELMO}),  # AllenNLP's default is the original model
-        ({"token_indexers": INDEXERS, "token_embedders": FRAGMENT}, {**WORDS_AND_CHARS, "elmo": ELMO}),
-        ({"dataset_reader": {"type": "srl", "token_indexers": INDEXERS}}, WORDS_AND_CHARS),
-        ({"token_indexers": INDEXERS}, WORDS_AND_CHARS),
-        ({"token_indexers": INDEXERS, "vocabulary": COUNTS}, {"words": {"min_count": 3}, "chars": {"min_count": 1}}),
-        ({"token_indexers": INDEXERS, "token_embedders": {"elmo": elmo(0.5)}}, {**WORDS_AND_CHARS, "elmo": ELMO}),
-        (FRAGMENT | {"vocabulary": COUNTS}, {"words": {"min_count": 3}, "elmo": ELMO}),
-        ({"iterator": {"type": "bucket", "batch_size": 80}}, {"train": {"bucketed": True, "batch_size": 80}}),
-        ({"train_data_path": "srl.txt", "token_indexers": {}}, {"data": {"train": "srl.txt"}}),
-        ({"trainer": TRAINER}, {"train": {"epochs": 75}}),
-        (FRAGMENT | {"trainer": TRAINER}, {"train": {"epochs": 75}, **OF_EMBEDDERS}),
-        (ENCODER, {"model": SRL_SIZES}),
-        ({"encoder": ENCODER}, {"model": SRL_SIZES}),
-        ({"model": {"encoder": ENCODER}, "dataset_reader": {"type": "srl"}}, {"model": SRL_SIZES}),
-        (SRL_MODEL, OF_SRL),
-        ({"model": SRL_MODEL}, OF_SRL),
-    ],
-)
-def test_a_fragment_gives_its_tables_and_no_setting_is_lost_because_another_part_is_missing(
-    tmp_path: Path, content: dict[str, Any], tables: dict[str, Any]
-) -> None:
-    toml, differences = import_config(written(tmp_path, content))
-    assert [line for line, _ in differences if "download it" not in line] == []
-    found = tomllib.loads(toml)
-    assert found.keys() == tables.keys()
-    for name, expected in tables.items():
-        assert expected.items() <= found[name].items()
-    task = "srl" if "model" in tables else "ner"
-    assert ("a fragment: copy its tables to a config of the task srl" in toml) is (task == "srl")
-    config = config_of({"task": task, **found}, "fragment")[1]
-    if tables.get("elmo") == ELMO:
-        assert config.elmo.input == MixConfig(dropout=0.5, penalty=0.1)  # the task's own lambda
-
-
-PRINTED = """
-    // as in the tutorial
-    "encoder": {
-      "type": "alternating_lstm", "input_size": 1224, "hidden_size": 300, "num_layers": 8,
-      "recurrent_dropout_probability": %s, "use_input_projection_bias": false
-    }, # the last comma"""
-
-
-@pytest.mark.parametrize("dropout", ["0.1", "0.2 - 0.1"])  # the second needs Jsonnet itself
-def test_fragments_are_read_as_the_tutorial_prints_them(dropout: str, tmp_path: Path) -> None:
-    if "-" in dropout:
-        pytest.importorskip("_jsonnet")
-    path = tmp_path / "encoder.json"
-    path.write_text(PRINTED % dropout)
-    assert tomllib.loads(import_config(path)[0]) == {"model": SRL_SIZES}
-    indexers = "token_indexers: {elmo: {type: 'elmo_characters'}},"
-    path.write_text(indexers + PRINTED % dropout)
-    assert tomllib.loads(import_config(path)[0]) == {"model": SRL_SIZES}
 
 
 EMBEDDERS = "model.text_field_embedder.token_embedders"
@@ -401,9 +313,9 @@ def test_a_config_that_cannot_be_imported_is_refused(
         import_config(written(tmp_path, with_value(PUBLISHED[name](), path, value)))
 
 
-@pytest.mark.parametrize("content", [{}, {"a": 1}, {"encoder": {"type": "lstm"}}, [1, 2], "text", None])
-def test_a_file_that_is_not_a_config_of_allennlp_is_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(ConfigError, match=r"Expected a training config of AllenNLP |expected a table"):
+@pytest.mark.parametrize("content", [{}, {"a": 1}, {"token_embedders": {"elmo": elmo(0.5)}}, [1, 2], "text", None])
+def test_a_file_that_is_not_a_training_config_of_allennlp_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Expected a training config of AllenNLP, |expected a table"):
         import_config(written(tmp_path, content))
 
 
@@ -433,12 +345,15 @@ def test_missing_external_variables_are_reported(tmp_path: Path) -> None:
 def test_external_variables_can_be_anywhere_and_are_text(tmp_path: Path) -> None:
     path = tmp_path / "elmo.jsonnet"
     path.write_text(
-        '{type: "elmo_token_embedder", weight_file: "/models/" + std.extVar("SIZE") + ".hdf5", '
-        'dropout: std.extVar("P"), do_layer_norm: std.extVar("NORM")}'
+        'local elmo = {type: "elmo_token_embedder", weight_file: "/models/" + std.extVar("SIZE") + ".hdf5", '
+        'dropout: std.extVar("P"), do_layer_norm: std.extVar("NORM")}; '
+        '{model: {type: "crf_tagger", text_field_embedder: {token_embedders: {elmo: elmo}}, '
+        'encoder: {type: "lstm", bidirectional: true, hidden_size: 5}}}'
     )
     given = {"SIZE": "tiny", "P": "0.25", "NORM": "True"}
     found = tomllib.loads(import_config(path, given)[0])["elmo"]
-    assert found == {"model": "/models/tiny.hdf5", "output": False, "input": {"dropout": 0.25, "layer_norm": True}}
+    assert found["model"] == "/models/tiny.hdf5"
+    assert found["input"] == {"dropout": 0.25, "layer_norm": True, "penalty": 0.0}
     for name, key in (("SIZE", "weight_file"), ("P", "dropout"), ("NORM", "do_layer_norm")):
         others = {other: value for other, value in given.items() if other != name}
         with pytest.raises(ConfigError, match=rf"{key}: the external variable {name} has no value; give it with --var"):
@@ -502,32 +417,12 @@ def test_a_bilm_that_requires_gradients_is_trained_at_the_optimizers_rate(tmp_pa
     assert not imported(tmp_path, PUBLISHED[name]())[0].elmo.trainable
 
 
-def test_a_parameter_group_gives_the_bilm_its_learning_rate(tmp_path: Path) -> None:
-    def with_groups(*groups: Any) -> dict[str, Any]:
-        content = trainable_elmo(PUBLISHED["ner"]())
-        content["trainer"]["optimizer"]["parameter_groups"] = list(groups)
-        return content
-
-    content = with_groups([["_elmo_lstm"], {"lr": 1e-5}])
-    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
-    assert "parameter_groups" not in unsupported(tmp_path, content)
-    content = with_groups([["token_embedder_elmo"], {"lr": 1e-5}])
-    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-5
-    assert "the mixes keep the optimizer's rate here" in unsupported(tmp_path, content)
-    content = with_groups([["_elmo_lstm", "(.*tokens.*)+"], {"lr": 1e-5}])
-    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
-    assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 1
-    content = with_groups([["text_field"], {"lr": 1e-5}], [["_elmo_lstm"], {"lr": 1e-5, "weight_decay": 0.1}])
-    assert imported(tmp_path, content)[0].elmo.learning_rate == 1e-3
-    assert unsupported(tmp_path, content).count("only the biLM has its own learning rate") == 2
-    for invalid in ("(", 3):
-        assert "only the biLM has its own" in unsupported(tmp_path, with_groups([[invalid], {"lr": 1e-5}]))
-
-
-def test_a_fragment_with_a_trained_bilm_is_imported(tmp_path: Path) -> None:
-    embedder = {**elmo(0.5), "requires_grad": True, "vocab_to_cache": ["the"]}
-    toml, differences = import_config(written(tmp_path, embedder))
-    assert tomllib.loads(toml)["elmo"]["trainable"] is True
-    without = "\n".join(line for line, _ in differences)
-    assert "the char CNN is trained, and not a table of token vectors" in without
-    assert "at a hundredth of it by default (elmo.learning_rate)" in without
+def test_groups_of_parameters_and_penalties_of_other_weights_are_reported(tmp_path: Path) -> None:
+    content = trainable_elmo(PUBLISHED["ner"]())
+    content["trainer"]["optimizer"]["parameter_groups"] = [[["_elmo_lstm"], {"lr": 1e-5}]]
+    content["model"]["regularizer"] = [["_elmo.*parameters", {"type": "l2", "alpha": 0.001}]]
+    config, _ = imported(tmp_path, content)
+    assert (config.elmo.learning_rate, config.elmo.input.penalty) == (1e-3, 0.0)
+    reported = unsupported(tmp_path, content)
+    assert 'parameter_groups = [[["_elmo_lstm"], {"lr": 1e-05}]]: only the biLM can have its own' in reported
+    assert 'model.regularizer: ["_elmo.*parameters", ' in reported

@@ -1,4 +1,4 @@
-"""Import AllenNLP's training configs of the six tasks (JSON, Jsonnet), or fragments of them.
+"""Import AllenNLP's training configs of the six tasks (JSON, Jsonnet).
 
 The config is converted to the tables of a TOML file. Values without a counterpart are listed at the head of the file,
 so that nothing is dropped silently.
@@ -6,39 +6,29 @@ so that nothing is dropped silently.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import check_choice, did_you_mean, to_toml
+from elmokit.config import check_choice, to_toml
 from elmokit.errors import ConfigError
 from elmokit.tasks.allennlp.config_table import ConfigTable, Difference, Row, read_config_file, to_json, unset_variable
 from elmokit.tasks.allennlp.model_tables import (
-    ALTERNATING,
-    COUNTERPARTS,
-    INSTEAD,
     Counterpart,
     Tables,
-    convert_embedders,
+    convert_model,
+    counterpart_of,
     local_path,
     needless,
+    report_reader,
 )
 from elmokit.tasks.task_table import TASKS, config_of
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}
 SEEDS = ("pytorch_seed", "random_seed", "numpy_seed")
-BESIDE_MODEL = {"dataset_reader", "vocabulary", "trainer", "iterator", "data_loader", *DATA_PATHS, *SEEDS}
-"""What a fragment can have, alone or in one table with embedders."""
-READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
-MIX_WEIGHT = "text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.scalar_parameters.0"
-OTHER_WEIGHTS = ("text_field_embedder.token_embedder_elmo._elmo.scalar_mix_0.gamma", "encoder._module.weight_ih_l0")
-BILM_WEIGHTS = (
-    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._char_embedding_weights",
-    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._elmo_lstm.forward_layer_0.input_linearity.weight",
-)
-TASK_WEIGHTS = ("text_field_embedder.token_embedder_tokens.weight", "encoder._module.weight_ih_l0")
+MIX_WEIGHTS = ("scalar_parameters", ".*scalar_parameters.*")
+"""The patterns by which AllenNLP's configs name the weights of mixes."""
 OPTIMIZERS: dict[str, Tables] = {  # with PyTorch's defaults, which AllenNLP uses
     "adam": {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8},
     "adadelta": {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6},
@@ -63,7 +53,7 @@ OPTIMIZER = (
 
 
 def import_config(path: str | Path, variables: Mapping[str, str] | None = None) -> tuple[str, list[Difference]]:
-    """Convert an AllenNLP config, or a fragment of one, to TOML.
+    """Convert a training config of AllenNLP to TOML.
 
     Args:
         path: A JSON or Jsonnet file.
@@ -72,111 +62,38 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     Returns:
         The text for a TOML file that ``elmokit task train`` reads, and the differences that are listed at its head.
     """
-    content = read_config_file(path, variables)
-    tables, differences = convert_config(content, isinstance(content, dict) and _is_fragment(content))
-    if "task" in tables:
-        config_of(tables, str(path))  # raises an error now if the result is not a valid config
-    elif tables.get("elmo", {}).get("trainable") and "learning_rate" not in tables["elmo"]:
-        line = (
-            "requires_grad: AllenNLP trains the biLM at the optimizer's learning rate, elmokit at a hundredth of it by "
-            "default (elmo.learning_rate)"
-        )
-        differences.append(Difference(line, "training"))
+    tables, differences = convert_config(read_config_file(path, variables))
+    config_of(tables, str(path))  # raises an error now if the result is not a valid config
     ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
-    return _header(Path(path).name, tables, differences) + to_toml(ordered), differences
+    return _header(Path(path).name, tables["task"], differences) + to_toml(ordered), differences
 
 
-def convert_config(content: Any, is_fragment: bool = False) -> tuple[Tables, list[Difference]]:
-    """Convert the tables of a config, or of a fragment of one. Returns ours, and what differs."""
-    top = ConfigTable(_completed(content) if is_fragment else content)
+def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
+    """Convert the tables of a training config. Returns ours, and what differs."""
+    top = ConfigTable(content)
+    if "model" not in top.content:
+        found = ", ".join(content) or "none"
+        raise ConfigError(f"Expected a training config of AllenNLP, which has a model; found the keys: {found}.")
     model, reader = top.table("model"), top.table("dataset_reader")
-    counterpart = _counterpart(model, is_fragment)
-    tables: Tables = {"data": convert_data(top), "model": {}}
-    tables |= convert_embedders(model, reader, is_fragment)
-    metric, their_metrics = "the task's metric", [name for one in COUNTERPARTS.values() for name in one.metrics]
-    if counterpart is not None:
-        has_mark = "binary_feature_dim" in model.content
-        tables["model"] |= counterpart.constants
-        model.convert(counterpart.rows, tables["model"])
-        if counterpart.convert is not None:
-            counterpart.convert(model, reader, tables)
-        reader.convert(counterpart.reader_rows, tables["model"])
-        _report_initializers(model, counterpart)
-        if is_fragment and not has_mark:
-            del tables["model"]["predicate_dim"]
-        else:
-            metric, their_metrics = TASKS[counterpart.task].metric, list(counterpart.metrics)
-    if not is_fragment or "regularizer" in model.content:
-        convert_penalty(model, tables)
-    _report_reader(reader)
+    counterpart = counterpart_of(model)
+    data = convert_data(top)
+    tables = convert_model(counterpart, model, reader)
+    tables["data"] = data | tables["data"]
+    _report_initializers(model, counterpart)
+    convert_penalty(model, tables)
+    report_reader(reader)
     top.drop("validation_dataset_reader")  # dev data is read like training data, for SST as whole sentences
-    if is_fragment and "trainer" not in top.content:
-        tables["train"] = convert_batches(top)
-    else:
-        tables["train"] = convert_training(top, tables.get("elmo", {}), metric, their_metrics)
+    metric = TASKS[counterpart.task].metric
+    tables["train"] = convert_training(top, tables.get("elmo", {}), metric, counterpart.metrics)
     convert_counts(top, tables)
     top.report_unused()
-    if is_fragment:
-        return {name: table for name, table in tables.items() if table}, top.differences
-    assert counterpart is not None
-    return {"task": counterpart.task, **tables}, top.differences
+    return tables, top.differences
 
 
-def _counterpart(model: ConfigTable, is_fragment: bool) -> Counterpart | None:
-    """Return the counterpart of a model; in a fragment, that of the encoder of ``srl``, which few others have."""
-    if is_fragment:
-        encoder = model.content.get("encoder")
-        is_srl = isinstance(encoder, dict) and encoder.get("type") in ALTERNATING
-        return COUNTERPARTS["srl"] if is_srl else None
-    kind = model.take("type", str, "")
-    if kind not in COUNTERPARTS:
-        raise ConfigError(
-            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}."
-            f"{f' {INSTEAD[kind]}' if kind in INSTEAD else did_you_mean(kind, COUNTERPARTS)}"
-        )
-    return COUNTERPARTS[kind]
-
-
-def _is_fragment(content: Mapping[str, Any]) -> bool:
-    model = content.get("model", {})
-    return "model" not in content or (isinstance(model, dict) and "type" not in model and "trainer" not in content)
-
-
-def _completed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a fragment with the tables around it that a config has.
-
-    It can be a text field embedder, its token embedders, one of these, the indexers with the same names, the trainer
-    with its batches, or the encoder of ``srl``.
-    """
-    if content.get("type") == "elmo_token_embedder":
-        return {"model": {"text_field_embedder": {"token_embedders": {"elmo": content}}}}
-    if content.get("type") in ALTERNATING:
-        return {"model": {"encoder": content}}
-    if "model" in content:
-        return content
-    whole = {key: value for key, value in content.items() if key in BESIDE_MODEL}
-    model = {key: value for key, value in content.items() if key not in BESIDE_MODEL}
-    if "token_indexers" in model:
-        whole.setdefault("dataset_reader", {})["token_indexers"] = model.pop("token_indexers")
-    kinds = [str(value.get("type", "")) for value in model.values() if isinstance(value, dict)]
-    if "token_embedders" in model or "elmo_token_embedder" in kinds or "embedding" in kinds:
-        model = {"text_field_embedder": model}
-    has_encoder = any(kind in ALTERNATING for kind in kinds)
-    if not (whole or has_encoder or "text_field_embedder" in model):
-        raise ConfigError(
-            "Expected a training config of AllenNLP with a model, or a fragment with a text_field_embedder, "
-            "token_embedders, token_indexers, trainer or the encoder of srl; found the keys: "
-            f"{', '.join(content) or 'none'}."
-        )
-    return {**whole, "model": model}
-
-
-def _header(name: str, tables: Tables, differences: Sequence[Difference]) -> str:
+def _header(name: str, task: str, differences: Sequence[Difference]) -> str:
     """Return the comment at the head of the TOML file."""
-    owner = "a config of the task srl" if "model" in tables else "a task's config"
-    kind = f"for the task {tables['task']}" if "task" in tables else f"a fragment: copy its tables to {owner}"
     readable = name.encode("utf-8", "replace").decode()  # the name of a file can be any bytes
-    lines = [f"Imported from {readable} (AllenNLP), {kind}."]
+    lines = [f"Imported from {readable} (AllenNLP), for the task {task}."]
     if differences:
         lines += ["", "Not supported here, or to be checked:", *(f"  {line}" for line, _ in differences)]
     clean = (line.replace("\r", " ").replace("\n", " ") for line in lines)
@@ -191,20 +108,13 @@ def convert_counts(top: ConfigTable, tables: Tables) -> None:
             tables[name]["min_count"] = counts.take(theirs, int, 1)
 
 
-def _report_reader(reader: ConfigTable) -> None:
-    kind = reader.take("type", str, "")
-    if kind and kind not in READERS:
-        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
-    reader.drop("lazy")
-
-
 def convert_penalty(model: ConfigTable, tables: Tables) -> None:
     """Convert a ``regularizer`` of the mix weights. Others are reported."""
     penalty = 0.0
     given = model.content.pop("regularizer", None)
     for entry, pattern, settings in _patterns(given.get("regexes") if isinstance(given, dict) else given):
         is_l2 = isinstance(settings, dict) and settings.get("type") == "l2" and set(settings) <= {"type", "alpha"}
-        if is_l2 and _matches(pattern, MIX_WEIGHT) and not any(_matches(pattern, name) for name in OTHER_WEIGHTS):
+        if is_l2 and pattern in MIX_WEIGHTS:
             penalty += ConfigTable(settings, model.path_of("regularizer")).take("alpha", float, 0.01)
         else:
             model.differs("regularizer", f": {to_json(entry)}")
@@ -234,13 +144,6 @@ def _patterns(entries: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield entry, pattern, {"type": settings} if isinstance(settings, str) else settings
 
 
-def _matches(pattern: Any, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except (TypeError, re.error, OverflowError):
-        return True  # no regular expression: it is reported, as one that matches other weights too
-
-
 def convert_data(top: ConfigTable) -> Tables:
     """Convert the paths of the data to ``data``."""
     data: Tables = {}
@@ -255,25 +158,6 @@ def convert_data(top: ConfigTable) -> Tables:
     return data
 
 
-def _group_learning_rate(optimizer: ConfigTable) -> float | None:
-    """Take the ``parameter_groups`` of an optimizer, and return the learning rate that they give to the biLM."""
-    bilm_rate = None
-    for group, patterns, settings in _patterns(optimizer.content.pop("parameter_groups", None)):
-
-        def is_matched(name: str, patterns: Any = patterns) -> bool:
-            return isinstance(patterns, list) and any(_matches(one, name) for one in patterns)
-
-        rate = settings.get("lr") if isinstance(settings, dict) and set(settings) == {"lr"} else None
-        is_of_bilm = all(map(is_matched, BILM_WEIGHTS)) and not any(map(is_matched, TASK_WEIGHTS))
-        if not is_of_bilm or not isinstance(rate, int | float):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: only the biLM has its own learning rate here")
-            continue
-        bilm_rate = float(rate)
-        if is_matched(MIX_WEIGHT):
-            optimizer.differs("parameter_groups", f": {to_json(group)}: the mixes keep the optimizer's rate here")
-    return bilm_rate
-
-
 def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics: Sequence[str]) -> Tables:
     """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
 
@@ -285,11 +169,11 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
     if not trainer.exists:
         return train
     optimizer = trainer.table("optimizer")
-    rate = _group_learning_rate(optimizer) if elmo.get("trainable") else None
+    optimizer.unsupported("parameter_groups", "only the biLM can have its own learning rate, elmo.learning_rate")
     train["optimizer"] = _convert_optimizer(optimizer)
     if elmo.get("trainable"):
         # AllenNLP trains the biLM at the optimizer's learning rate unless it has a group of its own.
-        elmo["learning_rate"] = rate or train["optimizer"].get("learning_rate", False)
+        elmo["learning_rate"] = train["optimizer"].get("learning_rate", False)
     trainer.convert(TRAINER, train)
     scheduler = trainer.table("learning_rate_scheduler")
     if scheduler.content.get("type") == "reduce_on_plateau":

@@ -18,11 +18,6 @@ from elmokit.storage.text_files import read_text
 
 UNSET = 'std.extVar("{}")'
 """The value of an external variable that was not given, with its name in place of the braces."""
-# A key and a colon after blanks and comments.
-_KEY_FIRST = re.compile(
-    r"""(?: \s | (?://|\#)[^\n]* | /\*.*?\*/ )*+ (?: "[^"\n]*" | '[^'\n]*' | [A-Za-z_]\w* ) \s* :""",
-    re.VERBOSE | re.DOTALL,
-)
 
 
 def unset_variable(value: str) -> str | None:
@@ -35,7 +30,7 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
     """Return the content of a config of AllenNLP as plain values.
 
     Args:
-        path: A JSON or Jsonnet file. Its outer braces may be missing.
+        path: A JSON or Jsonnet file.
         variables: Values of the external variables that the file uses. A missing one becomes ``UNSET`` with its name.
     """
     variables = variables or {}
@@ -43,8 +38,6 @@ def read_config_file(path: str | Path, variables: Mapping[str, str] | None = Non
         if any("\ud800" <= letter <= "\udfff" for letter in name + value):  # how Python shows bytes that are not UTF-8
             raise ConfigError(f"The external variable {name!r} has the value {value!r}; expected UTF-8 text.")
     text = read_text(path)
-    if _KEY_FIRST.match(text):  # as tutorials print a part of a config
-        text = f"{{{text}\n}}"
     try:
         return decode_json(text)
     except (ValueError, RecursionError):
@@ -87,14 +80,7 @@ LONGEST_SHOWN = 1000
 Mark = Literal["weights", "training", "text"]
 """What depends on a difference: what a trained model computes; its training alone; how text is read."""
 OF_TABLE: dict[str, Mark] = {"model": "weights", "dataset_reader": "text"}
-"""The mark of what is in a table of the config; that of the others is "training"."""
-TRAINING_WORDS = (
-    *("dropout", "label_smoothing", "initializer", "regularizer", "verbose", "metric", "requires_grad"),
-    *("pretrained_file", "options_file"),  # an archive has their content
-)
-"""Parts of a model's keys that only matter in training."""
-SPELLING = {"character_tokenizer", "start_tokens", "end_tokens"}
-"""Keys of a reader that change which ids a model gets."""
+"""The mark of what is in a table of the config unless its row has one; that of the others is "training"."""
 
 
 Rule = Literal["take", "given", "always", "needless", "same", "between", "table"]
@@ -116,6 +102,8 @@ class Row(NamedTuple):
     default: Any = None
     """AllenNLP's."""
     rule: Rule = "take"
+    mark: Mark | None = None
+    """That of a difference in the value; None for that of the table."""
 
 
 class Difference(NamedTuple):
@@ -146,6 +134,7 @@ class ConfigTable:
         self.content, self.path, self.exists = dict(content), path, exists
         self.differences: list[Difference] = [] if differences is None else differences
         self.mark: Mark = OF_TABLE.get(path, mark)
+        self.marks: dict[str, Mark] = {}  # of the keys whose rows have one
         self.inner: list[ConfigTable] = []
 
     def path_of(self, key: str) -> str:
@@ -160,7 +149,9 @@ class ConfigTable:
 
     def convert(self, rows: Iterable[Row], settings: dict[str, Any]) -> None:
         """Add to our settings what rows say about this table."""
-        for theirs, ours, kind, default, rule in rows:
+        for theirs, ours, kind, default, rule, mark in rows:
+            if mark is not None:
+                self.marks[theirs] = mark
             if rule == "always":
                 self.expect(theirs, ours, default)
             elif rule == "needless" or (rule == "between" and self.content.get("num_layers", 1) == 1):
@@ -232,14 +223,18 @@ class ConfigTable:
         for key in keys:
             self.content.pop(key, None)
 
-    def unsupported(self, key: str, why: str) -> None:
+    def unsupported(self, key: str, why: str = "", mark: Mark | None = None) -> None:
         """Remove a key that has no counterpart here, and report it."""
         for path, value in self._remove(key):
-            self._report(path, f" = {to_json(value)}: {why}")
+            reason = f": {why}" if why else ""
+            self.differences.append(Difference(f"{path} = {to_json(value)}{reason}", mark or self._mark_of(key)))
 
-    def differs(self, key: str, message: str) -> None:
+    def differs(self, key: str, message: str, mark: Mark | None = None) -> None:
         """Report that a value, which was taken, has a different meaning or value here."""
-        self._report(self.path_of(key), message)
+        self.differences.append(Difference(f"{self.path_of(key)}{message}", mark or self._mark_of(key)))
+
+    def _mark_of(self, key: str) -> Mark:
+        return self.marks.get(key, self.mark)
 
     def refuse(self, key: str, message: str) -> None:
         """Report one of the values as the reason why the whole table has no counterpart, and remove all of them."""
@@ -248,24 +243,14 @@ class ConfigTable:
 
     def report_unused(self) -> None:
         """Report every key that was not removed, in this table and those taken from it."""
-        for path, value in self._remove(*self.content):
-            self._report(path, f" = {to_json(value)}")
+        for key in list(self.content):
+            self.unsupported(key)
         for table in self.inner:
             table.report_unused()
 
-    def _report(self, path: str, message: str) -> None:
-        mark, names = self.mark, path.split(".")
-        if mark == "text" and not SPELLING.isdisjoint(names):
-            mark = "weights"
-        elif mark == "weights" and any(word in path for word in TRAINING_WORDS):
-            mark = "training"
-        self.differences.append(Difference(f"{path}{message}", mark))
-
-    def _remove(self, *keys: str) -> list[tuple[str, Any]]:
-        """Remove keys, if they are there, and return every value inside them with its path."""
-        return [
-            leaf for key in keys if key in self.content for leaf in _leaves(self.path_of(key), self.content.pop(key))
-        ]
+    def _remove(self, key: str) -> list[tuple[str, Any]]:
+        """Remove a key, if it is there, and return every value inside it with its path."""
+        return _leaves(self.path_of(key), self.content.pop(key)) if key in self.content else []
 
 
 def _from_string(text: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import MAX_LAYERS, check_at_least, check_choice
+from elmokit.config import MAX_LAYERS, check_at_least, check_choice, did_you_mean
 from elmokit.errors import ConfigError
 from elmokit.formats import sources
 from elmokit.formats.sidecars import OPTIONS, own_file
@@ -29,6 +29,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 }
 """AllenNLP's character tokenizers by our ``chars.spelling``."""
 WHOLE_DOCUMENTS = 1_000_000  # sentences
+READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
 SPLIT_AT_SPACES: tuple[object, ...] = (
     {"type": "just_spaces"},
     {"type": "whitespace"},
@@ -58,6 +59,11 @@ def always(theirs: str, value: Any, default: Any = None) -> Row:
     return Row(theirs, value, default=default, rule="always")
 
 
+def in_training(theirs: str, value: Any) -> Row:
+    """Return the row of a key that has one value here, and whose value does not matter to a trained model."""
+    return Row(theirs, value, rule="always", mark="training")
+
+
 def needless(*keys: str) -> tuple[Row, ...]:
     """Return the rows of keys that need not be set here."""
     return tuple(Row(theirs, rule="needless") for theirs in keys)
@@ -75,7 +81,7 @@ def _scorer(theirs: str, rule: Rule) -> Row:
         always("activations", "relu"),
         Row("hidden_dims", "scorer_hidden", int, 150, rule),
         Row("num_layers", "scorer_layers", int, 2, rule),
-        Row("dropout", "dropout", float, 0.0, rule),
+        Row("dropout", "dropout", float, 0.0, rule, "training"),
         *needless("input_dim"),
     )
 
@@ -95,7 +101,7 @@ CHARS_RNN = (
     Row("num_layers", "n_layers", int, 1),
     Row("bidirectional", "bidirectional", bool, False),
     always("bias", True),
-    always("dropout", 0.0),
+    in_training("dropout", 0.0),
     *needless("input_size"),
 )
 MIX = (
@@ -105,7 +111,7 @@ MIX = (
 # Layers that several models have. Sizes of inputs are derived from other sizes.
 BIDIRECTIONAL = (always("bidirectional", True, False), *needless("input_size"))
 LSTM = (always("type", "lstm"), *BIDIRECTIONAL)
-ONE_LAYER = (*BIDIRECTIONAL, always("num_layers", 1), always("dropout", 0.0))
+ONE_LAYER = (*BIDIRECTIONAL, always("num_layers", 1), in_training("dropout", 0.0))
 ENCODER = (always("type", "lstm"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0))
 SAME_ENCODER = (always("type", "lstm"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0, "same"))
 FEEDFORWARD = (always("num_layers", 1), always("activations", "relu"), *needless("input_dim"))
@@ -118,7 +124,7 @@ LINEAR_SIMILARITY = tuple(
     )
     for name in ("similarity_function", "matrix_attention")
 )
-HIGHWAY = (always("use_highway", True), always("layer_dropout_probability", 0.0), *needless("input_size"))
+HIGHWAY = (always("use_highway", True), in_training("layer_dropout_probability", 0.0), *needless("input_size"))
 # Models. Scores are always the official ones.
 NER = (
     Row("dropout", "dropout", float, 0.0),
@@ -146,13 +152,13 @@ NLI = (
         "projection_feedforward",
         *FEEDFORWARD,
         Row("hidden_dims", "hidden", int, 0, "same"),
-        always("dropout", 0.0),
+        in_training("dropout", 0.0),
     ),
     table(
         "output_feedforward",
         *FEEDFORWARD,
         Row("hidden_dims", "hidden", int, 0, "same"),
-        Row("dropout", "dropout", float, 0.0, "same"),
+        Row("dropout", "dropout", float, 0.0, "same", "training"),
     ),
     table(
         "output_logit", always("num_layers", 1), always("activations", "linear"), *needless("input_dim", "hidden_dims")
@@ -169,8 +175,8 @@ SRL = (
         Row("use_input_projection_bias", "input_bias", bool, True),
         *HIGHWAY,
     ),
-    always("embedding_dropout", 0.0),
-    always("label_smoothing", None),
+    in_training("embedding_dropout", 0.0),
+    in_training("label_smoothing", None),
     *needless("ignore_span_metric", "srl_eval_path"),
 )
 COREF = (
@@ -199,7 +205,7 @@ BIDAF = (
         "modeling_layer",
         *LSTM,
         Row("hidden_size", "hidden", int, 0, "same"),
-        Row("dropout", "dropout", float, 0.0, "between"),
+        Row("dropout", "dropout", float, 0.0, "between", "training"),
         Row("num_layers", "modeling_layers", int, 1),
     ),
     table("span_end_encoder", *SAME_ENCODER),
@@ -213,11 +219,8 @@ BIDAF_PLUS_PLUS = (
 )
 
 
-def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool = False) -> Tables:
-    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``.
-
-    In a fragment, what an indexer says about words or characters is kept if their embedder is not in it.
-    """
+def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
+    """Convert a text field embedder and the indexers with the same names to ``words``, ``chars`` and ``elmo``."""
     embedders = model.table("text_field_embedder")
     indexers = reader.table("token_indexers")
     given = _read_indexers(indexers)
@@ -238,11 +241,9 @@ def convert_embedders(model: ConfigTable, reader: ConfigTable, is_fragment: bool
             tables["elmo"] = _convert_elmo(embedder)
         else:
             embedder.refuse("type", f" = {to_json(kind)}: a second one; a model has one here")
-    for kind, unread in given.items():
+    for unread in given.values():
         for name, settings in unread.items():
-            if is_fragment and tables[kind] is False:
-                tables[kind] = settings
-            elif any(settings.values()):
+            if any(settings.values()):
                 indexers.differs(name, f" = {to_json(settings)}: no embedder has its name")
     return tables
 
@@ -263,7 +264,9 @@ def _read_indexers(indexers: ConfigTable) -> dict[str, dict[str, Tables]]:
                 spelling = next(ours for ours, theirs in SPELLINGS.items() if theirs == tokenizer)
                 given["chars"][name] = {"spelling": spelling}
                 indexer.drop("character_tokenizer")
-            indexer.unsupported("character_tokenizer", f"only these can be read: {to_json(SPELLINGS)}")
+            indexer.unsupported("character_tokenizer", f"only these can be read: {to_json(SPELLINGS)}", "weights")
+        for key in ("start_tokens", "end_tokens"):
+            indexer.unsupported(key, mark="weights")
     return given
 
 
@@ -322,7 +325,7 @@ def _elmo_files(elmo: ConfigTable) -> str:
     weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
     if not weights:
         if options:
-            elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file")
+            elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file", "training")
         return "original"  # AllenNLP's default
     for model in sources.published_models():
         for location in model.locations:
@@ -332,7 +335,7 @@ def _elmo_files(elmo: ConfigTable) -> str:
     start = weights.rfind("/") + 1
     expected = [weights[:start] + name for name in (own_file(Path("folder", weights[start:]), OPTIONS).name, OPTIONS)]
     if options and options not in expected:
-        elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights")
+        elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights", "training")
     return weights
 
 
@@ -356,7 +359,7 @@ def local_path(table: ConfigTable, key: str, ours: str) -> str:
     name = table.take(key, str, "")
     if "://" not in name:
         return name
-    table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path")
+    table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path", "training")
     return re.split(r"[/#]", name.rstrip(")"))[-1]
 
 
@@ -399,7 +402,7 @@ def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
         return
     ours["encoder"] = NER_ENCODERS[kind]
     if ours["encoder"] in ("lstm", "gru"):
-        encoder.convert((*BIDIRECTIONAL, Row("dropout", "dropout", float, 0.0, "between")), ours)
+        encoder.convert((*BIDIRECTIONAL, Row("dropout", "dropout", float, 0.0, "between", "training")), ours)
     else:
         encoder.convert((Row("recurrent_dropout_probability", "recurrent_dropout", float, 0.0), *HIGHWAY), ours)
     if ours["encoder"] == "alternating":
@@ -424,7 +427,7 @@ def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
         return
     ours["feedforward"], ours["activation"] = sizes, ACTIVATIONS[activations[0]]
     if any(dropout != ours["dropout"] for dropout in dropouts):
-        layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout")
+        layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout", "training")
 
 
 def _n_layers(layers: ConfigTable) -> int:
@@ -480,7 +483,7 @@ def _convert_output_layers(output: ConfigTable, ours: Tables) -> None:
     ours["output"] = "relu" if pools is None else "maxout"
     ours["output_hidden"], ours["output_dropout"] = sizes[:-1], dropout[: n_layers - 1]
     if dropout[n_layers - 1 :] not in ([], [0], [0.0]):
-        output.differs("dropout", ": no dropout after the last layer here")
+        output.differs("dropout", ": no dropout after the last layer here", "training")
 
 
 def _convert_nli(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
@@ -583,3 +586,33 @@ COUNTERPARTS = {
         initial_weights="Glorot uniform, matrices of GRUs truncated normal",
     ),
 }
+
+
+def counterpart_of(model: ConfigTable) -> Counterpart:
+    """Take the type of a model, and return its counterpart."""
+    kind = model.take("type", str, "")
+    if kind not in COUNTERPARTS:
+        raise ConfigError(
+            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}."
+            f"{f' {INSTEAD[kind]}' if kind in INSTEAD else did_you_mean(kind, COUNTERPARTS)}"
+        )
+    return COUNTERPARTS[kind]
+
+
+def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> Tables:
+    """Convert a model and how it reads its examples to our tables: what a training config and an archive both have."""
+    tables: Tables = {"task": counterpart.task, "data": {}, "model": dict(counterpart.constants)}
+    tables |= convert_embedders(model, reader)
+    model.convert(counterpart.rows, tables["model"])
+    if counterpart.convert is not None:
+        counterpart.convert(model, reader, tables)
+    reader.convert(counterpart.reader_rows, tables["model"])
+    return tables
+
+
+def report_reader(reader: ConfigTable) -> None:
+    """Report a dataset reader whose files are not read here."""
+    kind = reader.take("type", str, "")
+    if kind and kind not in READERS:
+        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
+    reader.drop("lazy")

@@ -56,8 +56,9 @@ from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import is_file, whole_number
 from elmokit.storage.text_files import expand_user, read_lines
-from elmokit.tasks.allennlp.config_import import convert_config
-from elmokit.tasks.allennlp.model_tables import Tables
+from elmokit.tasks.allennlp.config_import import convert_batches
+from elmokit.tasks.allennlp.config_table import ConfigTable
+from elmokit.tasks.allennlp.model_tables import Tables, convert_model, counterpart_of, report_reader
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
@@ -274,7 +275,8 @@ def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
 KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
-READ_FROM_CONFIG = ("model", "dataset_reader", "vocabulary", "iterator", "data_loader")
+TRAINING_ONLY = ("initializer", "regularizer")
+"""Keys of a model that do not matter once it is trained."""
 # Tensors without a counterpart: what follows from others, or cancels out in a softmax.
 CONSTRAINT_MASK = "crf._constraint_mask"
 DERIVED = tuple(f"{module}_bias" for module in ATTENTIONS)
@@ -404,18 +406,24 @@ def _elmo_of(
 
 
 def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
-    """Convert the config to our tables, without data and training. Returns them and what differs in reading text."""
-    content = {name: archive.config[name] for name in READ_FROM_CONFIG if name in archive.config}
-    # Without the name of the list of tags, which `_labels` reads.
-    content["model"] = {name: value for name, value in _table(content, "model").items() if name != "label_namespace"}
+    """Convert the model of the config to our tables. Returns them and what differs in reading text."""
+    top = ConfigTable({**archive.config, "model": _table(archive.config, "model")})
     try:
-        tables, differences = convert_config(content)
+        model, reader = top.table("model"), top.table("dataset_reader")
+        # `_labels` reads the name of the list of tags.
+        model.drop("label_namespace", *TRAINING_ONLY)
+        tables = convert_model(counterpart_of(model), model, reader)
+        report_reader(reader)
+        batches = convert_batches(top)
     except ConfigError as error:
         raise ConfigError(f"{archive.source}: {error}") from None
-    tables["train"] = {"batch_size": tables["train"]["batch_size"]} if "batch_size" in tables["train"] else {}
-    if different := [line for line, mark in differences if mark == "weights"]:
+    model.report_unused()
+    reader.report_unused()
+    if "batch_size" in batches:
+        tables["train"] = {"batch_size": batches["batch_size"]}
+    if different := [line for line, mark in top.differences if mark == "weights"]:
         raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
-    return tables, [line for line, mark in differences if mark == "text"]
+    return tables, [line for line, mark in top.differences if mark == "text"]
 
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
