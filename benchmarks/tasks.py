@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from elmokit.tasks.config_file import load_config
 from elmokit.tasks.run import train_task
-from elmokit.tasks.task_table import load_config
 
 
 class Comparison(NamedTuple):

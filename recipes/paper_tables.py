@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from elmokit.tasks.config_file import load_config
 from elmokit.tasks.run import train_task
 from elmokit.tasks.task_config import ElmoConfig, MixConfig
-from elmokit.tasks.task_table import load_config
 
 
 def with_mixes(elmo: ElmoConfig, **changes: Any) -> ElmoConfig:

@@ -48,8 +48,8 @@ def train(
         elmokit task train ner.toml --run ner-long --set train.epochs=50 --seeds 1,2,3
     """
     from elmokit.storage.progress import ProgressBar
+    from elmokit.tasks.config_file import load_config
     from elmokit.tasks.run import train_task
-    from elmokit.tasks.task_table import load_config
 
     overrides = set_ if seeds is None else (*set_, f"train.seeds={list(seeds)}")
     chosen, content = load_config(config, overrides)

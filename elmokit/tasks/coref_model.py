@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -263,12 +263,6 @@ TOKENS_AT_ONCE = 4096  # score all spans of this many tokens together; bounds th
 class CorefModelConfig:
     """Sizes of the model. The defaults are those of 2017."""
 
-    network: Literal["e2e-coref", "allennlp"] = setting(
-        "e2e-coref",
-        "The model of Lee et al., or AllenNLP's version of it. That one reads a document as one sequence with a plain "
-        "LSTM, attends to the words of a span by their vectors alone, ELMo included, keeps spans that cross, and knows "
-        "neither speakers nor genre.",
-    )
     hidden: int = setting(200, "Units per direction of each LSTM layer.")
     layers: int = setting(1, "Number of LSTM layers.")
     lexical_dropout: float = setting(0.5, "Dropout on word vectors and character features.")

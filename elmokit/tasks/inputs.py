@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
-from elmokit.tasks.allennlp.word_characters import AllenNLPCharCNN, Spelling, spell
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.word_characters import Spelling, spell
 
 LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
 """Maps sentences to one array each, ``(layers, tokens, dim)``."""
@@ -215,8 +215,7 @@ class InputLayer(nn.Module):
             self.words[name] = embedding
         self.chars: TokenCharCNN | TokenCharRNN | None = None
         if chars is not None and inputs.chars is not None:
-            n_rows = len(inputs.chars) + N_SPECIAL
-            self.chars = _char_features(n_rows, chars)
+            self.chars = chars.build(len(inputs.chars) + N_SPECIAL)
         self.mixes = nn.ModuleDict()
         self.penalties: dict[str, float] = {}
         self.dropouts = nn.ModuleDict()
@@ -328,16 +327,6 @@ class InputLayer(nn.Module):
         mix = self.mixes[position]
         assert isinstance(mix, ScalarMix)
         return mix
-
-
-def _char_features(n_rows: int, config: CharsConfig) -> TokenCharCNN | TokenCharRNN:
-    if config.layer != "cnn":
-        sizes = (config.hidden, config.n_layers, config.bidirectional)
-        return TokenCharRNN(n_rows, config.dim, config.layer, *sizes, config.dropout)
-    cnn = (n_rows, config.dim, config.filters, config.activation, config.dropout)
-    if config.windows == "word":
-        return TokenCharCNN(*cnn)
-    return AllenNLPCharCNN(*cnn, every_window=config.windows == "batch", min_chars=config.min_chars)
 
 
 def move_to(batch: Any, device: torch.device | str) -> Any:

@@ -61,19 +61,8 @@ class NerData(TaskDataConfig):
 class NerModelConfig:
     """Sizes of the tagger."""
 
-    encoder: Literal["lstm", "gru", "highway", "alternating"] = setting(
-        "lstm",
-        "Bidirectional LSTM or GRU layers; bidirectional LSTM layers with a highway gate; or layers with such a gate "
-        "that alternate in direction, like those of srl.",
-    )
     hidden: tuple[int, ...] = setting((200, 200), "Units per direction of each layer. The paper used 200 and 100.")
-    dropout: float = setting(0.5, "Dropout before and after the layers, and between those without a highway gate.")
-    recurrent_dropout: float = setting(
-        0.0, "Dropout on the state of layers with a highway gate, with one mask per sentence."
-    )
-    input_bias: bool = setting(True, "Whether alternating layers have a second bias, for their input.")
-    feedforward: tuple[int, ...] = setting((), "Units of each feed-forward layer between the encoder and the tags.")
-    activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
+    dropout: float = setting(0.5, "Dropout before, between and after the layers.")
     variational: bool = setting(
         False,
         "Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP.",
@@ -86,10 +75,7 @@ class NerModelConfig:
 
     def __post_init__(self) -> None:
         check_sizes("hidden", self.hidden)
-        if self.feedforward:
-            check_sizes("feedforward", self.feedforward)
         check_fraction("dropout", self.dropout)
-        check_fraction("recurrent_dropout", self.recurrent_dropout)
 
 
 @dataclass(frozen=True)

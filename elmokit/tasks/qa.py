@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
-from elmokit.errors import ConfigError, TextError
+from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
+from elmokit.errors import TextError
 from elmokit.storage.text_files import read_text
 from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
@@ -291,15 +291,10 @@ class QaData(TaskDataConfig):
 class QaModelConfig:
     """Sizes and dropouts of the network."""
 
-    network: Literal["bidaf++", "bidaf"] = setting(
-        "bidaf++", "BiDAF++ with self-attention and GRUs, or AllenNLP's BiDAF with highway layers and LSTMs."
-    )
     hidden: int | None = setting(
-        None, "Units per direction of every bidirectional GRU or LSTM. By default 90 for bidaf++ with ELMo, else 100."
+        None, "Units per direction of every bidirectional GRU. By default 90 with ELMo, else 100."
     )
-    dropout: float = setting(0.2, "Dropout around every GRU or LSTM; variational in bidaf++.")
-    highway_layers: int = setting(2, "Highway layers on the embeddings (bidaf).")
-    modeling_layers: int = setting(2, "LSTM layers after the attention (bidaf).")
+    dropout: float = setting(0.2, "Variational dropout around every GRU.")
     max_answer: int | None = setting(17, "Longest predicted answer, in words; false for no limit.")
     no_answer: bool = setting(
         False,
@@ -309,11 +304,7 @@ class QaModelConfig:
     def __post_init__(self) -> None:
         check_at_least("hidden", self.hidden, 1, MAX_UNITS, optional=True)
         check_at_least("max_answer", self.max_answer, 1, optional=True)
-        check_at_least("modeling_layers", self.modeling_layers, 1, MAX_LAYERS)
-        check_at_least("highway_layers", self.highway_layers, 0, MAX_LAYERS)
         check_fraction("dropout", self.dropout)
-        if self.network == "bidaf" and self.no_answer:
-            raise ConfigError('no_answer needs network = "bidaf++".')
 
 
 @dataclass(frozen=True)

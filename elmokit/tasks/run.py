@@ -32,6 +32,7 @@ from elmokit.storage.text_files import is_conllu, split_lines, split_tokens, tex
 from elmokit.storage.text_formats import Wrapped, check_tokens, is_json_object
 from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
+from elmokit.tasks.config_file import load_config
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run_folder import (
@@ -47,7 +48,6 @@ from elmokit.tasks.run_folder import (
     check_bilm,
     check_recordable,
     data_checksums,
-    elmo_start,
     finished_seeds,
     load_best_weights,
     mean_and_deviation,
@@ -61,7 +61,6 @@ from elmokit.tasks.run_folder import (
 from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
 from elmokit.tasks.task_config import ElmoConfig, expand_paths
 from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
-from elmokit.tasks.task_table import load_config
 from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
@@ -88,7 +87,7 @@ def train_task(
 
     Args:
         task: The task.
-        config: Its config, for example from :func:`elmokit.tasks.task_table.load_config`.
+        config: Its config, for example from :func:`elmokit.tasks.config_file.load_config`.
         run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
         device: Where to compute, such as cuda.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
@@ -319,7 +318,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     if config.elmo is not None:
         elmo = _open_elmo_of(config.elmo, run, seed, torch_device)
         inputs = _with_elmo(inputs, elmo)
-        if config.elmo.start == "continued":
+        if config.elmo.elmo_start == "stateful":
             inputs.layers_of_texts = partial(_continued_layers, elmo)
         elif not config.elmo.trainable:
             cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
@@ -348,10 +347,10 @@ def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
     """Return the model of an opened archive, ready to evaluate and to predict."""
     setup, inputs = opened.setup, opened.setup.inputs
     if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo), device=device)
+        elmo = Elmo(opened.bilm, start=setup.config.elmo.elmo_start, device=device)
         inputs = _with_elmo(inputs, elmo)
         # Nothing is cached: an archive has no directory for it.
-        if setup.config.elmo.start == "continued":
+        if setup.config.elmo.elmo_start == "stateful":
             inputs.layers_of_texts = partial(_continued_layers, elmo)
         else:
             inputs.layers_of = elmo.embed
@@ -440,7 +439,7 @@ def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
 
 
 def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> Elmo:
-    return Elmo.from_pretrained(source, start=elmo_start(config), device=device)
+    return Elmo.from_pretrained(source, start=config.elmo_start, device=device)
 
 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:

@@ -32,7 +32,7 @@ import torch
 from safetensors.torch import load_file
 
 from elmokit.config import read_json, to_dict, to_toml, write_json
-from elmokit.embedding.elmo import Elmo, Start
+from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import DEFAULT_MODEL
@@ -40,7 +40,7 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import json_crc32, size_and_crc32, text_digest, whole_number
 from elmokit.storage.text_files import check_names, open_binary, path_list
 from elmokit.tasks.task import AnyTask
-from elmokit.tasks.task_config import ElmoConfig, Paths, expand_paths
+from elmokit.tasks.task_config import Paths, expand_paths
 from elmokit.tasks.task_vocabulary import Coverage
 from elmokit.training.training_run import damage_errors, run_origin
 
@@ -52,11 +52,6 @@ BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
 ARCHIVE_SEED = 0
 """The number of the one training in an archive of AllenNLP."""
-
-
-def elmo_start(config: ElmoConfig) -> Start:
-    """Return how an ``Elmo`` starts sentences for a task's setting."""
-    return "stateful" if config.start == "continued" else config.start
 
 
 def finished_seeds(run: Path) -> list[int]:

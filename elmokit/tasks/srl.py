@@ -230,11 +230,6 @@ class SrlModelConfig:
     input_bias: Literal["without ELMo", "always", "never"] = setting(
         "without ELMo", "When each layer has a second bias, for its input. AllenNLP's configurations drop it with ELMo."
     )
-    decoding: Literal["log-probabilities", "allennlp", "allennlp 0.x"] = setting(
-        "log-probabilities",
-        "What the best sequence of tags has the highest sum of. AllenNLP added probabilities and rounded their sum to "
-        "1/128; before version 1.0 it broke ties in another way.",
-    )
 
     def __post_init__(self) -> None:
         for name in ("predicate_dim", "hidden"):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from elmokit.config import (
-    MAX_LAYERS,
     MAX_SEED,
     MAX_UNITS,
     check_at_least,
@@ -19,8 +18,10 @@ from elmokit.config import (
     deep_merge,
     setting,
 )
+from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
 from elmokit.storage.text_files import find_text_files
+from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
@@ -68,15 +69,9 @@ class CharsConfig:
     """Features of the characters of a word."""
 
     dim: int = setting(16, "Size of a character's vector.")
-    layer: Literal["cnn", "lstm", "gru"] = setting(
-        "cnn", "Convolutions with their maximum over the word; or an LSTM or GRU with its last state."
-    )
     filters: tuple[tuple[int, int], ...] = setting(
         ((3, 128),), "Width and number of the filters of each width of the convolutions."
     )
-    hidden: int = setting(100, "Units of each layer and direction of an LSTM or GRU.")
-    n_layers: int = setting(1, "Number of layers of an LSTM or GRU.")
-    bidirectional: bool = setting(True, "Whether an LSTM or GRU reads a word backward, too.")
     max_chars: int | None = setting(None, "Cut words to this many characters.")
     min_count: int = setting(1, "Rarer characters of the training text are unknown.")
     dropout: float = setting(0.0, "Dropout on the character vectors.")
@@ -84,23 +79,17 @@ class CharsConfig:
     spelling: Literal["characters", "bytes", "marked bytes"] = setting(
         "characters", "Read the characters of a word, its UTF-8 bytes, or its bytes between a begin and an end mark."
     )
-    windows: Literal["word", "complete", "batch"] = setting(
-        "word",
-        "Where a filter's maximum is taken: windows inside the word, and the first one of a word shorter than the "
-        "filter; the same with 0 for such a word (AllenNLP since 1.3); or all windows up to the longest word of the "
-        "batch (AllenNLP before 1.3).",
-    )
-    min_chars: int | None = setting(None, 'With windows = "batch", pad words to at least this many characters.')
 
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1, MAX_UNITS)
-        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
-        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
         check_at_least("min_count", self.min_count, 1)
         check_at_least("max_chars", self.max_chars, 1, optional=True)
-        check_at_least("min_chars", self.min_chars, 1, MAX_UNITS, optional=True)
         check_fraction("dropout", self.dropout)
         check_sizes("filters", [size for pair in self.filters for size in pair])
+
+    def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
+        """Return the layer that computes them. Its table of characters has ``n_rows``."""
+        return TokenCharCNN(n_rows, self.dim, self.filters, self.activation, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -137,11 +126,7 @@ class ElmoConfig:
     """
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
-    start: Literal["warm", "zero", "continued"] = setting(
-        "warm",
-        "LSTM state that each sentence starts from. With continued, the first text of an example starts from zero, and "
-        "each further one from the state after the text before it; for models that AllenNLP trained.",
-    )
+    start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
     input: MixConfig | None = setting(
         MixConfig(), "A learned mix of layers, concatenated to the word vectors; set to `false` to disable."
     )
@@ -185,6 +170,11 @@ class ElmoConfig:
         for name in ("learning_rate", "layer_decay", "freeze_epochs", "unfreeze_every"):
             if not self.trainable and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(f"elmo.{name} is {getattr(self, name)}, which needs elmo.trainable = true.")
+
+    @property
+    def elmo_start(self) -> Start:
+        """How an ``Elmo`` starts sentences."""
+        return self.start
 
 
 @dataclass(frozen=True)

@@ -1,58 +1,14 @@
-"""The list of tasks, and the way from a config file to a task and its config."""
+"""The six tasks by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
-from elmokit.tasks.allennlp.variants import AllenNLPCorefTask, AllenNLPNer, AllenNLPQa, AllenNLPSrlTask
+from elmokit.tasks.coref import CorefTask
+from elmokit.tasks.ner import NerTask
 from elmokit.tasks.nli import NliTask
+from elmokit.tasks.qa import QaTask
+from elmokit.tasks.srl import SrlTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import AnyTask
-from elmokit.tasks.task_config import apply_override
 
-# Those of AllenNLP build its variant of a model where the config asks for one, and the paper's otherwise.
-_ALL = (AllenNLPNer(), SstTask(), NliTask(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
+_ALL = (NerTask(), SstTask(), NliTask(), SrlTask(), CorefTask(), QaTask())
 TASKS: dict[str, AnyTask] = {task.name: task for task in _ALL}
-DEFAULT_PRESET = "published"
-
-
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTask, Any]:
-    """Read a task and its config from a TOML file.
-
-    Args:
-        path: The file.
-        overrides: Values that replace the file's, each ``table.key=value``.
-
-    Raises:
-        ConfigError: The file cannot be read, or a key or value is invalid. The message names the nearest valid key.
-    """
-    content = read_toml(path)
-    for override in overrides:
-        content = apply_override(content, override)
-    return config_of(content, str(path))
-
-
-def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
-    """Build a task and its config from the tables of a config file.
-
-    Args:
-        content: The tables. What they leave out is taken from the preset.
-        where: The name of the file, for errors.
-
-    Raises:
-        ConfigError: A key or value is invalid.
-    """
-    content = dict(content)
-    task = TASKS[check_choice(f"{where}: task", content.pop("task", None), TASKS)]
-    preset = task.presets[check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)]
-    base = to_dict(preset)
-    if isinstance(content.get("elmo"), dict):
-        base["elmo"] = to_dict(task.elmo)
-    for name in task.word_tables:
-        given = content.get(name)
-        if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
-            base[name]["dim"] = None  # the preset's size is for words without files; files have their own
-    return task, from_dict(type(preset), deep_merge(base, content), where)

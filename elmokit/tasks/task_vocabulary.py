@@ -22,10 +22,10 @@ from torch import Tensor
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import bounded_lines, open_binary
-from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
 from elmokit.tasks.inputs import N_SPECIAL, Inputs, WordTable
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths
+from elmokit.tasks.word_characters import BYTES, Spelling
 
 MAX_DIM = 100_000
 MAX_WORD_BYTES = 10_000

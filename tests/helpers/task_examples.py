@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.config import deep_merge, to_dict, to_toml
-from elmokit.tasks.task_table import config_of
+from elmokit.tasks.config_file import config_of
 
 NER = """-DOCSTART- -X- -X- O
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from elmokit.cli.main import elmokit
 from elmokit.errors import ConfigError, ElmoError
 from elmokit.tasks.allennlp.config_import import import_config
+from elmokit.tasks.config_file import config_of
 from elmokit.tasks.task_config import OptimizerConfig
-from elmokit.tasks.task_table import config_of
 from tests.helpers.allennlp_configs import PUBLISHED, as_version_2, elmo, written
 from tests.helpers.paths import DATA
 

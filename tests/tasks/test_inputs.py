@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp.word_characters import BYTES
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
+from elmokit.tasks.word_characters import BYTES
 
 SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from elmokit.tasks.config_file import config_of
 from elmokit.tasks.run import train_task
 from elmokit.tasks.task_loop import TaskEvaluation, TaskTrainingState
-from elmokit.tasks.task_table import TASKS, config_of
+from elmokit.tasks.task_table import TASKS
 from tests.helpers.task_examples import TEXTS
 
 PRESETS = [(name, preset) for name, task in TASKS.items() for preset in task.presets]

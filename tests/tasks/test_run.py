@@ -29,10 +29,11 @@ from elmokit.formats.save import save_model
 from elmokit.storage.atomic import file_lock
 from elmokit.storage.bounded import json_crc32
 from elmokit.tasks import layer_cache
+from elmokit.tasks.config_file import load_config
 from elmokit.tasks.coref import parse_document
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
-from elmokit.tasks.task_table import TASKS, load_config
+from elmokit.tasks.task_table import TASKS
 from elmokit.training.training_run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS, changed, tiny

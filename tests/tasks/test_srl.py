@@ -11,10 +11,11 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import srl
+from elmokit.tasks.allennlp.archived_configs import ArchivedSrlConfig, ArchivedSrlModelConfig
 from elmokit.tasks.allennlp.variants import AllenNLPSrlTask, viterbi_of_allennlp
 from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
 from elmokit.tasks.scores import Chunk
-from elmokit.tasks.srl import Proposition, SrlConfig, SrlModelConfig, _tags_from_brackets, parse_proposition, read_srl
+from elmokit.tasks.srl import Proposition, SrlConfig, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
 from elmokit.text.columns import ColumnSentence
 from tests.helpers.paths import DATA
@@ -25,12 +26,12 @@ TASK = AllenNLPSrlTask()
 ALLENNLP = DATA / "allennlp-tasks"
 
 EXAMPLES = [parse_proposition(line, f"written, line {n}") for n, line in enumerate(SRL.splitlines(), start=1)]
-KNOWN = TASK.labels(EXAMPLES, SrlConfig())
+KNOWN = TASK.labels(EXAMPLES, ArchivedSrlConfig())
 
 
 def tiny(**changes: object) -> tuple[SrlConfig, srl.SrlModel, Inputs]:
     torch.manual_seed(3)
-    config = replace(TASK.presets["small"], model=replace(SrlModelConfig(6, 24, 4, 0.1), **changes))  # type: ignore[arg-type]
+    config = replace(TASK.presets["small"], model=replace(ArchivedSrlModelConfig(6, 24, 4, 0.1), **changes))  # type: ignore[arg-type]
     words = sorted({token for example in EXAMPLES for token in example.tokens})
     inputs = Inputs({"words": WordTable(words, 12, True)}, None, None)
     assert config.words is not None
@@ -42,7 +43,7 @@ def tiny(**changes: object) -> tuple[SrlConfig, srl.SrlModel, Inputs]:
 
 def test_the_published_sizes_have_the_published_number_of_weights() -> None:
     inputs = Inputs({"words": WordTable([], 100, True)}, None, None)
-    config = SrlConfig()
+    config = ArchivedSrlConfig()
     assert config.words is not None
     tags = {"tags": [f"B-{n}" for n in range(64)] + [f"I-{n}" for n in range(64)] + ["O"]}  # about OntoNotes'
     model = TASK.build(config, InputLayer(inputs, {"words": config.words}, None, None), tags)

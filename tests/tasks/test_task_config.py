@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
+from elmokit.tasks.config_file import config_of, load_config
 from elmokit.tasks.task_config import (
     ElmoConfig,
     MixConfig,
@@ -22,7 +23,7 @@ from elmokit.tasks.task_config import (
     apply_override,
     expand_paths,
 )
-from elmokit.tasks.task_table import TASKS, config_of, load_config
+from elmokit.tasks.task_table import TASKS
 
 VALUES = st.one_of(
     st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers())

@@ -22,7 +22,8 @@ from elmokit.tasks.allennlp.model_tables import (
     needless,
     report_reader,
 )
-from elmokit.tasks.task_table import TASKS, config_of
+from elmokit.tasks.config_file import config_of
+from elmokit.tasks.task_table import TASKS
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}

@@ -56,27 +56,27 @@ from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.bounded import is_file, whole_number
 from elmokit.storage.text_files import expand_user, read_lines
+from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig
 from elmokit.tasks.allennlp.config_import import convert_batches
 from elmokit.tasks.allennlp.config_table import ConfigTable
 from elmokit.tasks.allennlp.model_tables import Tables, convert_model, counterpart_of, report_reader
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
-from elmokit.tasks.allennlp.word_characters import BYTES, Spelling
+from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
+from elmokit.tasks.config_file import read_config
 from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
-from elmokit.tasks.ner import NerConfig
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     BEST_WEIGHTS,
     OWN_BILM,
     data_checksums,
-    elmo_start,
     write_facts,
     write_start,
 )
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.tags import PREFIXES, TagRules, rules_of
 from elmokit.tasks.task import Labels, TaskModel, TaskSetup
-from elmokit.tasks.task_table import config_of
 from elmokit.tasks.task_vocabulary import vocabulary_content
+from elmokit.tasks.word_characters import BYTES, Spelling
 
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
 UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
@@ -325,9 +325,10 @@ def open_task_archive(
         notes += _complete_elmo(tables["elmo"], known if start == "allennlp" else start)
     if tables["task"] == "srl":
         tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
-    task, config = config_of(tables, str(archive.source))
+    task = ARCHIVED_TASKS[tables.pop("task")]
+    config = read_config(task, tables, str(archive.source))
     labels = _labels(task.name, archive)
-    if isinstance(config, NerConfig):
+    if isinstance(config, ArchivedNerConfig):
         config, constraint_notes = _with_constraints(config, mask, labels["tags"], archive.source)
         notes += constraint_notes
     inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
@@ -345,8 +346,8 @@ def open_task_archive(
 
 
 def _with_constraints(
-    config: NerConfig, mask: Tensor | None, tags: Sequence[str], source: Path
-) -> tuple[NerConfig, list[str]]:
+    config: ArchivedNerConfig, mask: Tensor | None, tags: Sequence[str], source: Path
+) -> tuple[ArchivedNerConfig, list[str]]:
     """Return a config with the constraints of the weights, by which AllenNLP decodes even if its config was edited.
 
     Returns also what differs from the config, for the user.
@@ -582,7 +583,7 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
     setup = opened.setup
     elmo = None
     if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=elmo_start(setup.config.elmo))
+        elmo = Elmo(opened.bilm, start=setup.config.elmo.elmo_start)
     content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
     checksums = data_checksums(setup.task, setup.config)

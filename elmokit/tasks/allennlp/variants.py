@@ -1,8 +1,8 @@
 """The models that AllenNLP built otherwise than the papers, for its archives and its configs.
 
-``table.TASKS`` has the tasks of this module, which build such a model where the config asks for one: a tagger with
-other encoders (``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), coreference and
-BiDAF (``model.network``).
+``ARCHIVED_TASKS`` build such a model where the config (``archived_configs``) asks for one: a tagger with other encoders
+(``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), coreference and BiDAF
+(``model.network``).
 """
 
 from __future__ import annotations
@@ -15,18 +15,31 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.network.char_cnn import Highway
+from elmokit.tasks.allennlp.archived_configs import (
+    ArchivedCorefConfig,
+    ArchivedNerConfig,
+    ArchivedNerModelConfig,
+    ArchivedNliConfig,
+    ArchivedQaConfig,
+    ArchivedQaModelConfig,
+    ArchivedSrlConfig,
+    ArchivedSstConfig,
+    archived_presets,
+)
 from elmokit.tasks.coref import CorefConfig, CorefTask, Document
 from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
+from elmokit.tasks.nli import NliTask
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
 from elmokit.tasks.nn.layers import masked_softmax, run_packed
 from elmokit.tasks.nn.spans import SpanVectors
-from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaModelConfig, QaTask
+from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaTask
 from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
+from elmokit.tasks.sst import SstTask
 from elmokit.tasks.tags import TagRules, follow_back
-from elmokit.tasks.task import Labels, Sentence
+from elmokit.tasks.task import AnyTask, Labels, Sentence
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
 START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
@@ -36,6 +49,7 @@ class AllenNLPTagger(NerModel):
     """``crf_tagger`` with another encoder than bidirectional LSTMs, or with feed-forward layers after it."""
 
     def add_layers(self, config: NerModelConfig, input_dim: int) -> int:
+        assert isinstance(config, ArchivedNerModelConfig)
         dim, dropout = input_dim, config.recurrent_dropout
         self.layers = nn.ModuleList()
         for k, units in enumerate(config.hidden):
@@ -71,7 +85,10 @@ class AllenNLPTagger(NerModel):
 class AllenNLPNer(NerTask):
     """Named entity recognition, with the encoders of AllenNLP."""
 
+    presets = archived_presets(ArchivedNerConfig, NerTask.presets)
+
     def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
+        assert isinstance(config, ArchivedNerConfig)
         is_plain = config.model.encoder == "lstm" and not config.model.feedforward
         return (NerModel if is_plain else AllenNLPTagger)(config.model, inputs, known["tags"])
 
@@ -135,7 +152,10 @@ def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of
 class AllenNLPSrlTask(SrlTask):
     """Semantic role labeling, with the decoding of AllenNLP."""
 
+    presets = archived_presets(ArchivedSrlConfig, SrlTask.presets)
+
     def build(self, config: SrlConfig, inputs: InputLayer, known: Labels) -> SrlModel:
+        assert isinstance(config, ArchivedSrlConfig)
         if config.model.decoding == "log-probabilities":
             return super().build(config, inputs, known)
         model = AllenNLPSrl(config.model, inputs, known["tags"])
@@ -213,11 +233,15 @@ class AllenNLPCoref(CorefModel):
 class AllenNLPCorefTask(CorefTask):
     """Coreference, with the model of AllenNLP."""
 
+    presets = archived_presets(ArchivedCorefConfig, CorefTask.presets)
+
     def build(self, config: CorefConfig, inputs: InputLayer, known: Labels) -> CorefModel:
+        assert isinstance(config, ArchivedCorefConfig)
         is_theirs = config.model.network == "allennlp"
         return (AllenNLPCoref if is_theirs else CorefModel)(config.model, inputs, len(known["genres"]))
 
     def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
+        assert isinstance(config, ArchivedCorefConfig)
         if config.model.network != "allennlp":
             return super().sequences(example, config)
         return [tuple(chain.from_iterable(example.sentences))]
@@ -298,7 +322,7 @@ class BiDafLayers(nn.Module):
 class BiDaf(QaModel):
     """``bidaf``, the model before BiDAF++."""
 
-    def __init__(self, config: QaModelConfig, inputs: InputLayer) -> None:
+    def __init__(self, config: ArchivedQaModelConfig, inputs: InputLayer) -> None:
         super().__init__(inputs, config.max_answer)
         hidden = config.hidden or HIDDEN
         self.layers = BiDafLayers(
@@ -315,5 +339,25 @@ class BiDaf(QaModel):
 class AllenNLPQa(QaTask):
     """Question answering, with BiDAF."""
 
+    presets = archived_presets(ArchivedQaConfig, QaTask.presets)
+
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
+        assert isinstance(config, ArchivedQaConfig)
         return BiDaf(config.model, inputs) if config.model.network == "bidaf" else super().build(config, inputs, labels)
+
+
+class AllenNLPSst(SstTask):
+    """Sentiment, with the character features and the ELMo of AllenNLP."""
+
+    presets = archived_presets(ArchivedSstConfig, SstTask.presets)
+
+
+class AllenNLPNli(NliTask):
+    """Entailment, with the character features and the ELMo of AllenNLP."""
+
+    presets = archived_presets(ArchivedNliConfig, NliTask.presets)
+
+
+_ALL = (AllenNLPNer(), AllenNLPSst(), AllenNLPNli(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
+ARCHIVED_TASKS: dict[str, AnyTask] = {task.name: task for task in _ALL}
+"""The tasks by name, each with a config that has AllenNLP's settings, too."""

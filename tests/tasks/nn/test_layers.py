@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from elmokit.tasks.allennlp.word_characters import AllenNLPCharCNN
+from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN
 from elmokit.tasks.nn.layers import (
     Maxout,
     TokenCharCNN,

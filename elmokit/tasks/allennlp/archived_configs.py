@@ -1,0 +1,214 @@
+"""Settings that only models of AllenNLP have: those of the task's config, and what its archives and configs add.
+
+A config file that names one of these settings is read as one of these configs (``config_file.config_of``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, from_dict, setting, to_dict
+from elmokit.embedding.elmo import Start
+from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN
+from elmokit.tasks.coref import CorefConfig
+from elmokit.tasks.coref_model import CorefModelConfig
+from elmokit.tasks.ner import NerConfig, NerModelConfig
+from elmokit.tasks.nli import NliConfig
+from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.qa import QaConfig, QaModelConfig
+from elmokit.tasks.srl import SrlConfig, SrlModelConfig
+from elmokit.tasks.sst import SstConfig
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, check_sizes
+
+
+@dataclass(frozen=True)
+class ArchivedCharsConfig(CharsConfig):
+    """Features of the characters of a word, as AllenNLP computed them."""
+
+    layer: Literal["cnn", "lstm", "gru"] = setting(
+        "cnn", "Convolutions with their maximum over the word; or an LSTM or GRU with its last state."
+    )
+    hidden: int = setting(100, "Units of each layer and direction of an LSTM or GRU.")
+    n_layers: int = setting(1, "Number of layers of an LSTM or GRU.")
+    bidirectional: bool = setting(True, "Whether an LSTM or GRU reads a word backward, too.")
+    windows: Literal["word", "complete", "batch"] = setting(
+        "word",
+        "Where a filter's maximum is taken: windows inside the word, and the first one of a word shorter than the "
+        "filter; the same with 0 for such a word (AllenNLP since 1.3); or all windows up to the longest word of the "
+        "batch (AllenNLP before 1.3).",
+    )
+    min_chars: int | None = setting(None, 'With windows = "batch", pad words to at least this many characters.')
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
+        check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
+        check_at_least("min_chars", self.min_chars, 1, MAX_UNITS, optional=True)
+
+    def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
+        if self.layer != "cnn":
+            sizes = (self.hidden, self.n_layers, self.bidirectional)
+            return TokenCharRNN(n_rows, self.dim, self.layer, *sizes, self.dropout)
+        if self.windows == "word":
+            return super().build(n_rows)
+        cnn = (n_rows, self.dim, self.filters, self.activation, self.dropout)
+        return AllenNLPCharCNN(*cnn, every_window=self.windows == "batch", min_chars=self.min_chars)
+
+
+@dataclass(frozen=True)
+class ArchivedElmoConfig(ElmoConfig):
+    """ELMo inside an archive."""
+
+    start: Literal["warm", "zero", "continued"] = setting(  # type: ignore[assignment]
+        "warm",
+        "LSTM state that each sentence starts from. With continued, the first text of an example starts from zero, and "
+        "each further one from the state after the text before it.",
+    )
+
+    @property
+    def elmo_start(self) -> Start:
+        return "stateful" if self.start == "continued" else self.start
+
+
+@dataclass(frozen=True)
+class ArchivedNerModelConfig(NerModelConfig):
+    """Sizes of ``crf_tagger``."""
+
+    encoder: Literal["lstm", "gru", "highway", "alternating"] = setting(
+        "lstm",
+        "Bidirectional LSTM or GRU layers; bidirectional LSTM layers with a highway gate; or layers with such a gate "
+        "that alternate in direction, like those of srl.",
+    )
+    recurrent_dropout: float = setting(
+        0.0, "Dropout on the state of layers with a highway gate, with one mask per sentence."
+    )
+    input_bias: bool = setting(True, "Whether alternating layers have a second bias, for their input.")
+    feedforward: tuple[int, ...] = setting((), "Units of each feed-forward layer between the encoder and the tags.")
+    activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.feedforward:
+            check_sizes("feedforward", self.feedforward)
+        check_fraction("recurrent_dropout", self.recurrent_dropout)
+
+
+@dataclass(frozen=True)
+class ArchivedNerConfig(NerConfig):
+    """The configuration of ``crf_tagger``."""
+
+    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    elmo: ArchivedElmoConfig | None = None
+    model: ArchivedNerModelConfig = field(default_factory=ArchivedNerModelConfig)
+
+
+@dataclass(frozen=True)
+class ArchivedSstConfig(SstConfig):
+    """The configuration of ``bcn``."""
+
+    chars: ArchivedCharsConfig | None = None
+    elmo: ArchivedElmoConfig | None = None
+
+
+@dataclass(frozen=True)
+class ArchivedNliConfig(NliConfig):
+    """The configuration of ``esim``."""
+
+    chars: ArchivedCharsConfig | None = None
+    elmo: ArchivedElmoConfig | None = None
+
+
+@dataclass(frozen=True)
+class ArchivedSrlModelConfig(SrlModelConfig):
+    """Sizes of ``srl``."""
+
+    decoding: Literal["log-probabilities", "allennlp", "allennlp 0.x"] = setting(
+        "log-probabilities",
+        "What the best sequence of tags has the highest sum of. AllenNLP added probabilities and rounded their sum to "
+        "1/128; before version 1.0 it broke ties in another way.",
+    )
+
+
+@dataclass(frozen=True)
+class ArchivedSrlConfig(SrlConfig):
+    """The configuration of ``srl``."""
+
+    chars: ArchivedCharsConfig | None = None
+    elmo: ArchivedElmoConfig | None = None
+    model: ArchivedSrlModelConfig = field(default_factory=ArchivedSrlModelConfig)
+
+
+@dataclass(frozen=True)
+class ArchivedCorefModelConfig(CorefModelConfig):
+    """Sizes of ``coref``."""
+
+    network: Literal["e2e-coref", "allennlp"] = setting(
+        "e2e-coref",
+        "The model of Lee et al., or AllenNLP's version of it. That one reads a document as one sequence with a plain "
+        "LSTM, attends to the words of a span by their vectors alone, ELMo included, keeps spans that cross, and knows "
+        "neither speakers nor genre.",
+    )
+
+
+@dataclass(frozen=True)
+class ArchivedCorefConfig(CorefConfig):
+    """The configuration of ``coref``."""
+
+    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    elmo: ArchivedElmoConfig | None = None
+    model: ArchivedCorefModelConfig = field(default_factory=ArchivedCorefModelConfig)
+
+
+@dataclass(frozen=True)
+class ArchivedQaModelConfig(QaModelConfig):
+    """Sizes and dropouts of ``bidaf``, and of ``bidaf-self-atten``."""
+
+    network: Literal["bidaf++", "bidaf"] = setting(
+        "bidaf++", "BiDAF++ with self-attention and GRUs, or AllenNLP's BiDAF with highway layers and LSTMs."
+    )
+    highway_layers: int = setting(2, "Highway layers on the embeddings (bidaf).")
+    modeling_layers: int = setting(2, "LSTM layers after the attention (bidaf).")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("modeling_layers", self.modeling_layers, 1, MAX_LAYERS)
+        check_at_least("highway_layers", self.highway_layers, 0, MAX_LAYERS)
+        if self.network == "bidaf" and self.no_answer:
+            raise ConfigError('no_answer needs network = "bidaf++".')
+
+
+@dataclass(frozen=True)
+class ArchivedQaConfig(QaConfig):
+    """The configuration of ``bidaf``, and of ``bidaf-self-atten``."""
+
+    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    elmo: ArchivedElmoConfig | None = None
+    model: ArchivedQaModelConfig = field(default_factory=ArchivedQaModelConfig)
+
+
+OF_MODELS: dict[str, type] = {
+    "ner": ArchivedNerModelConfig,
+    "srl": ArchivedSrlModelConfig,
+    "coref": ArchivedCorefModelConfig,
+    "qa": ArchivedQaModelConfig,
+}
+"""The classes of ``model`` that have more settings than the task's."""
+
+
+def is_archived(task: str, content: Mapping[str, Any]) -> bool:
+    """Check whether the tables of a config file have a setting that only models of AllenNLP have."""
+    tables = {name: content[name] for name in ("chars", "elmo", "model") if isinstance(content.get(name), dict)}
+    of_model = OF_MODELS[task].__annotations__ if task in OF_MODELS else {}
+    return (
+        not tables.get("chars", {}).keys().isdisjoint(ArchivedCharsConfig.__annotations__)
+        or not tables.get("model", {}).keys().isdisjoint(of_model)
+        or tables.get("elmo", {}).get("start") == "continued"
+    )
+
+
+def archived_presets(kind: type, presets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the presets of a task as configs of AllenNLP's models, with the same values."""
+    return {name: from_dict(kind, to_dict(preset), name) for name, preset in presets.items()}

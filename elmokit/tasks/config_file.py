@@ -1,0 +1,62 @@
+"""Read the config file of a task: its own settings, or those of a model of AllenNLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elmokit.config import check_choice, deep_merge, from_dict, read_toml, to_dict
+from elmokit.tasks.allennlp.archived_configs import is_archived
+from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
+from elmokit.tasks.task import AnyTask
+from elmokit.tasks.task_config import apply_override
+from elmokit.tasks.task_table import TASKS
+
+DEFAULT_PRESET = "published"
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTask, Any]:
+    """Read a task and its config from a TOML file.
+
+    Args:
+        path: The file.
+        overrides: Values that replace the file's, each ``table.key=value``.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value is invalid. The message names the nearest valid key.
+    """
+    content = read_toml(path)
+    for override in overrides:
+        content = apply_override(content, override)
+    return config_of(content, str(path))
+
+
+def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
+    """Build a task and its config from the tables of a config file.
+
+    Args:
+        content: The tables. What they leave out is taken from the preset.
+        where: The name of the file, for errors.
+
+    Raises:
+        ConfigError: A key or value is invalid.
+    """
+    content = dict(content)
+    name = check_choice(f"{where}: task", content.pop("task", None), TASKS)
+    task = (ARCHIVED_TASKS if is_archived(name, content) else TASKS)[name]
+    return task, read_config(task, content, where)
+
+
+def read_config(task: AnyTask, content: Mapping[str, Any], where: str) -> Any:
+    """Build the config of a task from the tables of a file without its name; otherwise as ``config_of``."""
+    content = dict(content)
+    preset = task.presets[check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)]
+    base = to_dict(preset)
+    if isinstance(content.get("elmo"), dict):
+        base["elmo"] = to_dict(task.elmo)
+    for name in task.word_tables:
+        given = content.get(name)
+        if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
+            base[name]["dim"] = None  # the preset's size is for words without files; files have their own
+    return from_dict(type(preset), deep_merge(base, content), where)
