@@ -229,6 +229,11 @@ class ElmoModule(nn.Module):
         return self._elmo
 
     @property
+    def computer(self) -> Computer:
+        """What computes with the present weights, as that of an ``Elmo``."""
+        return self.elmo.computer
+
+    @property
     def n_layers(self) -> int:
         """Number of layers of vectors, the context-free layer 0 included."""
         return self.bilm.config.n_layers + 1

@@ -227,7 +227,7 @@ class _SeedLoop:
         self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
         self.trained_layers: tuple[int, ...] = ()  # of the biLM
         self.meter = CostMeter(self.setup.device)
-        self.is_diverging = False
+        self.last_loss = 0.0
         self.started = self.saved = time.monotonic()
 
     def run_to_end(self, stop: StopRequest) -> None:
@@ -261,6 +261,7 @@ class _SeedLoop:
                     self._evaluate()
                 counters.is_over = counters.is_over or is_last
             self._save()
+        self._warn_if_diverged()
 
     def _save(self) -> None:
         self.state.save(self.run)
@@ -323,7 +324,7 @@ class _SeedLoop:
             bilm=self._bilm_cost(),
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
-        self._warn_if_diverging(evaluation.loss)
+        self.last_loss = evaluation.loss
         if counters.first_loss is None:
             counters.first_loss = evaluation.loss
         if evaluation.is_best:
@@ -351,19 +352,15 @@ class _SeedLoop:
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation)
 
-    def _warn_if_diverging(self, loss: float) -> None:
-        """Say once that the training loss has grown, and what to do."""
+    def _warn_if_diverged(self) -> None:
+        """Say at the end that the training loss has grown, and what to do. On the way, it may grow and fall again."""
         first = self.state.counters.first_loss
-        if first is None:
-            return
-        is_diverging = loss > GROWN * first
-        if is_diverging and not self.is_diverging:
+        if first is not None and self.last_loss > GROWN * first:
             warnings.warn(
-                f"The training loss of seed {self.seed} grew from {first:.4g} to {loss:.4g}: the training diverges. "
-                "Use a lower train.optimizer.learning_rate.",
+                f"The training loss of seed {self.seed} grew from {first:.4g} to {self.last_loss:.4g}: the training "
+                "diverges. Use a lower train.optimizer.learning_rate.",
                 stacklevel=2,
             )
-        self.is_diverging = is_diverging
 
     def _bilm_cost(self) -> BiLMCost | None:
         elmo = self.setup.config.elmo

@@ -6,7 +6,7 @@ from random import Random
 
 _SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u00a0\u1680\u2003\u2028\u2029\u3000"
 """Characters at which Python's ``split`` and ``splitlines`` split, but a tokenized text does not."""
-_INVISIBLE = "\u200b\u200d\u200e\u202e\u2066\ufe0f\ufeff\u00ad\0\x01\x1b\x7f\u0300\u0301\U000e0001"
+_INVISIBLE = "\u200b\u200d\u200e\u202e\u2066\ufe0f\ufeff\u00ad\x01\x1b\x7f\u0300\u0301\U000e0001"
 _WORDS = (
     *("<S>", "</S>", "<UNK>", "!!!MAXTERMID", "<unk>", "%2F", "%00", "%#2", ".", "..", "/", "a/b", "../../etc/passwd"),
     *("NaN", "1e999", "null", "None", "[]", "{}", '"', "'", "\\", "\\n", "\\ud800", "$(reboot)", "`id`", "=1+1", "#"),
@@ -33,7 +33,7 @@ def _character(random: Random) -> str:
     last = random.choice((0x7F, 0x7FF, 0xFFFF, 0x10FFFF))
     while True:
         code = random.randrange(1, last + 1)
-        if not 0xD800 <= code <= 0xDFFF and chr(code) not in " \t\n":
+        if not 0xD800 <= code <= 0xDFFF and chr(code) not in " \t\n\0":
             return chr(code)
 
 

@@ -124,6 +124,23 @@ class Reader:
                 parts.append(layers[:, 1:][:, ::step])
         return [np.concatenate(parts, axis=-1) for parts in found]
 
+    def in_case(self, sentence: list[str]) -> list[str]:
+        """Read a sentence in capitals in the case in which its words are most frequent."""
+        capitals = [number for number, token in enumerate(sentence) if token.isupper()]
+        n_others = sum(token != token.upper() for token in sentence)
+        if len(capitals) < 2 or n_others > 0.1 * len(capitals):
+            return sentence
+        read, is_in_capitals = [*sentence], False
+        for number in capitals:
+            token, lower = sentence[number], sentence[number].lower()
+            capitalized = token[:1] + lower[1:]
+            best = min((lower, capitalized, token), key=lambda form: self.lines.get(form, len(self.lines)))
+            is_in_capitals = is_in_capitals or (token not in self.lines and best in self.lines)
+            if number == capitals[0] and best == lower and capitalized in self.lines:
+                best = capitalized
+            read[number] = best
+        return read if is_in_capitals else sentence
+
     def sentence_vector(self, sentence: list[str], name: str) -> Any:
         """Return the vector of a sentence by the map of a file, ``whitening`` or ``sentence_head``."""
         how = self.config["sentence_pooling" if name == "whitening" else name]
@@ -131,20 +148,16 @@ class Reader:
         words = [word for word in self.lines if word and word not in ("<S>", "</S>", "<UNK>")]
         ranks = {word: rank for rank, word in enumerate(words, start=1)}
         sum_of_all = sum(1 / rank for rank in ranks.values())
-        text = " ".join(sentence)
-        in_capitals = text == text.upper() and sum(token != token.lower() for token in sentence) > 1
 
         def fold(token: str) -> str:
             plain = {"``": '"', "''": '"'}.get(token, token)
             token = plain if plain in self.lines and token not in self.lines else token
             forms = [token]
-            if how["layers"] == 0 and in_capitals:
-                forms = [token.lower(), token[:1] + token[1:].lower()]
-            elif how["layers"] == 0 and token[1:] == token[1:].lower():
+            if how["layers"] == 0 and token[1:] == token[1:].lower():
                 forms = [token, token.lower()]
             return min(forms, key=lambda form: ranks.get(form, len(words) + 1))
 
-        tokens = [fold(token) for token in sentence]
+        tokens = [fold(token) for token in self.in_case(sentence)]
         layers = np.array([np.concatenate([v, v]) for v in map(self.token_vector, tokens)])
         if how["layers"] != 0:
             layers = np.concatenate(list(self.vectors(tokens)), axis=-1)
