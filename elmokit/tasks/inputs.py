@@ -1,15 +1,16 @@
 """Turn tokens into the vectors that a task's model reads: word vectors, character features and ELMo mixes.
 
-``Inputs`` knows the vocabularies and makes a ``TokenBatch`` of sentences. ``InputLayer`` is the module that turns the
-batch into vectors. A frozen biLM is in neither: its layers are computed once (``layer_cache``) and are part of the
-batch. One that is trained is in ``InputLayer``, and the batch has the sentences that it reads (``trained_bilm``).
+``Inputs`` has the vocabularies and the source of ELMo's layers, and makes a ``TokenBatch`` of sentences. ``InputLayer``
+is the module that turns the batch into vectors. A frozen biLM is not in it: its layers are part of the batch. One that
+is trained is in ``InputLayer``, and the batch has the sentences that it reads (``trained_bilm``).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,11 +25,8 @@ from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.word_characters import Spelling, spell
 
-LayerSource = Callable[[Sequence[Sequence[str]]], Sequence[NDArray[Any]]]
-"""Maps sentences to one array each, ``(layers, tokens, dim)``."""
-
-TextLayerSource = Callable[[Sequence[Sequence[Sequence[str]]]], Sequence[Sequence[NDArray[Any]]]]
-"""Maps the texts of examples, one list of sentences for each text of an example, to their arrays."""
+Texts = Sequence[Sequence[Sequence[str]]]
+"""For each text of examples that have several, such as premise and hypothesis, the sentences of all examples."""
 
 Value = TypeVar("Value")
 N_SPECIAL = 2  # 0 padding, 1 unknown
@@ -83,38 +81,53 @@ def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Te
     return layers
 
 
+class ElmoLayers(ABC):
+    """Where the layers of ELMo come from; ``elmo_layers`` has the three ways."""
+
+    def __init__(self, shape: ElmoShape) -> None:
+        self.shape = shape
+
+    @abstractmethod
+    def of_texts(self, texts: Texts) -> Sequence[Sequence[NDArray[Any]]] | None:
+        """Return one array ``(layers, tokens, dim)`` per sentence; None if the model computes them itself."""
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The words and characters of a run."""
+
+    tables: dict[str, WordTable]
+    """The word tables, by their names in the config."""
+    chars: list[str] | None = None
+    """The known characters; None if the model has no character features."""
+    max_chars: int | None = None
+    """Cut words to this many characters."""
+    spelling: Spelling = "characters"
+    """Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter."""
+
+
 class Inputs:
-    """The vocabularies of a run, and the source of the layers of a frozen biLM.
+    """What turns sentences into a batch.
 
     Args:
-        tables: The word tables, by their names in the config.
-        chars: The known characters; None if the model has no character features.
-        max_chars: Cut words to this many characters.
-        elmo: The sizes of the biLM's layers; None without ELMo.
-        layers_of: Returns the layers of sentences; None if the biLM is inside the model.
-        spelling: Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter.
-
-    Attributes:
-        layers_of_texts: Returns the layers of all texts of examples, if those of a text depend on the texts before it.
+        vocabularies: The words and characters.
+        layers: The source of ELMo's layers; None without ELMo.
     """
 
-    def __init__(
-        self,
-        tables: Mapping[str, WordTable],
-        chars: Sequence[str] | None,
-        max_chars: int | None,
-        elmo: ElmoShape | None = None,
-        layers_of: LayerSource | None = None,
-        spelling: Spelling = "characters",
-    ) -> None:
-        self.tables, self.max_chars, self.elmo, self.layers_of = dict(tables), max_chars, elmo, layers_of
-        self.spelling: Spelling = spelling
-        self.layers_of_texts: TextLayerSource | None = None
-        self.chars = None if chars is None else list(chars)
+    def __init__(self, vocabularies: Vocabularies, layers: ElmoLayers | None = None) -> None:
+        self.vocabularies, self.layers = vocabularies, layers
         self._word_ids = {
-            name: {word: row for row, word in enumerate(table.words, start=N_SPECIAL)} for name, table in tables.items()
+            name: {word: row for row, word in enumerate(table.words, start=N_SPECIAL)}
+            for name, table in vocabularies.tables.items()
         }
-        self._char_ids = {char: row for row, char in enumerate(chars or (), start=N_SPECIAL)}
+        self._char_ids = {char: row for row, char in enumerate(vocabularies.chars or (), start=N_SPECIAL)}
+
+    def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
+        """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
+        the model.
+        """
+        (batch,) = self.batches(sentences)
+        return batch
 
     def batches(self, *texts: Sequence[Sequence[str]]) -> tuple[TokenBatch, ...]:
         """Make a batch of each text of examples that have several, in the order in which AllenNLP reads them.
@@ -122,51 +135,38 @@ class Inputs:
         Args:
             texts: For each text, such as premise and hypothesis, the sentences of all examples.
         """
-        if self.layers_of_texts is None:
-            return tuple(self.batch(sentences) for sentences in texts)
-        layers = self.layers_of_texts(texts)
-        return tuple(self.batch(sentences, own) for sentences, own in zip(texts, layers, strict=True))
+        if self.layers is None:
+            return tuple(self._batch(sentences) for sentences in texts)
+        layers = self.layers.of_texts(texts)
+        if layers is None:
+            with_sentences = (replace(self._batch(text), sentences=tuple(map(tuple, text))) for text in texts)
+            return tuple(with_sentences)
+        batches = []
+        for sentences, arrays in zip(texts, layers, strict=True):
+            batch = self._batch(sentences)
+            padded = pad_layers(arrays, batch.mask.shape[1], self.layers.shape)
+            batches.append(replace(batch, layers=padded))
+        return tuple(batches)
 
-    def batch(self, sentences: Sequence[Sequence[str]], layers: Sequence[NDArray[Any]] | None = None) -> TokenBatch:
-        """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
-        the model.
-        """
-        if layers is None and self.layers_of_texts is not None:
-            (layers,) = self.layers_of_texts([sentences])
+    def _batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
         mask = mask_of(sentences)
         time = mask.shape[1]
-        words = {name: self._padded(self._ids_in(name, sentences), time) for name in self.tables}
-        chars, index = None, None
-        if self.chars is not None:
-            numbers: dict[str, int] = {}  # of the distinct tokens
-            rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
-            chars, index = self._char_rows(list(numbers)), self._padded(rows, time)
-        has_bilm_inside = self.elmo is not None and self.layers_of is None and layers is None
-        given = tuple(map(tuple, sentences)) if has_bilm_inside else None
-        return TokenBatch(words, chars, index, self._layers(sentences, time, layers), mask, given)
+        words = {name: self._padded(self._ids_in(name, sentences), time) for name in self._word_ids}
+        if self.vocabularies.chars is None:
+            return TokenBatch(words, None, None, None, mask)
+        numbers: dict[str, int] = {}  # of the distinct tokens
+        rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
+        return TokenBatch(words, self._char_rows(list(numbers)), self._padded(rows, time), None, mask)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
-        ids, lowercase = self._word_ids[name], self.tables[name].lowercase
+        ids, lowercase = self._word_ids[name], self.vocabularies.tables[name].lowercase
         return [[ids.get(word.lower() if lowercase else word, 1) for word in sentence] for sentence in sentences]
 
     def _char_rows(self, tokens: Sequence[str]) -> Tensor:
-        spelled = [spell(token, self.spelling)[: self.max_chars] for token in tokens]
+        known = self.vocabularies
+        spelled = [spell(token, known.spelling)[: known.max_chars] for token in tokens]
         rows = [[self._char_ids.get(char, 1) for char in chars] for chars in spelled]
         return self._padded(rows, max(map(len, rows), default=1) or 1)
-
-    def with_elmo(self, elmo: ElmoShape) -> Inputs:
-        """Return the same vocabularies with biLM layers, whose source is still to be set."""
-        return Inputs(self.tables, self.chars, self.max_chars, elmo, spelling=self.spelling)
-
-    def _layers(
-        self, sentences: Sequence[Sequence[str]], time: int, known: Sequence[NDArray[Any]] | None
-    ) -> Tensor | None:
-        if self.elmo is None or (self.layers_of is None and known is None):
-            return None
-        if known is None:
-            assert self.layers_of is not None
-            known = self.layers_of(sentences)
-        return pad_layers(known, time, self.elmo)
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], time: int) -> Tensor:
@@ -187,9 +187,7 @@ class InputLayer(nn.Module):
         chars: The settings of the character features; None for none.
         elmo: The settings of the mixes; None without ELMo.
         initial_vectors: The initial values of tables with pretrained vectors, ``(rows, dim)``, by table.
-
-    Attributes:
-        elmo: The biLM, if it is or was trained with the model; None otherwise. Set it after construction.
+        bilm: The biLM, if it is or was trained with the model; None otherwise.
     """
 
     def __init__(
@@ -199,12 +197,12 @@ class InputLayer(nn.Module):
         chars: CharsConfig | None,
         elmo: ElmoConfig | None,
         initial_vectors: Mapping[str, Tensor] | None = None,
+        bilm: ElmoModule | None = None,
     ) -> None:
         super().__init__()
-        self.elmo: ElmoModule | None = None
         self.words = nn.ModuleDict()
         for name, config in words.items():
-            table = inputs.tables[name]
+            table = inputs.vocabularies.tables[name]
             embedding = nn.Embedding(table.n_rows, table.dim, padding_idx=0)
             nn.init.uniform_(embedding.weight, -((3 / table.dim) ** 0.5), (3 / table.dim) ** 0.5)
             with torch.no_grad():
@@ -214,17 +212,18 @@ class InputLayer(nn.Module):
             embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
         self.chars: TokenCharCNN | TokenCharRNN | None = None
-        if chars is not None and inputs.chars is not None:
-            self.chars = chars.build(len(inputs.chars) + N_SPECIAL)
+        if chars is not None and inputs.vocabularies.chars is not None:
+            self.chars = chars.build(len(inputs.vocabularies.chars) + N_SPECIAL)
         self.mixes = nn.ModuleDict()
         self.penalties: dict[str, float] = {}
         self.dropouts = nn.ModuleDict()
         self.elmo_dim = 0
-        if elmo is not None and inputs.elmo is not None:
-            self.elmo_dim = inputs.elmo.dim
+        if elmo is not None and inputs.layers is not None:
+            self.elmo_dim = inputs.layers.shape.dim
             for position, mix in (("input", elmo.input), ("output", elmo.output)):
                 if mix is not None:
-                    self._add_mix(position, mix, inputs.elmo.n_layers)
+                    self._add_mix(position, mix, inputs.layers.shape.n_layers)
+        self.elmo = bilm  # last, because the order of the parameters is that of the gradient's norm
 
     def _add_mix(self, position: str, mix: MixConfig, n_layers: int) -> None:
         self.mixes[position] = make_scalar_mix(mix.layers, n_layers, mix.layer_norm)
@@ -262,7 +261,7 @@ class InputLayer(nn.Module):
             layers = layers.index_select(1, index)
         # Only a batch without any token is shorter than its mask, which has at least one position.
         missing = tokens.mask.shape[1] - layers.shape[2]
-        return dataclasses.replace(tokens, layers=F.pad(layers, (0, 0, 0, missing)) if missing else layers)
+        return replace(tokens, layers=F.pad(layers, (0, 0, 0, missing)) if missing else layers)
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Return word vectors, character features and input mix, ``(batch, time, output_dim)``, zero on padding."""
@@ -340,7 +339,7 @@ def map_batch(batch: Any, kind: type[Value], function: Callable[[Value], Value])
         return function(batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        return dataclasses.replace(batch, **{n: map_batch(value, kind, function) for n, value in fields.items()})
+        return replace(batch, **{n: map_batch(value, kind, function) for n, value in fields.items()})
     if isinstance(batch, dict):
         return {name: map_batch(value, kind, function) for name, value in batch.items()}
     if isinstance(batch, list):

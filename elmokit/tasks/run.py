@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice, write_json
 from elmokit.embedding.elmo import Elmo
@@ -33,7 +32,8 @@ from elmokit.storage.text_formats import Wrapped, check_tokens, is_json_object
 from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.config_file import load_config
-from elmokit.tasks.inputs import ElmoShape, Inputs
+from elmokit.tasks.elmo_layers import CachedLayers, ComputedLayers, LayersInModel, shape_of
+from elmokit.tasks.inputs import ElmoLayers, Inputs
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
@@ -58,10 +58,16 @@ from elmokit.tasks.run_folder import (
     write_facts,
     write_start,
 )
-from elmokit.tasks.task import AnyTask, TaskModel, TaskSetup, Tokenize
+from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup, Tokenize
 from elmokit.tasks.task_config import ElmoConfig, expand_paths
 from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
-from elmokit.tasks.task_vocabulary import Coverage, inputs_from, make_vocabulary, vocabulary_content
+from elmokit.tasks.task_vocabulary import (
+    Coverage,
+    TaskVocabulary,
+    make_vocabulary,
+    vocabularies_from,
+    vocabulary_content,
+)
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
 from elmokit.text.tokenize import TextSplitter, Tokenization, get_tokenizer, text_splitter
@@ -114,55 +120,101 @@ def train_task(
     path = Path(run)
     check_folder(path, FORMER, overwrite)
     torch_device = parse_device(device)
+    _check_config(task, config)
+    examples = _read_all(task, config)
+    labels = task.labels([*examples.train, *examples.dev], config)
+    vocabulary = make_vocabulary(task, config, examples.train, examples.others)
+    if on_coverage is not None:
+        for name, coverage in vocabulary.coverage.items():
+            on_coverage(name, coverage)
+    elmo = None
+    if config.elmo is not None:
+        elmo = _open_elmo(config.elmo, config.elmo.model, torch_device)
+    _check_model(task, config, vocabulary, labels, elmo)
+    content = vocabulary_content(vocabulary.vocabularies, labels)
+    checksums = data_checksums(task, config)
+    # With a run for each seed inside.
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
+        _start(whole_run, task, config, content)
+        if elmo is not None and config.elmo.finetune is not None:
+            elmo = _finetuned(task, config.elmo, path, examples.train, torch_device, progress)
+        write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
+        layers = None if elmo is None else _layers_of(elmo, config.elmo, config.elmo.cache or path / "layers")
+        setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch_device)
+        _fill_cache(setup, [*examples.train, *examples.dev], progress)
+        training = TaskTraining(
+            setup,
+            examples.train,
+            examples.dev,
+            vocabulary.initial_vectors,
+            elmo if isinstance(layers, LayersInModel) else None,
+            progress=progress,
+            on_evaluation=on_evaluation,
+        )
+        return _train_seeds(training, path)
+
+
+class _Examples(NamedTuple):
+    """The examples of a training."""
+
+    train: list[Any]
+    dev: list[Any]
+    others: list[Any]
+    """Those whose words get pretrained vectors too: dev and test."""
+
+
+def _check_config(task: AnyTask, config: Any) -> None:
+    """Refuse what cannot be trained, before anything is read."""
     task.check_inputs(config)
     if config.elmo is not None:  # "continued" is for models that AllenNLP trained
         check_choice("elmo.start", config.elmo.start, ("warm", "zero"))
     check_recordable(task, config)
+
+
+def _read_all(task: AnyTask, config: Any) -> _Examples:
+    """Read the examples of a training, and draw the sample of ``train_ratio``."""
     train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
     texts = [tuple(map(tuple, task.texts(example))) for example in train]
     train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
-    others = [*dev, *(_read_examples(task, config, "test") if config.data.test else ())]
-    labels = task.labels([*train, *dev], config)
-    vocabulary = make_vocabulary(task, config, train, others)
-    if on_coverage is not None:
-        for name, coverage in vocabulary.coverage.items():
-            on_coverage(name, coverage)
-    inputs = vocabulary.inputs
-    elmo = None
-    if config.elmo is not None:
-        elmo = _open_elmo(config.elmo, config.elmo.model, torch_device)
-        inputs = _with_elmo(inputs, elmo)
-    setup = TaskSetup(task, config, inputs, labels, torch_device)
-    setup.build(vocabulary.initial_vectors)  # fails for settings that do not fit together, before anything is written
-    content = {**vocabulary_content(vocabulary.inputs), "labels": labels}
-    checksums = data_checksums(task, config)
-    # With a run for each seed inside.
-    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
-        seeds = tuple(dict.fromkeys([*whole_run.progress.get("seeds", ()), *config.train.seeds]))
-        write_start(path, task, replace(config, train=replace(config.train, seeds=seeds)), content)
-        whole_run.commit({"seeds": seeds})
-        if elmo is not None and config.elmo.finetune is not None:
-            elmo = _finetuned(task, config.elmo, path, train, torch_device, progress)
-        write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
-        to_train = elmo if elmo is not None and config.elmo.trainable else None
-        if elmo is not None and to_train is None:
-            cache = LayerCache(config.elmo.cache or path / "layers", elmo, config.elmo.cache_dtype)
-            cache.fill((sentence for example in [*train, *dev] for sentence in task.sentences(example)), progress)
-            inputs.layers_of = cache.layers
-        training = TaskTraining(
-            setup, train, dev, vocabulary.initial_vectors, to_train, progress=progress, on_evaluation=on_evaluation
-        )
-        for seed in config.train.seeds:
-            with Run(path / f"seed-{seed}", {"seed": seed}, SEED_FILES) as seed_run:
-                train_seed(training, seed, seed_run)
-        results = [read_result(path / f"seed-{seed}") for seed in finished_seeds(path)]  # earlier ones, too
-        summary = {
-            "task": task.name,
-            "metric": task.metric,
-            "dev": mean_and_deviation([result["dev"] for result in results]),
-            "seeds": results,
-        }
-        write_json(path / RESULTS, summary)
+    test = _read_examples(task, config, "test") if config.data.test else []
+    return _Examples(train, dev, [*dev, *test])
+
+
+def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
+    """Build a model once, which fails for settings that do not fit together, before anything is written."""
+    layers = None if elmo is None else LayersInModel(shape_of(elmo))
+    setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch.device("cpu"))
+    setup.build(vocabulary.initial_vectors)
+
+
+def _start(run: Run, task: AnyTask, config: Any, content: Mapping[str, Any]) -> None:
+    """Write the config, with the seeds of earlier calls, and the vocabulary."""
+    seeds = tuple(dict.fromkeys([*run.progress.get("seeds", ()), *config.train.seeds]))
+    write_start(run.folder, task, replace(config, train=replace(config.train, seeds=seeds)), content)
+    run.commit({"seeds": seeds})
+
+
+def _fill_cache(setup: TaskSetup, examples: Sequence[Any], progress: ProgressCallback | None) -> None:
+    """Add the layers of examples to the cache of a frozen biLM."""
+    layers = setup.inputs.layers
+    if isinstance(layers, CachedLayers):
+        layers.cache.fill((sentence for example in examples for sentence in setup.task.sentences(example)), progress)
+
+
+def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
+    """Train each seed of the config, and write the results of all."""
+    task = training.setup.task
+    for seed in training.setup.config.train.seeds:
+        with Run(folder / f"seed-{seed}", {"seed": seed}, SEED_FILES) as seed_run:
+            train_seed(training, seed, seed_run)
+    results = [read_result(folder / f"seed-{seed}") for seed in finished_seeds(folder)]  # earlier ones, too
+    summary = {
+        "task": task.name,
+        "metric": task.metric,
+        "dev": mean_and_deviation([result["dev"] for result in results]),
+        "seeds": results,
+    }
+    write_json(folder / RESULTS, summary)
     return summary
 
 
@@ -172,13 +224,10 @@ class TaskRun(TaskSetup):
 
     model: TaskModel[Any, Any]
     seed: int
-    cache: LayerCache | None
-    """The cached layers of the biLM, if the model uses a frozen one."""
 
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
         """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
-        if self.cache is not None:
-            self.cache.fill((sentence for example in examples for sentence in self.task.sentences(example)), progress)
+        _fill_cache(self, examples, progress)
 
     def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
         """Read the examples of files, and check their labels against the run's.
@@ -313,23 +362,29 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
     seed = _check_seed(run, seed, finished)
     with damage_errors(run / VOCABULARY):
-        inputs, labels = inputs_from(read_vocabulary(run))
-    cache = elmo = None
+        vocabularies, labels = vocabularies_from(read_vocabulary(run))
+    layers: ElmoLayers | None = None
+    bilm = None
     if config.elmo is not None:
         elmo = _open_elmo_of(config.elmo, run, seed, torch_device)
-        inputs = _with_elmo(inputs, elmo)
-        if config.elmo.elmo_start == "stateful":
-            inputs.layers_of_texts = partial(_continued_layers, elmo)
-        elif not config.elmo.trainable:
-            cache = LayerCache(resolve_path(run, config.elmo.cache) or run / "layers", elmo, config.elmo.cache_dtype)
-            inputs.layers_of = cache.layers
+        layers = _layers_of(elmo, config.elmo, resolve_path(run, config.elmo.cache) or run / "layers")
+        if config.elmo.trainable:
+            bilm = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
+    inputs = Inputs(vocabularies, layers)
     with damage_errors(run / VOCABULARY):  # which has to fit the config
-        model = TaskSetup(task, config, inputs, labels, torch_device).build()
+        model = TaskSetup(task, config, inputs, labels, torch_device).build(bilm=bilm)
     load_best_weights(model, run / f"seed-{seed}")
-    if elmo is not None and config.elmo.trainable:
-        model.inputs.elmo = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
     model = model.to(torch_device).eval()
-    return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed, cache=cache)
+    return TaskRun(task, config, inputs, labels, torch_device, model=model, seed=seed)
+
+
+def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
+    """Return the source of the layers that a config asks for, with the directory for those of a frozen biLM."""
+    if config.trainable:
+        return LayersInModel(shape_of(elmo))
+    if elmo.start == "stateful":
+        return ComputedLayers(elmo)
+    return CachedLayers(LayerCache(cache, elmo, config.cache_dtype))
 
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
@@ -346,16 +401,11 @@ def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
     """Return the model of an opened archive, ready to evaluate and to predict."""
     setup, inputs = opened.setup, opened.setup.inputs
-    if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=setup.config.elmo.elmo_start, device=device)
-        inputs = _with_elmo(inputs, elmo)
+    if opened.elmo is not None:
         # Nothing is cached: an archive has no directory for it.
-        if setup.config.elmo.elmo_start == "stateful":
-            inputs.layers_of_texts = partial(_continued_layers, elmo)
-        else:
-            inputs.layers_of = elmo.embed
+        inputs = Inputs(inputs.vocabularies, ComputedLayers(opened.elmo.to(device)))
     model = opened.model.to(device).eval()
-    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model=model, seed=ARCHIVE_SEED, cache=None)
+    return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model=model, seed=ARCHIVE_SEED)
 
 
 def evaluate_run(
@@ -394,18 +444,6 @@ def evaluate_run(
                 opened.cache_layers(examples, progress)
         scores[opened.seed] = opened.score(examples, progress)
     return len(examples), scores
-
-
-def _continued_layers(elmo: Elmo, texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
-    """Return the layers of the texts of examples, each text continuing from the one before it."""
-    # The texts are the batches of a stateful Elmo, whose row r continues from row r of the previous batch.
-    n_examples = len(texts[0])
-    layers = elmo.embed([sentence for text in texts for sentence in text], batch_size=max(n_examples, 1))
-    return [layers[start : start + n_examples] for start in range(0, len(texts) * n_examples, n_examples or 1)]
-
-
-def _with_elmo(inputs: Inputs, elmo: Elmo) -> Inputs:
-    return inputs.with_elmo(ElmoShape(elmo.n_layers, elmo.output_dim))
 
 
 def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:

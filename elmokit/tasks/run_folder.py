@@ -49,6 +49,7 @@ FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*"
 FORMER = (CONFIG, VOCABULARY, FACTS)
 """Files by which a run of version 0.2 is recognized."""
 BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
+ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
 ARCHIVE_SEED = 0
 """The number of the one training in an archive of AllenNLP."""
@@ -125,10 +126,11 @@ def check_scores(scores: object) -> dict[str, float]:
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
-    """Give a model the weights of the best evaluation of a training."""
+    """Give a model the weights of the best evaluation of a training. A biLM inside it keeps its own."""
     path = seed_folder / BEST_WEIGHTS
+    bilm = {name: value for name, value in model.state_dict().items() if name.startswith(ELMO_WEIGHTS)}
     with damage_errors(path):
-        model.load_state_dict(load_file(path))
+        model.load_state_dict({**load_file(path), **bilm})
 
 
 def run_settings(

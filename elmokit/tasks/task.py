@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.config import decode_json
+from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_formats import is_json_object
@@ -239,11 +240,18 @@ class TaskSetup:
     labels: Labels
     device: torch.device
 
-    def build(self, initial_vectors: Mapping[str, Tensor] | None = None) -> TaskModel[Any, Any]:
-        """Build a new model on the CPU, with initial values for word tables that have pretrained vectors."""
+    def build(
+        self, initial_vectors: Mapping[str, Tensor] | None = None, bilm: ElmoModule | None = None
+    ) -> TaskModel[Any, Any]:
+        """Build a new model on the CPU.
+
+        Args:
+            initial_vectors: The initial values of word tables that have pretrained vectors.
+            bilm: The biLM inside the model, if it is trained.
+        """
         self.task.check_inputs(self.config)
         tables = self.task.word_configs(self.config)
-        layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors)
+        layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors, bilm)
         model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
         return model
 

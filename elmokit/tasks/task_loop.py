@@ -23,7 +23,7 @@ from elmokit.network.average import moving_average
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.run_folder import BEST_WEIGHTS, RESULT, load_best_weights, read_result
+from elmokit.tasks.run_folder import BEST_WEIGHTS, ELMO_WEIGHTS, RESULT, load_best_weights, read_result
 from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.trained_bilm import (
     BiLMCost,
@@ -134,7 +134,6 @@ def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingSta
     return TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
 
 
-ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 GROWN = 1.5  # a mean loss so many times that of the first evaluation has grown; smaller changes are noise
 LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
@@ -188,10 +187,9 @@ def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
     setup, elmo, folder = training.setup, training.elmo, run.folder
     if (folder / RESULT).exists():
         return read_result(folder)
+    bilm = None if elmo is None else copy_for_training(elmo)
     torch.manual_seed(seed)
-    model = setup.build(training.initial_vectors)
-    if elmo is not None:
-        model.inputs.elmo = copy_for_training(elmo)
+    model = setup.build(training.initial_vectors, bilm)
     state = build_state(setup, model.to(setup.device))
     torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
     state.restore(run)

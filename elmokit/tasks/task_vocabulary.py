@@ -22,8 +22,8 @@ from torch import Tensor
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import bounded_lines, open_binary
-from elmokit.tasks.inputs import N_SPECIAL, Inputs, WordTable
-from elmokit.tasks.task import AnyTask
+from elmokit.tasks.inputs import N_SPECIAL, Vocabularies, WordTable
+from elmokit.tasks.task import AnyTask, Labels
 from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths
 from elmokit.tasks.word_characters import BYTES, Spelling
 
@@ -56,22 +56,16 @@ class InitialTable:
 class TaskVocabulary:
     """The words and characters of a run."""
 
-    inputs: Inputs
-    """Without a biLM."""
+    vocabularies: Vocabularies
     initial_vectors: dict[str, Tensor]
     """For the tables with pretrained vectors."""
     coverage: dict[str, Coverage]
     """For the same tables."""
 
 
-def vocabulary_content(inputs: Inputs) -> dict[str, Any]:
-    """Return the content of ``vocabulary.json``, which ``inputs_from`` reads; the labels are added to it."""
-    return {
-        "tables": {name: asdict(table) for name, table in inputs.tables.items()},
-        "chars": inputs.chars,
-        "max_chars": inputs.max_chars,
-        "spelling": inputs.spelling,
-    }
+def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, Any]:
+    """Return the content of ``vocabulary.json``, which ``vocabularies_from`` reads."""
+    return {**asdict(vocabularies), "labels": labels}
 
 
 @dataclass(frozen=True)
@@ -83,10 +77,10 @@ class _Content:
     labels: dict[str, Any] = field(default_factory=dict)
 
 
-def inputs_from(content: Mapping[str, Any]) -> tuple[Inputs, dict[str, Any]]:
-    """Build a run's inputs, without a biLM, and its labels from the content of its ``vocabulary.json``."""
+def vocabularies_from(content: Mapping[str, Any]) -> tuple[Vocabularies, Labels]:
+    """Return a run's vocabularies and labels from the content of its ``vocabulary.json``."""
     read = msgspec.convert(content, _Content)
-    return Inputs(read.tables, read.chars, read.max_chars, spelling=read.spelling), read.labels
+    return Vocabularies(read.tables, read.chars, read.max_chars, read.spelling), read.labels
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
@@ -102,12 +96,12 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
     other = Counter(word for example in others for sentence in task.sentences(example) for word in sentence)
     made = {name: make_table(name, words, training, other) for name, words in task.word_configs(config).items()}
     tables = {name: initial.table for name, initial in made.items()}
-    inputs = Inputs(tables, None, None)
+    vocabularies = Vocabularies(tables)
     if config.chars is not None:
         chars = make_chars(config.chars, training)
-        inputs = Inputs(tables, chars, config.chars.max_chars, spelling=config.chars.spelling)
+        vocabularies = Vocabularies(tables, chars, config.chars.max_chars, config.chars.spelling)
     return TaskVocabulary(
-        inputs,
+        vocabularies,
         {name: initial.vectors for name, initial in made.items() if initial.vectors is not None},
         {name: initial.coverage for name, initial in made.items() if initial.coverage is not None},
     )

@@ -396,8 +396,8 @@ def test_an_archive_that_cannot_be_opened_is_refused_by_name(
 def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(tmp_path: Path) -> None:
     folder = unpack("ner", tmp_path / "ner")
     expected = open_task_archive(folder)
-    assert expected.bilm is not None
-    save_model(expected.bilm, tmp_path / "elmo_weights.hdf5")
+    assert expected.elmo is not None
+    save_model(expected.elmo.model, tmp_path / "elmo_weights.hdf5")
 
     def drop(tensors: dict[str, Tensor]) -> None:
         for name in [name for name in tensors if "_elmo_lstm" in name]:
@@ -425,7 +425,7 @@ def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(tmp_pa
     examples = run.read(str(TEXTS["ner"]))
     assert not torch.allclose(scores_of(run, examples), scores_of(before, examples))
     opened = open_task_archive(folder)
-    assert opened.bilm is not None
+    assert opened.elmo is not None
     save_as_run(opened, tmp_path / "run")
     assert open_run(tmp_path / "run").predict(examples) == run.predict(examples)
 

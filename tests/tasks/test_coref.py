@@ -28,7 +28,7 @@ from elmokit.tasks.coref import (
     to_conll,
 )
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
-from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
 from tests.helpers.task_examples import COREF
 
 TASK = CorefTask()
@@ -54,7 +54,7 @@ def tiny(sizes: CorefModelConfig = SIZES) -> tuple[CorefConfig, CorefModel, Inpu
     config = replace(TASK.presets["small"], model=sizes)
     words = sorted({token for document in DOCUMENTS for sentence in document.sentences for token in sentence})
     tables = {"words": WordTable(words, 12, False), "head_words": WordTable(words, 7, False)}
-    inputs = Inputs(tables, sorted(set("".join(words))), None)
+    inputs = Inputs(Vocabularies(tables, sorted(set("".join(words)))))
     assert config.words is not None
     layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
     model = TASK.build(config, layer, KNOWN)
@@ -71,7 +71,7 @@ def test_the_published_sizes(preset: str, n_heads: int, span_dim: int, pair_dim:
     tables = {"words": WordTable([], config.words.dim or 0, False)}
     if config.head_words is not None:
         tables["head_words"] = WordTable([], config.head_words.dim or 0, False)
-    inputs = Inputs(tables, list("abc"), None)
+    inputs = Inputs(Vocabularies(tables, list("abc")))
     layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
     model = TASK.build(config, layer, {"genres": [""] * 8})
     assert isinstance(model, CorefModel)

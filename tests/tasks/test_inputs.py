@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.inputs import ElmoLayers, ElmoShape, InputLayer, Inputs, Texts, Vocabularies, WordTable
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.tasks.word_characters import BYTES
 
@@ -24,10 +24,14 @@ def fake_layers(sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
     return [rng.normal(size=(3, len(sentence), 4)).astype(np.float16) for sentence in sentences]
 
 
+class FakeLayers(ElmoLayers):
+    def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
+        return [fake_layers(sentences) for sentences in texts]
+
+
 def made_inputs(with_elmo: bool = True) -> Inputs:
     tables = {"words": WordTable(["the", "cat"], 5, True), "heads": WordTable(["cat"], 2, False)}
-    shape = ElmoShape(3, 4) if with_elmo else None
-    return Inputs(tables, list("Tcahen"), 3, shape, fake_layers)
+    return Inputs(Vocabularies(tables, list("Tcahen"), 3), FakeLayers(ElmoShape(3, 4)) if with_elmo else None)
 
 
 def made_layer(inputs: Inputs, elmo: ElmoConfig | None = None, **starts: Tensor) -> InputLayer:
@@ -126,20 +130,20 @@ def test_given_vectors_are_the_start_and_may_stay_as_they_are() -> None:
 
 def test_words_can_be_spelled_in_bytes() -> None:
     """The rows are those of AllenNLP's character tokenizer: byte + 1, and 259 and 260 around the word."""
-    marked = Inputs({}, BYTES, None, spelling="marked bytes").batch([["a\u00e9"]])
+    marked = Inputs(Vocabularies({}, BYTES, spelling="marked bytes")).batch([["a\u00e9"]])
     assert marked.chars is not None
     assert marked.chars.tolist() == [[259, ord("a") + 1, 0xC3 + 1, 0xA9 + 1, 260]]
-    plain = Inputs({}, BYTES, None, spelling="bytes").batch([["a"]])
+    plain = Inputs(Vocabularies({}, BYTES, spelling="bytes")).batch([["a"]])
     assert plain.chars is not None
     assert plain.chars.tolist() == [[ord("a") + 1]]
 
 
 def test_the_layers_of_several_texts_are_computed_together() -> None:
-    def layers(texts: Sequence[Sequence[Sequence[str]]]) -> list[list[NDArray[Any]]]:
-        return [[np.full((1, len(one), 2), number) for one in text] for number, text in enumerate(texts)]
+    class NumberedTexts(ElmoLayers):
+        def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
+            return [[np.full((1, len(one), 2), number) for one in text] for number, text in enumerate(texts)]
 
-    inputs = Inputs({}, None, None).with_elmo(ElmoShape(1, 2))
-    inputs.layers_of_texts = layers
+    inputs = Inputs(Vocabularies({}), NumberedTexts(ElmoShape(1, 2)))
     first, second = inputs.batches([["a"]], [["b", "c"]])
     assert first.layers is not None
     assert second.layers is not None

@@ -11,7 +11,8 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import ner
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.elmo_layers import LayersInModel
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.scores import Chunk
 from elmokit.tasks.task_config import CharsConfig, WordsConfig
 from tests.helpers.task_examples import NER, tiny
@@ -76,7 +77,8 @@ def test_labels_are_the_tags_of_all_types(tmp_path: Path) -> None:
     [(False, 1.57e6), (True, 3.21e6)],
 )
 def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: bool, expected: float) -> None:
-    inputs = Inputs({"words": WordTable([], 50, True)}, list("ab"), None, ElmoShape(3, 1024) if with_elmo else None)
+    layers = LayersInModel(ElmoShape(3, 1024)) if with_elmo else None
+    inputs = Inputs(Vocabularies({"words": WordTable([], 50, True)}, list("ab")), layers)
     elmo = TASK.elmo if with_elmo else None
     layer = InputLayer(inputs, {"words": WordsConfig(dim=50)}, CharsConfig(), elmo)
     assert layer.output_dim == (1202 if with_elmo else 178)
@@ -100,7 +102,7 @@ def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(
     task, config = tiny("ner", tmp_path / "data", model=model, chars=chars)
     examples = list(TASK.read(str(tmp_path / "data"), config))
     known = TASK.labels(examples, config)
-    inputs = Inputs({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto"), None)
+    inputs = Inputs(Vocabularies({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto")))
     torch.manual_seed(0)
     layer = InputLayer(inputs, {"words": config.words}, config.chars, None)
     built = task.build(config, layer, known)
@@ -121,7 +123,7 @@ def test_decoded_tags_are_valid_even_from_an_untrained_model(tmp_path: Path) -> 
         )
         examples = list(TASK.read(str(tmp_path / "data"), config))
         known = TASK.labels(examples, config)
-        inputs = Inputs({"words": WordTable(["mira"], 8, True)}, list("Mir"), None)
+        inputs = Inputs(Vocabularies({"words": WordTable(["mira"], 8, True)}, list("Mir")))
         for seed in range(5):
             torch.manual_seed(seed)
             model = task.build(config, InputLayer(inputs, {"words": config.words}, config.chars, None), known).eval()

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import nli
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.elmo_layers import LayersInModel
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.nli import read_pairs, tokens_of_parse
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import NLI
@@ -31,7 +32,7 @@ def config(**data: Any) -> nli.NliConfig:
 def made(elmo: ElmoConfig | None = None, words: bool = True, **sizes: Any) -> tuple[nli.NliModel, Inputs]:
     torch.manual_seed(0)
     tables = {"words": WordTable(["a", "b", "c"], 300, False)} if words else {}
-    inputs = Inputs(tables, None, None, ElmoShape(3, 1024) if elmo else None)
+    inputs = Inputs(Vocabularies(tables), LayersInModel(ElmoShape(3, 1024)) if elmo else None)
     layer = InputLayer(inputs, {"words": WordsConfig(dim=300)} if words else {}, None, elmo)
     return nli.NliModel(nli.NliModelConfig(**sizes), layer, CLASSES), inputs
 

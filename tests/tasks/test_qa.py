@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from elmokit.errors import TextError
 from elmokit.tasks import qa
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.inputs import ElmoLayers, ElmoShape, InputLayer, Inputs, Texts, Vocabularies, WordTable
 from elmokit.tasks.qa import QaExample, covering_tokens, read_questions, read_squad, tokenize_passage
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
 from elmokit.text.marks import INVISIBLE
@@ -38,18 +38,22 @@ def examples(tmp_path: Path, config: qa.QaConfig = TINY, without_answer: bool = 
     return list(TASK.read(str(path), config))
 
 
+class Ones(ElmoLayers):
+    """Layers of ones."""
+
+    def of_texts(self, texts: Texts) -> list[list[Any]]:
+        shape = self.shape
+        return [[np.ones((shape.n_layers, len(one), shape.dim), dtype=np.float32) for one in text] for text in texts]
+
+
 def inputs_of(given: Sequence[QaExample], config: qa.QaConfig, elmo: ElmoShape | None = None) -> Inputs:
     words = sorted({word for example in given for sentence in TASK.sentences(example) for word in sentence})
     assert config.words is not None
     assert config.words.dim is not None
     assert config.chars is not None
-
-    def layers_of(sentences: Sequence[Sequence[str]]) -> list[Any]:
-        assert elmo is not None
-        return [np.ones((elmo.n_layers, len(sentence), elmo.dim), dtype=np.float32) for sentence in sentences]
-
     table = WordTable(words, config.words.dim, config.words.lowercase)
-    return Inputs({"words": table}, sorted(set("".join(words))), config.chars.max_chars, elmo, layers_of)
+    known = Vocabularies({"words": table}, sorted(set("".join(words))), config.chars.max_chars)
+    return Inputs(known, None if elmo is None else Ones(elmo))
 
 
 def model_of(config: qa.QaConfig, inputs: Inputs) -> qa.BiDafPlusPlus:

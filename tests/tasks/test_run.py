@@ -31,6 +31,7 @@ from elmokit.storage.bounded import json_crc32
 from elmokit.tasks import layer_cache
 from elmokit.tasks.config_file import load_config
 from elmokit.tasks.coref import parse_document
+from elmokit.tasks.elmo_layers import CachedLayers
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
 from elmokit.tasks.task_table import TASKS
@@ -131,8 +132,8 @@ def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     opened = open_run("../run")
-    assert opened.cache is not None
-    assert ["Mira", "visits", "Oslo"] in opened.cache
+    assert isinstance(opened.inputs.layers, CachedLayers)
+    assert ["Mira", "visits", "Oslo"] in opened.inputs.layers.cache
     assert len(opened.predict(opened.read("../data"))) == 3
 
 

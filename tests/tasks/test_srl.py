@@ -13,7 +13,7 @@ from elmokit.errors import TextError
 from elmokit.tasks import srl
 from elmokit.tasks.allennlp.archived_configs import ArchivedSrlConfig, ArchivedSrlModelConfig
 from elmokit.tasks.allennlp.variants import AllenNLPSrlTask, viterbi_of_allennlp
-from elmokit.tasks.inputs import InputLayer, Inputs, WordTable
+from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.scores import Chunk
 from elmokit.tasks.srl import Proposition, SrlConfig, _tags_from_brackets, parse_proposition, read_srl
 from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
@@ -33,7 +33,7 @@ def tiny(**changes: object) -> tuple[SrlConfig, srl.SrlModel, Inputs]:
     torch.manual_seed(3)
     config = replace(TASK.presets["small"], model=replace(ArchivedSrlModelConfig(6, 24, 4, 0.1), **changes))  # type: ignore[arg-type]
     words = sorted({token for example in EXAMPLES for token in example.tokens})
-    inputs = Inputs({"words": WordTable(words, 12, True)}, None, None)
+    inputs = Inputs(Vocabularies({"words": WordTable(words, 12, True)}))
     assert config.words is not None
     layer = InputLayer(inputs, {"words": config.words}, None, None)
     model = TASK.build(config, layer, KNOWN)
@@ -42,7 +42,7 @@ def tiny(**changes: object) -> tuple[SrlConfig, srl.SrlModel, Inputs]:
 
 
 def test_the_published_sizes_have_the_published_number_of_weights() -> None:
-    inputs = Inputs({"words": WordTable([], 100, True)}, None, None)
+    inputs = Inputs(Vocabularies({"words": WordTable([], 100, True)}))
     config = ArchivedSrlConfig()
     assert config.words is not None
     tags = {"tags": [f"B-{n}" for n in range(64)] + [f"I-{n}" for n in range(64)] + ["O"]}  # about OntoNotes'
@@ -126,7 +126,7 @@ def test_the_predicate_makes_the_difference() -> None:
 def test_a_continued_predicate_is_marked_too() -> None:
     example = parse_proposition("0 put it off ||| B-V B-ARG1 B-C-V", "written")
     known = TASK.labels([example], SrlConfig())
-    batch = TASK.collate([example], Inputs({}, None, None), known, SrlConfig())
+    batch = TASK.collate([example], Inputs(Vocabularies({})), known, SrlConfig())
     assert batch.is_predicate.tolist() == [[1, 0, 1]]
 
 

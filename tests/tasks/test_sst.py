@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, WordTable
+from elmokit.tasks.elmo_layers import LayersInModel
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import SST, tiny
@@ -63,7 +64,8 @@ def test_a_label_out_of_range_is_rejected(tmp_path: Path) -> None:
 
 def made(elmo: ElmoConfig | None = None, **sizes: Any) -> tuple[sst.SstModel, Inputs]:
     torch.manual_seed(0)
-    inputs = Inputs({"words": WordTable(["a", "b"], 300, False)}, None, None, ElmoShape(3, 1024) if elmo else None)
+    layers = LayersInModel(ElmoShape(3, 1024)) if elmo else None
+    inputs = Inputs(Vocabularies({"words": WordTable(["a", "b"], 300, False)}), layers)
     layer = InputLayer(inputs, {"words": WordsConfig(dim=300)}, None, elmo)
     return sst.SstModel(sst.SstModelConfig(**sizes), layer, sst.FIVE), inputs
 

@@ -22,6 +22,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.tasks import layer_cache
+from elmokit.tasks.elmo_layers import LayersInModel
 from elmokit.tasks.inputs import ElmoShape, Inputs
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
@@ -66,12 +67,10 @@ def setup_and_model(
     examples = list(task.read(str(tmp_path / f"{name}.data"), config))
     vocabulary = make_vocabulary(task, config, examples, [])
     opened = Elmo.from_pretrained(bilm)
-    shape = ElmoShape(opened.n_layers, opened.output_dim)
-    inputs = Inputs(vocabulary.inputs.tables, vocabulary.inputs.chars, vocabulary.inputs.max_chars, shape)
+    inputs = Inputs(vocabulary.vocabularies, LayersInModel(ElmoShape(opened.n_layers, opened.output_dim)))
     setup = TaskSetup(task, config, inputs, task.labels(examples, config), torch.device("cpu"))
     torch.manual_seed(0)
-    model = setup.build()
-    model.inputs.elmo = copy_for_training(opened)
+    model = setup.build(bilm=copy_for_training(opened))
     return setup, model, examples
 
 
@@ -216,7 +215,7 @@ def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp
     shutil.rmtree(bilm)
     opened = open_run(tmp_path / "run")
     examples = opened.read(str(tmp_path / "ner.data"))
-    assert opened.cache is None
+    assert isinstance(opened.inputs.layers, LayersInModel)
     assert opened.predict(examples) == predicted[result["best_epoch"] - 1]
     assert opened.score(examples) == result["dev"]
     # It is a model like any other.

@@ -63,7 +63,8 @@ from elmokit.tasks.allennlp.model_tables import Tables, convert_model, counterpa
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.config_file import read_config
-from elmokit.tasks.inputs import ElmoShape, Inputs, WordTable
+from elmokit.tasks.elmo_layers import ComputedLayers
+from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     BEST_WEIGHTS,
@@ -287,9 +288,9 @@ class OpenedArchive:
     """A trained model of AllenNLP as one of ours."""
 
     setup: TaskSetup
-    """Without a source of biLM layers."""
+    """On the CPU."""
     model: TaskModel[Any, Any]
-    bilm: PretrainedBiLM | None
+    elmo: Elmo | None
     """The ELMo inside."""
     archive: TaskArchive
     notes: list[str]
@@ -331,18 +332,18 @@ def open_task_archive(
     if isinstance(config, ArchivedNerConfig):
         config, constraint_notes = _with_constraints(config, mask, labels["tags"], archive.source)
         notes += constraint_notes
-    inputs, embeddings = _inputs(archive, config, embeddings, namespaces)
+    vocabularies, embeddings = _vocabularies(archive, config, embeddings, namespaces)
     if options is not None and config.elmo is None:
         raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
     bilm, assumed = _elmo_of(archive, tensors, options) if config.elmo is not None else (None, None)
     if assumed is not None:
         notes.append(assumed)
-    if bilm is not None:
-        inputs = inputs.with_elmo(ElmoShape(bilm.config.n_layers + 1, bilm.config.output_dim))
-    setup = TaskSetup(task, config, inputs, labels, torch.device("cpu"))
+    elmo = None if bilm is None else Elmo(bilm, start=config.elmo.elmo_start)
+    layers = None if elmo is None else ComputedLayers(elmo)
+    setup = TaskSetup(task, config, Inputs(vocabularies, layers), labels, torch.device("cpu"))
     model = setup.build()
     load_arrays(model, _arrays_of(ROWS[task.name](model, embeddings), model.state_dict(), tensors, archive.source))
-    return OpenedArchive(setup, model, bilm, archive, notes, assumed)
+    return OpenedArchive(setup, model, elmo, archive, notes, assumed)
 
 
 def _with_constraints(
@@ -506,13 +507,13 @@ def _is_before(archive: TaskArchive, version: str) -> bool:
     return own < limit
 
 
-def _inputs(
+def _vocabularies(
     archive: TaskArchive,
     config: Any,
     embeddings: Embeddings,
     namespaces: Mapping[str, str],
-) -> tuple[Inputs, Embeddings]:
-    """Make the inputs of the archive's vocabulary, and record the rows of unknown words."""
+) -> tuple[Vocabularies, Embeddings]:
+    """Return the words and characters of the archive, and record the rows of unknown words."""
     unknown = str(_table(archive.config, "vocabulary").get("oov_token") or UNKNOWN)
     tables: dict[str, WordTable] = {}
     rows: dict[str, int] = {}
@@ -525,7 +526,7 @@ def _inputs(
     elif "chars" in namespaces:
         chars = BYTES
     spelling: Spelling = "characters" if config.chars is None else config.chars.spelling
-    return Inputs(tables, chars, None, spelling=spelling), replace(embeddings, unknown_rows=rows)
+    return Vocabularies(tables, chars, None, spelling), replace(embeddings, unknown_rows=rows)
 
 
 def _elmo_table(archive: TaskArchive) -> dict[str, Any]:
@@ -565,12 +566,13 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
         "allennlp": archive.version or "not recorded",
         "parameters": sum(parameter.numel() for parameter in opened.model.parameters()),
     }
-    facts |= {name: len(table.words) for name, table in setup.inputs.tables.items()}
-    if setup.inputs.chars is not None:
-        facts["characters"] = len(setup.inputs.chars) if setup.inputs.spelling == "characters" else "bytes"
+    known = setup.inputs.vocabularies
+    facts |= {name: len(table.words) for name, table in known.tables.items()}
+    if known.chars is not None:
+        facts["characters"] = len(known.chars) if known.spelling == "characters" else "bytes"
     facts |= {name: labels for name, labels in setup.labels.items() if any(labels)}
-    if opened.bilm is not None:
-        bilm = opened.bilm.config
+    if opened.elmo is not None:
+        bilm = opened.elmo.model.config
         facts["elmo"] = {"layers": bilm.n_layers + 1, "dim": bilm.output_dim, "start": setup.config.elmo.start}
     return facts
 
@@ -581,17 +583,14 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
     if folder.exists():  # `atomic_write` would advise a flag that the command does not have
         raise OutputError(f"{folder} already exists; choose another directory.")
     setup = opened.setup
-    elmo = None
-    if opened.bilm is not None:
-        elmo = Elmo(opened.bilm, start=setup.config.elmo.elmo_start)
-    content = {**vocabulary_content(setup.inputs), "labels": setup.labels}
+    content = vocabulary_content(setup.inputs.vocabularies, setup.labels)
     origin = {"archive": str(opened.archive.source), "allennlp": opened.archive.version, "notes": opened.notes}
     checksums = data_checksums(setup.task, setup.config)
     with atomic_write(folder, folder=True) as run:
         write_start(run, setup.task, setup.config, content)
-        write_facts(run, setup.task, {}, elmo, {**origin, "data": checksums})
-        if opened.bilm is not None:
-            save_folder(opened.bilm, run / OWN_BILM)
+        write_facts(run, setup.task, {}, opened.elmo, {**origin, "data": checksums})
+        if opened.elmo is not None:
+            save_folder(opened.elmo.model, run / OWN_BILM)
         seed = run / f"seed-{ARCHIVE_SEED}"
         seed.mkdir()
         save_tensors(opened.model.state_dict(), seed / BEST_WEIGHTS)
