@@ -44,7 +44,9 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
     """
     content = dict(content)
     name = check_choice(f"{where}: task", content.pop("task", None), TASKS)
-    task = (ARCHIVED_TASKS if is_archived(name, content) else TASKS)[name]
+    task = TASKS[name]
+    if name in ARCHIVED_TASKS and is_archived(name, content):
+        task = ARCHIVED_TASKS[name]
     return task, read_config(task, content, where)
 
 
