@@ -6,6 +6,7 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.errors import ConfigError, TextError
+from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.config_file import config_of, load_config
 from elmokit.tasks.task_config import (
     ElmoConfig,
@@ -189,3 +191,24 @@ def test_the_published_numbers() -> None:
         assert task.elmo.input is not None
         assert task.elmo.output is not None
         assert (task.elmo.input.penalty, task.elmo.output.penalty) == (0.001, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "settings"),
+    [
+        ("ner", "model", {"encoder": "gru"}),
+        ("srl", "model", {"decoding": "allennlp"}),
+        ("coref", "model", {"network": "allennlp"}),
+        ("qa", "model", {"network": "bidaf"}),
+        ("nli", "elmo", {"start": "continued"}),
+        ("sst", "chars", {"layer": "lstm"}),
+    ],
+)
+def test_a_setting_of_allennlp_makes_a_config_of_its_model(name: str, table: str, settings: dict[str, Any]) -> None:
+    task, config = config_of({"task": name, table: settings}, "here")
+    assert task is ARCHIVED_TASKS[name]
+    assert to_dict(config)[table].items() >= settings.items()
+    plain, other = config_of({"task": name}, "here")
+    assert plain is TASKS[name]
+    assert isinstance(config, type(other))
+    assert settings.keys().isdisjoint(to_dict(other.model))
