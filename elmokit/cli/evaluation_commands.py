@@ -107,6 +107,7 @@ def surprisal(
     overwrite: Overwrite = False,
     bits: bool = False,
     documents: bool = False,
+    cache: bool = False,
     start: Start = None,
     precision: Precision = "float32",
     opening: LanguageModelOpening,
@@ -139,6 +140,7 @@ def surprisal(
         out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
         bits: Write bits instead of nats.
         documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+        cache: With --documents, expect words that the document has had.
 
     More options:
         precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
@@ -153,6 +155,7 @@ def surprisal(
     from elmokit.storage.text_files import find_text_files
     from elmokit.text.vocabulary import name_words
 
+    check_needed("--cache", cache, "--documents", documents)
     check_needed("--column", column, "--words", words)
     check_needed("--region", region, "--column", column)
     language = raw_language(raw or words, language, wrapped)
@@ -163,6 +166,7 @@ def surprisal(
     # The lines of a file are joined where they are read; a cell of a table can have several, too.
     reading: dict[str, Any] = {
         "documents": documents,
+        "cache": cache,
         "language": language or "en",
         "wrapped": "no" if column is None else wrapped,
     }
@@ -180,6 +184,7 @@ def surprisal(
             result = language_model.perplexity(
                 paths,
                 documents=documents,
+                cache=cache,
                 on_sentence=on_sentence,
                 progress=progress,
                 raw_language=language,
@@ -187,10 +192,11 @@ def surprisal(
             )
             n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
     if n_unknown:
+        new = " where the document has not had them" if cache else ""
         click.echo(
             f"{'Regions with unknown' if regions else 'Unknown'} words, which are not in the model's vocabulary: "
             f"{n_unknown:,} of {n:,} "
-            f"({name_words(unknown_words)}). Their surprisal is that of <UNK>; add "
+            f"({name_words(unknown_words)}). Their surprisal is that of <UNK>{new}; add "
             f"spelling_{'bits' if bits else 'nats'} to compare it with other words.",
             err=True,
         )
@@ -210,6 +216,7 @@ def perplexity(
     opening: LanguageModelOpening,
     precision: Annotated[Precision | None, Flag(PRECISION, MORE)] = None,
     documents: bool = False,
+    cache: bool = False,
     batch_tokens: Annotated[int, Flag("Positions per batch, which do not change the result.", MORE)] = 2048,
     wrapped: Wrap = "auto",
 ) -> None:
@@ -222,6 +229,7 @@ def perplexity(
 
     Args:
         documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+        cache: With --documents, expect words that the document has had.
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
@@ -239,6 +247,7 @@ def perplexity(
 
     check_at_least("batch_tokens", batch_tokens, 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
+    check_needed("--cache", cache, "--documents", documents)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
     others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": documents}
     check_apart("--as-bilm-tf", as_bilm_tf, others)
@@ -253,7 +262,7 @@ def perplexity(
         if as_bilm_tf is not None:
             result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
         else:
-            facts |= {"state": start or "warm", "documents": documents}
+            facts |= {"state": start or "warm", "documents": documents, "cache": cache}
             with _table(per_token, overwrite) as write:
                 on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
@@ -261,6 +270,7 @@ def perplexity(
                     start=start,
                     batch_tokens=batch_tokens,
                     documents=documents,
+                    cache=cache,
                     on_sentence=on_sentence,
                     progress=progress,
                     raw_language=language,

@@ -38,6 +38,7 @@ from elmokit.lm.surprisal import (
     surprisals,
     words_as_read,
 )
+from elmokit.lm.word_cache import CacheSettings, cache_settings, cached_surprisals
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
 from elmokit.storage.text_formats import Wrapped
@@ -158,12 +159,19 @@ class LanguageModel:
         return list(map(self._priced, surprisals(self.computer, sentences, self.start, batch_tokens)))
 
     def surprisal_documents(
-        self, documents: Iterable[Sequence[Sentence]], *, batch_tokens: int = BATCH_TOKENS
+        self,
+        documents: Iterable[Sequence[Sentence]],
+        *,
+        cache: bool | CacheSettings = False,
+        batch_tokens: int = BATCH_TOKENS,
     ) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
 
         Args:
             documents: The tokenized sentences of each document.
+            cache: Expect words that the document has had, too, unknown ones included: True, or the settings
+                (``elmokit.lm.word_cache``). An unknown word that comes again has nats of its own, and 0
+                ``spelling_nats``.
             batch_tokens: Positions per batch. The results do not depend on it.
 
         Returns:
@@ -173,7 +181,7 @@ class LanguageModel:
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
         """
-        return list(self._by_text(documents, True, batch_tokens))
+        return list(self._by_text(documents, cache_settings(cache, True), True, batch_tokens))
 
     @overload
     def word_surprisal(
@@ -181,6 +189,7 @@ class LanguageModel:
         texts: Sequence[str],
         *,
         documents: bool = ...,
+        cache: bool | CacheSettings = ...,
         language: str = ...,
         wrapped: Wrapped = ...,
         batch_tokens: int = ...,
@@ -192,6 +201,7 @@ class LanguageModel:
         texts: Iterator[str],
         *,
         documents: bool = ...,
+        cache: bool | CacheSettings = ...,
         language: str = ...,
         wrapped: Wrapped = ...,
         batch_tokens: int = ...,
@@ -202,6 +212,7 @@ class LanguageModel:
         texts: Iterable[str],
         *,
         documents: bool = False,
+        cache: bool | CacheSettings = False,
         language: str = ENGLISH,
         wrapped: Wrapped = "auto",
         batch_tokens: int = BATCH_TOKENS,
@@ -212,6 +223,7 @@ class LanguageModel:
             texts: Raw texts of any number of sentences. From an iterator, the rows are returned as an iterator too, so
                 that a corpus of any size fits in memory.
             documents: Read each sentence of a text in the context of those before it, not by itself.
+            cache: With ``documents``, as in :meth:`surprisal_documents`.
             language, wrapped: As in :func:`elmokit.tokenize`.
             batch_tokens: As in :meth:`surprisal`.
 
@@ -220,7 +232,8 @@ class LanguageModel:
 
         Raises:
             TextError: ``texts`` is a string, or one of them is not.
-            ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
+            ConfigError: ``cache`` without ``documents``; or as in :func:`elmokit.tokenize`.
+            MissingExtraError: As in :func:`elmokit.tokenize`.
 
         Example:
             >>> for row in lm.word_surprisal(["The horse raced past the barn fell."]):
@@ -229,18 +242,19 @@ class LanguageModel:
         check_texts(texts)
         text_splitter(language, wrapped)  # an unknown language is noticed now
         split = partial(tokenize, language=language, wrapped=wrapped)
-        rows = self._word_rows(texts, documents, split, batch_tokens)
+        settings = cache_settings(cache, documents)
+        read = partial(self._by_text, cache=settings, documents=documents, batch_tokens=batch_tokens)
+        rows = self._word_rows(texts, split, read)
         return rows if isinstance(texts, Iterator) else list(rows)
 
     def _word_rows(
         self,
         texts: Iterable[str],
-        documents: bool,
         split: Callable[[str], list[list[str]]],
-        batch_tokens: int,
+        read: Callable[[Iterator[list[list[str]]]], Iterator[list[Surprisal]]],
     ) -> Iterator[WordSurprisal]:
         texts, again = tee(texts)
-        scored = self._by_text(map(split, again), documents, batch_tokens)
+        scored = read(map(split, again))
         for number, (text, sentences) in enumerate(zip(texts, scored, strict=True)):
             yield from sum_by_word(text, sentences, number)
 
@@ -250,6 +264,7 @@ class LanguageModel:
         regions: Iterable[str | tuple[int, int]],
         *,
         documents: bool = False,
+        cache: bool | CacheSettings = False,
         language: str = ENGLISH,
         wrapped: Wrapped = "auto",
         batch_tokens: int = BATCH_TOKENS,
@@ -263,7 +278,7 @@ class LanguageModel:
             texts: Raw texts of any number of sentences.
             regions: The region of each text: a part of it that occurs once, or the offsets of its first character and
                 of the one after its last.
-            documents, language, wrapped, batch_tokens: As in :meth:`word_surprisal`.
+            documents, cache, language, wrapped, batch_tokens: As in :meth:`word_surprisal`.
 
         Returns:
             A row for each text, which ``pandas.DataFrame(rows)`` makes a table.
@@ -287,18 +302,26 @@ class LanguageModel:
                 offsets.append(find_region(text, region))
             except TextError as error:
                 raise TextError(f"Text {number}: {error}") from None
-        scored = self._by_text((tokenize(text, language, wrapped=wrapped) for text in texts), documents, batch_tokens)
+        settings = cache_settings(cache, documents)
+        tokenized = (tokenize(text, language, wrapped=wrapped) for text in texts)
+        scored = self._by_text(tokenized, settings, documents, batch_tokens)
         return [
             sum_region(text, sentences, place, number)
             for number, (text, sentences, place) in enumerate(zip(texts, scored, offsets, strict=True))
         ]
 
     def _by_text(
-        self, texts: Iterable[Sequence[Sentence]], documents: bool, batch_tokens: int
+        self,
+        texts: Iterable[Sequence[Sentence]],
+        cache: CacheSettings | None,
+        documents: bool,
+        batch_tokens: int,
     ) -> Iterator[list[Surprisal]]:
         """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
 
         def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
+            if cache is not None:
+                return cached_surprisals(self.computer, texts, cache, self._spelling.nats, self.start, batch_tokens)
             read = texts if documents else chain.from_iterable(texts)
             return map(self._priced, surprisals(self.computer, read, self.start, batch_tokens, documents=documents))
 
@@ -309,6 +332,7 @@ class LanguageModel:
         texts: Texts | Iterable[Sequence[Sentence]],
         *,
         documents: bool = False,
+        cache: bool | CacheSettings = False,
         start: StartName | State | None = None,
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
@@ -323,6 +347,7 @@ class LanguageModel:
                 directories or glob patterns of text with one tokenized sentence per line. Several files are scored as
                 one text.
             documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+            cache: With ``documents``, as in :meth:`surprisal_documents`.
             start: The start state of each sentence or document; None for that of this object.
             batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
@@ -334,11 +359,12 @@ class LanguageModel:
 
         Raises:
             TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
-            ConfigError: ``start`` is unknown; or as in :func:`elmokit.tokenize`.
+            ConfigError: ``start`` is unknown; ``cache`` without ``documents``; or as in :func:`elmokit.tokenize`.
             MissingExtraError: As in :func:`elmokit.tokenize`.
         """
         if raw_language is None and wrapped != "auto":
             raise ConfigError("wrapped is for raw text, whose language is raw_language.")
+        settings = cache_settings(cache, documents)
         split = None if raw_language is None else text_splitter(raw_language, wrapped)
         places: deque[tuple[str | None, int]] = deque()  # of the sentences that were read and are not scored yet
         sentences, total = self._sentences(
@@ -349,7 +375,8 @@ class LanguageModel:
         def after(sentence: Surprisal) -> None:
             file, line = places.popleft() if places else (None, None)
             if on_sentence is not None:
-                on_sentence(replace(self._priced(sentence), line=line, file=file))
+                priced = sentence if settings is not None else self._priced(sentence)
+                on_sentence(replace(priced, line=line, file=file))
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
@@ -360,6 +387,7 @@ class LanguageModel:
             batch_tokens=batch_tokens,
             spelling=self._spelling,
             on_sentence=after,
+            cache=settings,
         )
 
     def bilm_tf_perplexity(

@@ -17,7 +17,14 @@ from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, Surprisal, softmax_vocabulary, surprisals, words_as_read
+from elmokit.lm.surprisal import (
+    BATCH_TOKENS,
+    Surprisal,
+    softmax_vocabulary,
+    surprisals,
+    words_as_read,
+)
+from elmokit.lm.word_cache import CacheSettings, cached_surprisals
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 from elmokit.text.vocabulary import UnknownWords, name_words
@@ -149,6 +156,7 @@ def perplexity(
     batch_tokens: int = BATCH_TOKENS,
     spelling: Spelling | None = None,
     on_sentence: Callable[[Surprisal], object] | None = None,
+    cache: CacheSettings | None = None,
 ) -> Perplexity:
     """Compute the perplexity of a text, without dropout.
 
@@ -156,6 +164,8 @@ def perplexity(
         texts, start, documents, batch_tokens: As in ``surprisals``.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
+        cache: Expect words of a document again, by ``cached_surprisals``. It needs ``spelling``, and ``texts`` that are
+            documents.
     """
     computer = computer_of(model)
     total = np.zeros(computer.model.config.n_directions)
@@ -163,14 +173,21 @@ def perplexity(
     unknown = UnknownWords()
     spelling_bits = 0.0
     compose = computer.model.read.compose
-    for sentence in surprisals(computer, texts, start, batch_tokens, documents=documents):
+    if cache is None:
+        scored = surprisals(computer, texts, start, batch_tokens, documents=documents)
+    else:
+        assert spelling is not None
+        scored = cached_surprisals(computer, texts, cache, spelling.nats, start, batch_tokens)
+    for sentence in scored:
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
         words = sentence.tokens[1:-1]
         n_sentences += 1
         n_characters += sum(len(compose(word)) for word in words) + max(1, len(words))
         is_unknown = sentence.is_unknown[1:-1]
         unknown.add(words, is_unknown)
-        if spelling is not None:
+        if sentence.spelling_nats is not None:
+            spelling_bits += float(sentence.spelling_nats.sum()) / math.log(2)
+        elif spelling is not None:
             read = words_as_read(computer.model, sentence)[1:-1]
             spelling_bits += sum(spelling.bits(read[position]) for position in is_unknown.nonzero()[0])
         if on_sentence is not None:

@@ -17,7 +17,7 @@ from elmokit.embedding.documents import read_on, read_texts
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.softmax import Softmax
-from elmokit.engine.state import State
+from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
@@ -72,6 +72,16 @@ class Surprisal:
             [self.file] * n,
         )
         return [TokenSurprisal(*cells) for cells in zip(*columns, strict=True)]
+
+
+class Predictions(NamedTuple):
+    """The surprisal of a sentence, and from what each direction predicted its words."""
+
+    surprisal: Surprisal
+    word_ids: Ids
+    """``(n + 2,)``, boundaries included."""
+    hidden: Sequence[Floats]
+    """For each direction ``(n + 1, projection_dim)``: the top layer, by position in the text."""
 
 
 class TokenSurprisal(NamedTuple):
@@ -289,6 +299,14 @@ def _score_rows(
     computer: Computer, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[Surprisal], State]:
     """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
+    predictions, after = predict_rows(computer, cache, rows, state)
+    return [one.surprisal for one in predictions], after
+
+
+def predict_rows(
+    computer: Computer, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
+) -> tuple[list[Predictions], State]:
+    """Compute the same, and from what the words were predicted."""
     softmax, vocabulary = softmax_and_vocabulary(computer)
     model = computer.model
     batch, layers, after = read_on(computer, rows, state, [model.config.n_layers], cache)
@@ -302,13 +320,13 @@ def _score_rows(
         nats[direction, batch.is_target(backward)] = predicted
     edges = np.cumsum(batch.lengths)[:-1]
     sentences = [sentence for row in rows for sentence in row]
-    scored = [
-        Surprisal([BEGIN_SENTENCE, *sentence, END_SENTENCE], own, word_ids[index] == vocabulary.unknown_id)
-        for sentence, index, own in zip(
-            sentences, np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True
-        )
-    ]
-    return scored, after
+    predictions = []
+    parts = zip(sentences, np.split(batch.index, edges), np.split(nats, edges, axis=1), strict=True)
+    for number, (sentence, index, own) in enumerate(parts):
+        ids = word_ids[index]
+        found = Surprisal([BEGIN_SENTENCE, *sentence, END_SENTENCE], own, ids == vocabulary.unknown_id)
+        predictions.append(Predictions(found, ids, [tops[number][0] for tops in layers]))
+    return predictions, after
 
 
 def words_as_read(model: PretrainedBiLM, sentence: Surprisal) -> list[str]:

@@ -16,6 +16,7 @@ from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
 from elmokit.lm.perplexity import perplexity
+from elmokit.lm.word_cache import CacheSettings
 from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["dog"]]
@@ -45,6 +46,10 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     ("a pair of three", lambda lm: lm.minimal_pairs([(["a"], ["b"], ["c"])]), ValueError, "too many values"),
     ("a pair that is a string", lambda lm: lm.minimal_pairs(["ab"]), TextError, "'a'"),
     ("a language of tokens", lambda lm: lm.perplexity(TEXT, raw_language="en"), ConfigError, "raw_language"),
+    ("a cache without documents", lambda lm: lm.perplexity(TEXT, cache=True), ConfigError, "documents=True"),
+    ("words without documents", lambda lm: lm.word_surprisal(["a"], cache=True), ConfigError, "documents=True"),
+    ("a large theta", lambda _: CacheSettings(theta=41), ConfigError, "theta is 41"),
+    ("no cache", lambda _: CacheSettings(size=0), ConfigError, "size is 0"),
     ("no batch", lambda lm: lm.surprisal(TEXT, batch_tokens=0), ConfigError, "batch_tokens is 0"),
     *(
         (f"position {position}", lambda lm, position=position: lm.substitutes(TEXT[0], position), ConfigError, name)
