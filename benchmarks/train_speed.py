@@ -290,7 +290,7 @@ def main() -> None:
             config = TrainingConfig(
                 model=model_of(size), batch_size=arguments.batch_size, n_samples=arguments.samples, precision="float32"
             )
-            model = PretrainedBiLM(BiLM(config.model), "elmokit", vocabulary=vocabulary)
+            model = PretrainedBiLM.from_modules(BiLM(config.model), vocabulary=vocabulary)
             with contextlib.closing(stream_of(config, texts, model)) as stream:
                 windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))
             limits = arguments.rounds, arguments.seconds
@@ -305,7 +305,7 @@ def main() -> None:
     for size in arguments.sizes.split(","):
         full = TrainingConfig(model=model_of(size), batch_size=arguments.batch_size, n_samples=0, precision="float32")
         sampled = dataclasses.replace(full, n_samples=arguments.samples)
-        model = PretrainedBiLM(BiLM(full.model), "elmokit", vocabulary=vocabulary)
+        model = PretrainedBiLM.from_modules(BiLM(full.model), vocabulary=vocabulary)
         with contextlib.closing(stream_of(full, texts, model)) as stream:
             windows = list(islice(stream, arguments.rounds + N_WARMUP_STEPS))
         steps = {
@@ -329,7 +329,7 @@ def main() -> None:
         n_distinct = statistics.mean(len(window.tokens) for window in windows)
         print(f"\n{size}: {n_distinct:.0f} distinct tokens in the {2 * tokens} positions of a window\n", flush=True)
     mini = TrainingConfig()
-    model = PretrainedBiLM(BiLM(mini.model), "elmokit", vocabulary=vocabulary)
+    model = PretrainedBiLM.from_modules(BiLM(mini.model), vocabulary=vocabulary)
     with contextlib.closing(stream_of(mini, texts, model)) as stream:
         for _ in islice(stream, N_DATA_WINDOWS // 4):
             pass
