@@ -2,11 +2,10 @@
 
 AllenNLP keeps an LSTM layer as three linear layers, with the gates in the order i, f, g, o and 1 added to the stored
 forget bias. elmokit's kernels read one matrix in the order i, g, f, o. A strided view cannot express that permutation,
-so the matrix is derived from AllenNLP's parameters: once per batch while the biLM is trained, with gradients flowing
-back to them; otherwise only when the weights are packed for a kernel, which is repeated only after they change.
+so the matrix is derived from AllenNLP's parameters for each batch, with gradients flowing back to them.
 
-Kernels compute in place of the modules only where calling them would do nothing else. Otherwise, for example with a
-hook or an adapter, they are called in AllenNLP's order and with its shapes.
+One operator computes a layer where calling its linear layers would do nothing else. Otherwise, for example with a hook
+or an adapter, they are called in AllenNLP's order and with its shapes.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from torch.nn import functional as F
 from elmokit.compat.allennlp_common import Source, open_files
 from elmokit.compat.allennlp_layers import lengths_of, set_parameters
 from elmokit.engine.architecture import DIRECTIONS
-from elmokit.engine.lstm import LSTM
 from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
-from elmokit.network.backends import ParameterCache, are_plain, never_compiled
+from elmokit.network.backends import are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 
@@ -58,18 +56,13 @@ class _CellLayer(ProjectedLSTM):
 
 
 class _CellStack(LSTMStack):
-    """The layers of one direction as an ``LSTMStack``, which chooses the kernels; they are shared, not copied."""
+    """The layers of one direction as an ``LSTMStack``; they are shared, not copied."""
 
     def __init__(self, cells: Sequence[LstmCellWithProjection]) -> None:
         first = cells[0]
         # Without layers of its own, so that building it for each batch costs no memory.
         super().__init__(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
         self.layers.extend(_CellLayer(cell) for cell in cells)
-        self._packed = first._packed_stack
-
-    def is_plain(self) -> bool:
-        """Return True: it is built of plain cells only."""
-        return True
 
 
 # Not a subclass of `ProjectedLSTM`, whose parameters are other ones; `_CellLayer` is one.
@@ -107,7 +100,6 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        self._packed_stack: ParameterCache[LSTM] = ParameterCache()  # of all layers of a direction, in its first one
         if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
             self.reset_parameters()
 

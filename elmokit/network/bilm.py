@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.engine.architecture import BiLMConfig
-from elmokit.engine.lstm import LSTM
 from elmokit.engine.precision import (
     PLAIN_KERNEL,
     Computation,
@@ -27,7 +26,8 @@ from elmokit.engine.precision import (
 from elmokit.engine.state import State
 from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.char_cnn import CachedCharCNN, CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
-from elmokit.network.lstm_module import LSTMStack, LSTMState, engine_precision, run_in_engine
+from elmokit.network.lstm_module import LSTMStack, LSTMState
+from elmokit.network.operators import join_directions
 from elmokit.network.tensors import tensor_of
 
 TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)
@@ -148,7 +148,6 @@ class BiLM(nn.Module):
             )
             for _ in range(config.n_directions)
         )
-        self._packed: ParameterCache[LSTM] = ParameterCache()
         self._token_layer_version: ParameterCache[object] = ParameterCache()
         self.precision = precision
 
@@ -162,7 +161,7 @@ class BiLM(nn.Module):
         check_precision(precision)
         self._precision = precision
         for module in self.modules():
-            if isinstance(module, LSTMStack | NativeTokenLayer):
+            if isinstance(module, NativeTokenLayer):
                 module.precision = precision
 
     @property
@@ -294,30 +293,15 @@ class BiLM(nn.Module):
         output: BiLMOutput = self(None, mask, state, vectors)  # a call, for the hooks of this module
         return output
 
-    @never_compiled
     def _contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
-        read_backward = self.config.read_backward
-        stacks, directions = self._stacks(), range(self.config.n_directions)
-        states = [state.of_direction(direction) for direction in directions]
-        if (precision := self._engine_precision(vectors, states, mask)) is not None:
-            # All directions in one call, which divides them between threads.
-            layers, *after = run_in_engine(
-                stacks, self._packed, precision, vectors, states, mask, directions, read_backward
-            )
-            return BiLMOutput(layers, BiLMState(*after))
-        vectors = vectors * mask[..., None]
-        every_layer = [[vectors] * len(read_backward)]
         per_direction: list[list[Tensor]] = []
         new_states: list[list[LSTMState]] = []
-        for stack, of_layers, reverse in zip(stacks, states, read_backward, strict=True):
-            outputs, after_last = stack(vectors, of_layers, mask, reverse)
-            per_direction.append(outputs)
+        for direction, reverse in enumerate(self.config.read_backward):
+            outputs, after_last = self.directions[direction](vectors, state.of_direction(direction), mask, reverse)
+            per_direction.append([vectors, *outputs])
             new_states.append(after_last)
-        every_layer += [list(halves) for halves in zip(*per_direction, strict=True)]
-        layers = torch.stack([torch.cat(halves, dim=-1) for halves in every_layer])
-        return BiLMOutput(layers, stack_states(new_states))
+        return BiLMOutput(join_directions(per_direction, mask), stack_states(new_states))
 
-    @never_compiled
     def run_direction(
         self,
         direction: int,
@@ -340,23 +324,8 @@ class BiLM(nn.Module):
         Returns:
             Each layer's outputs ``(batch, time, projection_dim)``, and each layer's new state.
         """
-        stacks = self._stacks()
-        if (precision := self._engine_precision(vectors, [states] * len(stacks), mask)) is not None:
-            # Packed with the other direction: one alone would take as much memory again.
-            return run_in_engine(
-                stacks, self._packed, precision, vectors, [states], mask, [direction], [reverse]
-            ).of_one_direction()
-        results: tuple[list[Tensor], list[LSTMState]] = stacks[direction](vectors, states, mask, reverse)
+        results: tuple[list[Tensor], list[LSTMState]] = self.directions[direction](vectors, states, mask, reverse)
         return results
-
-    def _engine_precision(
-        self, vectors: Tensor, states: list[list[LSTMState]], mask: Tensor | None
-    ) -> Precision | None:
-        stacks = self._stacks()
-        return engine_precision(stacks, vectors, states, mask) if are_plain(stacks, LSTMStack) else None
-
-    def _stacks(self) -> list[LSTMStack]:
-        return list(self.directions)  # type: ignore[arg-type]
 
 
 def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:

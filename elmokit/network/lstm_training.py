@@ -11,16 +11,11 @@ a CPU in float32, that of ours is a C function, unless ``reference`` was request
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from elmokit.engine.library import Library
-from elmokit.network import native_training
-from elmokit.network.backends import native_library_for, tile_library_for
 
 
 class StepFunctions(NamedTuple):
@@ -51,7 +46,6 @@ def run_recurrence(
     drop: Tensor | None = None,
     projection: Tensor | None = None,
     projection_clip: float | None = None,
-    lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run a layer from its first step to its last, also over padding.
 
@@ -73,12 +67,9 @@ def run_recurrence(
             same for all steps (Gal and Ghahramani 2016): a new mask per step would erase the memory of long sequences.
         projection: ``(dim, hidden_dim)``, applied to the output of ``functions``.
         projection_clip: Bound on the magnitude of the projected output.
-        lengths: ``(batch,)``, the number of steps of each row, for a batch that is padded on the right. Only the last
-            state depends on it: the caller must ignore the outputs on padding, where no gradient may come from. None if
-            every row has all steps.
 
     Returns:
-        The outputs ``(time, batch, dim)``; and, without gradient, the state after each row's last step: the output
+        The outputs ``(time, batch, dim)``; and, without gradient, the state after the last step: the output
         ``(batch, dim)`` and the cell ``(batch, hidden_dim)``.
     """
     device = inputs.device.type
@@ -87,93 +78,104 @@ def run_recurrence(
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         results: tuple[Tensor, Tensor, Tensor] = _Recurrence.apply(  # type: ignore[no-untyped-call]
-            *(functions, inputs, input_weight, bias, state_weight, hidden, cell),
-            *(drop, projection, projection_clip, lengths, low_dtype),
+            functions,
+            (projection_clip, low_dtype),
+            inputs,
+            bias,
+            hidden,
+            cell,
+            input_weight,
+            state_weight,
+            drop,
+            projection,
         )
     return results
 
 
-class _Recurrence(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        functions: StepFunctions,
-        inputs: Tensor,
-        input_weight: Tensor,
-        bias: Tensor,
-        state_weight: Tensor,
-        hidden: Tensor,
-        cell: Tensor,
-        drop: Tensor | None,
-        projection: Tensor | None,
-        projection_clip: float | None,
-        lengths: Tensor | None,
-        low_dtype: torch.dtype | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        n_steps, *batch, _ = inputs.shape
-        n_sums, dim = state_weight.shape[-2:]
-        # The gate sums of all steps, first from the inputs alone. Each step adds the recurrent product and then
-        # replaces the sums by the activations, in place: the backward pass needs only these.
-        rows = _join_steps(inputs)
-        gates = bias.unsqueeze(-2).expand(*rows.shape[:-1], -1).clone()
-        gates = _split_steps(_add_product(gates, rows, input_weight.mT, low_dtype), n_steps, batch[-1])
-        transposed = state_weight.mT.contiguous().to(low_dtype or state_weight.dtype)
-        # Index t + 1 of cells and outputs is the state after step t; index 0 is the initial state. Copying it in also
-        # raises an error if a state of another size was passed, which a C function would not notice.
-        cells = inputs.new_empty(n_steps + 1, *batch, gates.shape[-1] // functions.n_blocks)
-        outputs = inputs.new_empty(n_steps + 1, *batch, dim)
-        cells[0], outputs[0] = cell, hidden
-        tanh_cells = torch.empty_like(cells[1:])  # tanh of the cell
-        unprojected = outputs[1:] if projection is None else torch.empty_like(tanh_cells)
-        # What the products of the steps read: their weight's gradient needs it after dropout.
-        read = outputs[:-1] if drop is None else torch.empty_like(outputs[:-1])
-        # Views of each step, made once: indexing a tensor takes longer than a small step computes.
-        at_gates, at_cells, at_outputs, at_read = gates.unbind(), cells.unbind(), outputs.unbind(), read.unbind()
-        at_tanh_cells, at_unprojected = tanh_cells.unbind(), unprojected.unbind()
-        from_state = gates[..., :n_sums].unbind()  # the gates that read the output of the step before
-        for step in range(n_steps):
-            if drop is not None:
-                torch.mul(at_outputs[step], drop, out=at_read[step])
-            _add_product(from_state[step], at_read[step], transposed, low_dtype)
-            functions.forward(
-                at_gates[step], at_cells[step], at_cells[step + 1], at_tanh_cells[step], at_unprojected[step]
-            )
-            if projection is not None:
-                _product(at_unprojected[step], projection.t(), low_dtype, out=at_outputs[step + 1])
-                if projection_clip is not None:
-                    at_outputs[step + 1].clamp_(-projection_clip, projection_clip)
-        ctx.save_for_backward(
-            *(inputs, input_weight, state_weight, drop, projection),
-            *(gates, cells, tanh_cells, unprojected, outputs, read),
-        )
-        ctx.functions, ctx.projection_clip, ctx.low_dtype = functions, projection_clip, low_dtype
-        # Copies (as indexing with a tensor makes), because views would keep the states of all steps in memory for as
-        # long as the caller keeps the last one. A row of length n ends at index n, an empty one at index 0.
-        if lengths is None:
-            last_hidden, last_cell = outputs[-1].clone(), cells[-1].clone()
-        else:
-            rows = torch.arange(len(lengths), device=lengths.device)
-            last_hidden, last_cell = outputs[lengths, rows], cells[lengths, rows]
-        ctx.mark_non_differentiable(last_hidden, last_cell)
-        return outputs[1:], last_hidden, last_cell
+class Recurrence(NamedTuple):
+    """What stays the same for all steps of a layer; ``run_recurrence`` has the shapes."""
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        # The caller may run the backward pass inside autocast, which would lower the precision of every product.
-        with torch.autocast(upstream[0].device.type, enabled=False):
-            return _gradients(ctx, upstream[0])
+    functions: StepFunctions
+    input_weight: Tensor
+    state_weight: Tensor
+    drop: Tensor | None
+    projection: Tensor | None
+    projection_clip: float | None
+    low_dtype: torch.dtype | None  # of products, if it is another than that of the tensors
 
 
-def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    inputs, input_weight, state_weight, drop, projection, *buffers = ctx.saved_tensors
+class Buffers(NamedTuple):
+    """What the steps of a recurrence leave: one tensor for all of them. Index t + 1 of a state is that after step t."""
+
+    gates: Tensor  # (time, batch, gates), as the elementwise part left them
+    cells: Tensor  # (time + 1, batch, hidden_dim)
+    tanh_cells: Tensor  # (time, batch, hidden_dim)
+    unprojected: Tensor  # the outputs before the projection, (time, batch, hidden_dim)
+    outputs: Tensor  # (time + 1, batch, dim)
+    read: Tensor  # what the products of the steps read: the outputs before them, after dropout
+
+
+def run_steps(layer: Recurrence, inputs: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor) -> Buffers:
+    """Compute all steps without autograd; arguments as in ``run_recurrence``."""
+    functions, input_weight, state_weight, drop, projection, projection_clip, low_dtype = layer
+    n_steps, *batch, _ = inputs.shape
+    n_sums, dim = state_weight.shape[-2:]
+    # The gate sums of all steps, first from the inputs alone. Each step adds the recurrent product and then
+    # replaces the sums by the activations, in place: the backward pass needs only these.
+    rows = _join_steps(inputs)
+    gates = bias.unsqueeze(-2).expand(*rows.shape[:-1], -1).clone()
+    gates = _split_steps(_add_product(gates, rows, input_weight.mT, low_dtype), n_steps, batch[-1])
+    transposed = state_weight.mT.contiguous().to(low_dtype or state_weight.dtype)
+    # Index 0 is the initial state. Copying it in also raises an error if a state of another size was passed, which a C
+    # function would not notice.
+    cells = inputs.new_empty(n_steps + 1, *batch, gates.shape[-1] // functions.n_blocks)
+    outputs = inputs.new_empty(n_steps + 1, *batch, dim)
+    cells[0], outputs[0] = cell, hidden
+    tanh_cells = torch.empty_like(cells[1:])
+    unprojected = outputs[1:] if projection is None else torch.empty_like(tanh_cells)
+    # Their weight's gradient needs it after dropout.
+    read = outputs[:-1] if drop is None else torch.empty_like(outputs[:-1])
+    # Views of each step, made once: indexing a tensor takes longer than a small step computes.
+    at_gates, at_cells, at_outputs, at_read = gates.unbind(), cells.unbind(), outputs.unbind(), read.unbind()
+    at_tanh_cells, at_unprojected = tanh_cells.unbind(), unprojected.unbind()
+    from_state = gates[..., :n_sums].unbind()  # the gates that read the output of the step before
+    for step in range(n_steps):
+        if drop is not None:
+            torch.mul(at_outputs[step], drop, out=at_read[step])
+        _add_product(from_state[step], at_read[step], transposed, low_dtype)
+        functions.forward(at_gates[step], at_cells[step], at_cells[step + 1], at_tanh_cells[step], at_unprojected[step])
+        if projection is not None:
+            _product(at_unprojected[step], projection.t(), low_dtype, out=at_outputs[step + 1])
+            if projection_clip is not None:
+                at_outputs[step + 1].clamp_(-projection_clip, projection_clip)
+    return Buffers(gates, cells, tanh_cells, unprojected, outputs, read)
+
+
+class Gradients(NamedTuple):
+    """The gradients of a recurrence."""
+
+    inputs: Tensor
+    input_weight: Tensor
+    bias: Tensor
+    state_weight: Tensor
+    hidden: Tensor  # of the initial state; arbitrary if it is not needed
+    cell: Tensor
+    projection: Tensor | None
+
+
+def gradients_of_steps(
+    layer: Recurrence,
+    inputs: Tensor,
+    buffers: Buffers,
+    output_gradients: Tensor,  # (time + 1, batch, dim), of `Buffers.outputs`; changed
+    cell_gradients: Tensor | None = None,  # of `Buffers.cells`
+    needs_state: bool = True,  # whether the gradient of the initial state is needed
+) -> Gradients:
+    """Compute the gradients of ``run_steps``."""
+    functions, input_weight, state_weight, drop, projection, projection_clip, low_dtype = layer
     gates, cells, tanh_cells, unprojected, outputs, read = buffers
-    clip, low_dtype = ctx.projection_clip, ctx.low_dtype
     gate_gradients = torch.empty_like(gates)
     from_state = gate_gradients[..., : state_weight.shape[-2]]  # of the gates that read the output of the step before
-    # A copy, because each step adds the gradient that arrives from the step after it, and autograd may still use
-    # `upstream`. The additional first entry is the gradient of the initial state.
-    output_gradients = torch.cat([torch.zeros_like(outputs[:1]), upstream])
     cell_gradient = torch.zeros_like(cells[0])  # from later steps; each step replaces it
     at_gates, at_cells, at_tanh_cells, at_outputs = (
         gates.unbind(),
@@ -185,12 +187,14 @@ def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     at_output_gradients = output_gradients.unbind()
     for step in reversed(range(len(gates))):
         gradient = at_output_gradients[step + 1]
+        if cell_gradients is not None:
+            cell_gradient += cell_gradients[step + 1]
         if projection is not None:
-            if clip is not None:
+            if projection_clip is not None:
                 # In place on purpose: the weight gradient of the projection below needs the masked gradient as well.
-                zero_where_clipped(gradient, at_outputs[step + 1], clip)
+                zero_where_clipped(gradient, at_outputs[step + 1], projection_clip)
             gradient = _product(gradient, projection, low_dtype)
-        ctx.functions.backward(
+        functions.backward(
             gradient,
             at_gates[step],
             at_cells[step],
@@ -199,26 +203,63 @@ def _gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
             cell_gradient,
             at_gate_gradients[step],
         )
-        # An output has two readers: the layer above (`upstream`) and the gates of the next step.
+        # An output has two readers: the layer above and the gates of the next step.
         if drop is not None:
             at_output_gradients[step].addcmul_(_product(at_from_state[step], state_weight, low_dtype), drop)
-        elif step or ctx.needs_input_grad[5]:
+        elif step or needs_state:
             _add_product(at_output_gradients[step], at_from_state[step], state_weight, low_dtype)
+    if cell_gradients is not None:
+        cell_gradient += cell_gradients[0]
     projection_gradient = None
     if projection is not None:
         projection_gradient = _product(_join_steps(output_gradients[1:]).mT, _join_steps(unprojected), low_dtype)
-    # One product over all steps and rows for each weight. The order is that of the arguments of `forward`.
+    # One product over all steps and rows for each weight.
     flat = _join_steps(gate_gradients)
-    return (
-        None,
+    return Gradients(
         _split_steps(_product(flat, input_weight, low_dtype), len(inputs), inputs.shape[-2]),
         _product(flat.mT, _join_steps(inputs), low_dtype),
         flat.sum(dim=-2),
         _product(_join_steps(from_state).mT, _join_steps(read), low_dtype),
         output_gradients[0],
         cell_gradient,
-        *(None, projection_gradient, None, None, None),
+        projection_gradient,
     )
+
+
+class _Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        functions: StepFunctions,
+        bounds: tuple[float | None, torch.dtype | None],
+        inputs: Tensor,
+        bias: Tensor,
+        hidden: Tensor,
+        cell: Tensor,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        input_weight, state_weight, drop, projection = weights
+        layer = Recurrence(functions, input_weight, state_weight, drop, projection, *bounds)
+        buffers = run_steps(layer, inputs, bias, hidden, cell)
+        ctx.save_for_backward(inputs, *weights, *buffers)
+        ctx.functions, ctx.bounds = functions, bounds
+        # Copies, because views would keep the states of all steps in memory for as long as the caller keeps the last.
+        last_hidden, last_cell = buffers.outputs[-1].clone(), buffers.cells[-1].clone()
+        ctx.mark_non_differentiable(last_hidden, last_cell)
+        return buffers.outputs[1:], last_hidden, last_cell
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, *others = ctx.saved_tensors
+        layer, buffers = Recurrence(ctx.functions, *others[:4], *ctx.bounds), Buffers(*others[4:])
+        # The caller may run the backward pass inside autocast, which would lower the precision of every product.
+        with torch.autocast(upstream[0].device.type, enabled=False):
+            # A copy, because each step adds the gradient that arrives from the step after it, and autograd may still
+            # use `upstream`. The additional first entry is the gradient of the initial state.
+            output_gradients = torch.cat([torch.zeros_like(upstream[0][:1]), upstream[0]])
+            of = gradients_of_steps(layer, inputs, buffers, output_gradients, needs_state=ctx.needs_input_grad[4])
+        return None, None, of.inputs, of.bias, of.hidden, of.cell, of.input_weight, of.state_weight, None, of.projection
 
 
 def _product(left: Tensor, right: Tensor, low_dtype: torch.dtype | None, out: Tensor | None = None) -> Tensor:
@@ -277,98 +318,7 @@ def reorder(values: Tensor, positions: Tensor) -> Tensor:
     return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def run_window(
-    inputs: Tensor,  # (batch, time, input_dim)
-    weight: Tensor,  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
-    bias: Tensor,  # (4 * hidden_dim,), the forget offset included
-    projection: Tensor | None,  # (projection_dim, hidden_dim)
-    hidden: Tensor,  # (batch, projection_dim)
-    cell: Tensor,  # (batch, hidden_dim)
-    cell_clip: float | None,
-    projection_clip: float | None,
-    lengths: Tensor | None = None,  # (batch,), the number of steps of each row of a padded batch
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a window from its first step to its last, also over padding: outputs, last hidden, last cell.
-
-    The counterpart of ``ProjectedLSTM._run_reference``. No gradient flows into or out of the states: truncated
-    backpropagation through time cuts it between windows.
-    """
-    inputs = inputs.to(weight.dtype)
-    is_autocast = torch.is_autocast_enabled(inputs.device.type)
-    if is_autocast and projection is not None and lengths is None:
-        tensors = (inputs, weight, bias, projection, hidden.detach(), cell.detach())
-        if (tiles := tile_library_for(inputs)) is not None and _sizes_match(*tensors):
-            return _TileWindow.apply(tiles, cell_clip, projection_clip, *tensors)  # type: ignore[no-any-return, no-untyped-call]
-    library = None if is_autocast else native_library_for(inputs)
-    inputs = inputs.transpose(0, 1).contiguous()
-    n_inputs = inputs.shape[-1]
-    input_weight, state_weight = torch.split(weight, [n_inputs, weight.shape[1] - n_inputs], dim=1)
-    if library is None:
-        step = partial(_training_step, cell_clip=cell_clip)
-        step_backward = partial(_training_step_backward, cell_clip=cell_clip)
-    else:
-        step = partial(native_training.training_step, library, cell_clip=cell_clip)
-        step_backward = partial(native_training.training_step_backward, library, cell_clip=cell_clip)
-    outputs, last_hidden, last_cell = run_recurrence(
-        StepFunctions(4, step, step_backward),
-        inputs,
-        input_weight,
-        bias,
-        state_weight,
-        hidden.detach(),
-        cell.detach(),
-        projection=projection,
-        projection_clip=projection_clip,
-        lengths=lengths,
-    )
-    return outputs.transpose(0, 1), last_hidden, last_cell
-
-
-class _TileWindow(torch.autograd.Function):
-    """``native_training.window_forward`` and its gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        library: Library,
-        cell_clip: float | None,
-        projection_clip: float | None,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, weight, bias, projection, hidden, cell = (tensor.contiguous() for tensor in tensors)
-        outputs, cell, kept = native_training.window_forward(
-            library, inputs, weight, bias, projection, hidden, cell, cell_clip, projection_clip
-        )
-        ctx.save_for_backward(inputs, hidden, outputs, kept)
-        ctx.library, ctx.clips, ctx.hidden_dim = library, (cell_clip, projection_clip), cell.shape[1]
-        last = outputs[:, -1].clone()  # not a view, which would keep the outputs of all steps in memory
-        ctx.mark_non_differentiable(last, cell)
-        return outputs, last, cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, hidden, outputs, kept = ctx.saved_tensors
-        gradients = native_training.window_backward(
-            ctx.library, upstream[0].contiguous(), inputs, hidden, outputs, kept, ctx.hidden_dim, *ctx.clips
-        )
-        return None, None, None, *gradients, None, None
-
-
-def _sizes_match(
-    inputs: Tensor, weight: Tensor, bias: Tensor, projection: Tensor, hidden: Tensor, cell: Tensor
-) -> bool:
-    """Check whether all sizes and types fit together: C would read foreign memory where they do not."""
-    n_rows, _, input_dim = inputs.shape
-    dim, hidden_dim = projection.shape
-    shapes = [(4 * hidden_dim, input_dim + dim), (4 * hidden_dim,), (n_rows, dim), (n_rows, hidden_dim)]
-    return [tensor.shape for tensor in (weight, bias, hidden, cell)] == shapes and all(
-        tensor.dtype == torch.float32 and tensor.device == inputs.device and len(tensor)
-        for tensor in (inputs, weight, bias, projection, hidden, cell)
-    )
-
-
-def _training_step(
+def training_step(
     gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, outputs: Tensor, cell_clip: float | None
 ) -> None:
     """Compute the elementwise part of one step; arguments as in ``native_training.training_step``."""
@@ -384,7 +334,7 @@ def _training_step(
     torch.mul(o, tanh_cell, out=outputs)
 
 
-def _training_step_backward(
+def training_step_backward(
     gradient: Tensor,
     gates: Tensor,
     cell_before: Tensor,
@@ -394,7 +344,7 @@ def _training_step_backward(
     gate_gradient: Tensor,
     cell_clip: float | None,
 ) -> None:
-    """Compute the gradient of ``_training_step``; arguments as in ``native_training.training_step_backward``."""
+    """Compute the gradient of ``training_step``; arguments as in ``native_training.training_step_backward``."""
     i, g, f, o = gates.chunk(4, dim=1)
     i_gradient, g_gradient, f_gradient, o_gradient = gate_gradient.chunk(4, dim=1)
     torch.mul(gradient, tanh_cell, out=o_gradient)

@@ -10,7 +10,8 @@ size: a wrong shape would read foreign memory, so callers check first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -121,6 +122,11 @@ def window_backward(
         *(gradient.data_ptr() for gradient in gradients),
     )
     return gradients
+
+
+def kept_bytes(library: Library, sizes: Sequence[int]) -> int:
+    """Return the size of what ``window_forward`` keeps; sizes: those of rows, steps, inputs, units and outputs."""
+    return _window_bytes(library, sizes)[0] + ALIGNMENT
 
 
 def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
@@ -315,6 +321,12 @@ def _scratch(library: Library, n_bytes: int) -> Tensor:
     if memory is None or len(memory) < n_bytes + ALIGNMENT:
         memory = _KEPT.scratch = _empty(library, n_bytes + ALIGNMENT)
     return memory
+
+
+@contextmanager
+def scratch(library: Library, n_bytes: int) -> Iterator[int]:
+    """Give the address of memory for the time of one call."""
+    yield _aligned(_scratch(library, n_bytes))
 
 
 def _aligned(memory: Tensor) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
 from elmokit.network.lstm_training import reorder, reversed_positions
+from elmokit.network.operators import LSTMWeights, lstm_formulas, run_lstm
 from tests.helpers import rounding
 from tests.helpers.rounding import Rounded, assert_rounded
 
@@ -86,7 +87,7 @@ def test_a_window_equals_the_reference_in_values_and_gradients(
 
     fast, fast_state = layer(inputs, start)
     everywhere = torch.ones(n_rows, n_steps, dtype=torch.bool)
-    reference, reference_state = layer(inputs, start, everywhere)  # a mask selects the reference
+    reference, *reference_state = lstm_formulas(inputs, *start, layer.weights, None, reverse=False)
 
     exact = rounding.lstm(layer, Rounded.exact(inputs), start, everywhere)
     gradients = rounding.lstm_gradients(layer, exact, Rounded.exact(upstream))
@@ -132,13 +133,30 @@ def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
     for backend in ("auto", "reference"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ELMOKIT_BACKEND", backend)
-            assert stack._fits_windows(inputs, states, mask) == (backend == "auto")
             outputs, after = stack(inputs, states, mask, reverse)
         gradients = torch.autograd.grad((torch.stack(outputs) * upstream).sum(), wanted)
         found = [*outputs, *(part for state in after for part in state), *gradients]
         for one, expected in zip(found, exact, strict=True):
             assert_rounded(one, expected)
         assert not gradients[0][~mask].any()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("projects", [False, True])
+def test_gradients_equal_finite_differences(projects: bool, reverse: bool) -> None:
+    torch.manual_seed(0)
+    dim, hidden_dim = 2 if projects else 5, 5
+    sizes = [(3, 4, dim), (3, dim), (3, hidden_dim), (4 * hidden_dim, 2 * dim), (4 * hidden_dim,)]
+    tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    if projects:
+        tensors.append(torch.randn(dim, hidden_dim, dtype=torch.float64, requires_grad=True))
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()  # with a gap, which keeps the state
+
+    def run(inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: Tensor, *projection: Tensor) -> object:
+        weights = LSTMWeights(weight, bias, projection[0] if projection else None, 1.5, 0.9)
+        return run_lstm(inputs, hidden, cell, weights, mask, reverse, adds_inputs=True)
+
+    assert torch.autograd.gradcheck(run, tensors)
 
 
 def test_a_state_that_requires_a_gradient_gets_one() -> None:
@@ -197,5 +215,5 @@ def test_a_gradient_of_a_gradient_is_an_error() -> None:
     inputs = torch.ones(1, 3, 2, requires_grad=True)
     outputs, _ = layer(inputs, LSTMState(torch.zeros(1, 2), torch.zeros(1, 3)))
     (gradient,) = torch.autograd.grad(outputs.square().sum(), inputs, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         gradient.sum().backward()

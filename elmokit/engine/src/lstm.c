@@ -19,6 +19,8 @@ enum { CHUNK_ROWS = 256 };
    (Jozefowicz et al. 2015). */
 static const float FORGET_OFFSET = 1.0f;
 
+float gate_bias(int64_t gate, float bias) { return gate == 2 ? bias + FORGET_OFFSET : bias; }
+
 int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t output_dim, float cell_clip,
               float output_clip, const float *weight, const float *bias, const float *projection, lstm_layer *layer) {
     const int64_t n_blocks = (hidden_dim + PANEL - 1) / PANEL, n_outputs = n_blocks * GATES * PANEL;
@@ -34,7 +36,7 @@ int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t outp
             for (int gate = 0; gate < GATES; gate++) {
                 const int64_t to = (unit / PANEL * GATES + gate) * PANEL + unit % PANEL, from = gate * hidden_dim + unit;
                 rows[to] = weight + from * (input_dim + output_dim);
-                ordered_bias[to] = bias[from] + (gate == 2 ? FORGET_OFFSET : 0.0f);
+                ordered_bias[to] = gate_bias(gate, bias[from]);
             }
         is_packed = pack_matrix(precision, n_outputs, input_dim, rows, input_dim, &layer->from_input) &&
                     pack_bias(ordered_bias, n_outputs, &layer->from_input);

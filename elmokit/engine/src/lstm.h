@@ -30,6 +30,9 @@ typedef struct {
     char *rounded_inputs, *rounded_state, *rounded_units;
 } lstm_memory;
 
+/* The bias of a gate (i, g, f, o) as it is packed: with the 1 that the forget gate adds. */
+float gate_bias(int64_t gate, float bias);
+
 /* Pack a layer. weight: (4 * hidden_dim, input_dim + output_dim), blocks i, g, f, o; bias: (4 * hidden_dim), without the 1
    that the forget gate adds; projection: (output_dim, hidden_dim), or NULL. Return whether there was memory for it. */
 int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t output_dim, float cell_clip,

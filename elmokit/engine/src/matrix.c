@@ -107,15 +107,19 @@ static void pack_floats(const float *const *columns, int64_t n, float *panel) {
     }
 }
 
+void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_inputs, float *panel) {
+    pack_floats(columns, n_given, panel);
+    pack_floats(columns + LANES, n_given, panel + LANES);
+    memset(panel + n_given * PANEL, 0, (n_inputs - n_given) * PANEL * sizeof(float));
+}
+
 /* Pack a panel: PANEL columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
    `rounded`: memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
     if (precision == FLOAT32) {
-        pack_floats(rows, n_given, panel);
-        pack_floats(rows + LANES, n_given, panel + LANES);
-        memset(panel + n_given * PANEL, 0, (n_inputs - n_given) * PANEL * sizeof(float));
+        pack_float_panel(rows, n_given, n_inputs, panel);
         return;
     }
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));

@@ -14,6 +14,35 @@
 /* Ask the system for large pages for memory that has not been written yet. */
 ELMOKIT_API void elmokit_large_pages(void *memory, int64_t n_bytes);
 
+/* A call of an LSTM layer in one direction, in float32 and without gradients, with the weights as they are. */
+typedef struct {
+    int64_t n_rows;
+    int64_t n_steps;
+    int64_t input_dim;
+    int64_t hidden_dim;
+    int64_t dim;
+    int64_t reverse;         /* whether to read from the last step to the first */
+    int64_t adds_inputs;     /* whether the inputs are added to the outputs; the state is without them */
+    float cell_clip;         /* bounds on the magnitude of cells and outputs; INFINITY for none */
+    float output_clip;
+    const float *inputs;     /* (n_rows, n_steps, input_dim) */
+    const int8_t *mask;      /* (n_rows, n_steps): 0 gives zeros and keeps the state; NULL if every step is real */
+    const float *hidden;     /* (n_rows, dim), the state before the first step */
+    const float *cell;       /* (n_rows, hidden_dim) */
+    const float *weight;     /* (4 * hidden_dim, input_dim + dim), blocks i, g, f, o */
+    const float *bias;       /* (4 * hidden_dim), without the 1 that the forget gate adds */
+    const float *projection; /* (dim, hidden_dim); or NULL, for hidden_dim equal to dim */
+    float *outputs;          /* written: (n_rows, n_steps, dim) */
+    float *hidden_after;     /* written: the state after each row's last step, in the sizes of `hidden` ... */
+    float *cell_after;       /* ... and of `cell` */
+} elmokit_layer_call;
+
+/* The bytes of memory that a call needs, which begins at a multiple of 64 bytes. */
+ELMOKIT_API int64_t elmokit_layer_bytes(const elmokit_layer_call *given);
+
+/* Compute the layer: the same bits as `elmokit_layers`. */
+ELMOKIT_API void elmokit_run_layer(int64_t n_threads, const elmokit_layer_call *given, char *memory);
+
 /* Digests of arrays in memory, which depend on every bit and its place: after any change, an array has another digest but
    for a chance of 2^-64. */
 ELMOKIT_API void elmokit_digests(int64_t n_threads, int64_t n_arrays, const int64_t *n_bytes, const char *const *arrays,

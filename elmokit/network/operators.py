@@ -1,0 +1,656 @@
+"""The LSTM layer as operators that PyTorch knows: its transformations see them as they see its own.
+
+Each operator is given the tensors in use and keeps nothing but memory for the time of a call. It has C functions, for
+float32 on a CPU; the same computation in PyTorch operations, for other dtypes and devices and where there is no
+library; the shapes of its results, for ``torch.compile`` and ``torch.export``; and a gradient, if it has one.
+
+They are registered by ``torch.library.define``: ``custom_op`` imports ``torch._dynamo``, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from elmokit.engine.architecture import FORGET_OFFSET
+from elmokit.engine.library import Library
+from elmokit.engine.precision import PLAIN_KERNEL, LayerKernel, native_kernel, requested_backend
+from elmokit.engine.threads import n_threads
+from elmokit.network import backends, native_training
+from elmokit.network.lstm_training import (
+    Buffers,
+    Recurrence,
+    StepFunctions,
+    gradients_of_steps,
+    reorder,
+    run_steps,
+    training_step,
+    training_step_backward,
+)
+
+STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
+GATES = 4
+
+
+class LSTMWeights(NamedTuple):
+    """The weights of a layer in one direction, and its bounds. The docstring of ``lstm_module`` has the formulas."""
+
+    weight: Tensor  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
+    bias: Tensor  # (4 * hidden_dim,), without the offset of the forget gate
+    projection: Tensor | None  # (projection_dim, hidden_dim)
+    cell_clip: float | None
+    projection_clip: float | None
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Check whether an operator sees the numbers of a tensor: they are hidden inside ``torch.func`` and duals."""
+    if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # wrapped by vmap, grad, jvp
+        return False
+    return True
+
+
+def are_hidden(*tensors: Tensor | None) -> bool:
+    """Check whether PyTorch transforms a computation in a way that operators do not take part in.
+
+    Forward derivatives and ``torch.func`` take the plain formulas instead. ``torch.compile`` knows the operators.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return not all(has_memory(tensor) for tensor in tensors if tensor is not None)
+
+
+def c_library(*tensors: Tensor | None) -> Library | None:
+    """Return the C functions if they can compute with these tensors."""
+    for tensor in tensors:
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype != torch.float32):
+            return None
+    return None if requested_backend() == "reference" else backends.native_library()
+
+
+def kernel_for(weight: Tensor) -> LayerKernel:
+    """Describe what computes a layer with this weight when no gradient is needed."""
+    library = c_library(weight)
+    return PLAIN_KERNEL if library is None else native_kernel(library.instructions, "float32")
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def computes(operator: str) -> Callable[[Function], Function]:
+    """Decorate the function that computes an operator, on all devices and without autograd."""
+    # Not one of `custom_op`, which imports `torch._dynamo`.
+    return torch.library.impl(operator, "CompositeExplicitAutograd")  # type: ignore[return-value]
+
+
+def has_results_like(operator: str) -> Callable[[Function], Function]:
+    """Decorate the function that returns empty tensors like the results of an operator, for ``torch.compile``."""
+    return torch.library.register_fake(operator)  # type: ignore[no-any-return]
+
+
+def differentiable_once(name: str) -> None:
+    """Register that the gradients which an operator computes have none of their own."""
+
+    def refuse(ctx: Any, *upstream: Tensor) -> None:
+        raise RuntimeError(f"{name} computes gradients, which cannot be differentiated again.")
+
+    torch.library.register_autograd(name, refuse)
+
+
+# One LSTM layer without gradients
+
+torch.library.define(
+    "elmokit::lstm_layer",
+    "(Tensor inputs, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, Tensor? projection, Tensor? mask, "
+    "float? cell_clip, float? projection_clip, bool reverse, bool adds_inputs) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@has_results_like("elmokit::lstm_layer")
+def _fake_lstm_layer(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    outputs = inputs.new_empty(*inputs.shape[:2], hidden.shape[1])
+    return outputs, hidden.new_empty(hidden.shape), cell.new_empty(cell.shape)
+
+
+def _lstm_layer(
+    inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor | None,
+    mask: Tensor | None,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    reverse: bool,
+    adds_inputs: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_sizes(inputs, hidden, cell, weight, bias, projection, mask)
+    library = c_library(inputs, hidden, cell, weight, bias, projection)
+    if library is None or not len(inputs):
+        weights = LSTMWeights(weight, bias, projection, cell_clip, projection_clip)
+        outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
+        return outputs + inputs if adds_inputs else outputs, hidden.clone(), cell.clone()
+    inputs, hidden, cell = inputs.contiguous(), hidden.contiguous(), cell.contiguous()
+    weight, bias = weight.contiguous(), bias.contiguous()
+    projection = None if projection is None else projection.contiguous()
+    mask = None if mask is None else mask.contiguous()
+    outputs = inputs.new_empty(*inputs.shape[:2], hidden.shape[1])
+    hidden_after, cell_after = torch.empty_like(hidden), torch.empty_like(cell)
+    call = library.structs["layer_call"](
+        *inputs.shape,
+        cell.shape[1],
+        hidden.shape[1],
+        reverse,
+        adds_inputs,
+        float("inf") if cell_clip is None else cell_clip,
+        float("inf") if projection is None or projection_clip is None else projection_clip,
+        inputs.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        hidden.data_ptr(),
+        cell.data_ptr(),
+        weight.data_ptr(),
+        bias.data_ptr(),
+        None if projection is None else projection.data_ptr(),
+        outputs.data_ptr(),
+        hidden_after.data_ptr(),
+        cell_after.data_ptr(),
+    )
+    at = ctypes.byref(call)
+    with native_training.scratch(library, library.layer_bytes(at)) as memory:
+        library.run_layer(n_threads(), at, memory)
+    return outputs, hidden_after, cell_after
+
+
+computes("elmokit::lstm_layer")(_lstm_layer)
+
+
+def _check_sizes(
+    inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor | None,
+    mask: Tensor | None,
+) -> None:
+    """Refuse sizes that do not fit together: C would read foreign memory."""
+    n_rows, n_steps, input_dim = inputs.shape
+    dim, hidden_dim = hidden.shape[-1], cell.shape[-1]
+    expected = [
+        ("hidden", hidden, (n_rows, dim)),
+        ("cell", cell, (n_rows, hidden_dim)),
+        ("weight", weight, (GATES * hidden_dim, input_dim + dim)),
+        ("bias", bias, (GATES * hidden_dim,)),
+        ("projection", projection, (dim, hidden_dim)),
+        ("mask", mask, (n_rows, n_steps)),
+    ]
+    for name, tensor, shape in expected:
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise RuntimeError(f"{name} must be of size {shape}, but is of size {tuple(tensor.shape)}.")
+    if projection is None and dim != hidden_dim:
+        raise RuntimeError(f"Without a projection, outputs of size {dim} need as many units, not {hidden_dim}.")
+
+
+def lstm_formulas(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, mask: Tensor | None, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute a layer step by step, in PyTorch operations. Every other implementation is tested against this one."""
+    n_steps, input_dim = inputs.shape[1:]
+    input_weight, recurrent_weight = weights.weight[:, :input_dim], weights.weight[:, input_dim:]
+    bias = with_offset(weights.bias)
+    outputs: list[Tensor] = []
+    starts = range(0, n_steps, STEPS_AT_ONCE)
+    for start in reversed(starts) if reverse else starts:
+        stop = min(start + STEPS_AT_ONCE, n_steps)
+        # Inputs do not depend on the state, so their products need no loop: one large product instead of many small
+        # ones.
+        from_input = F.linear(inputs[:, start:stop], input_weight, bias).unbind(1)
+        for step in reversed(range(start, stop)) if reverse else range(start, stop):
+            gates = from_input[step - start] + F.linear(hidden, recurrent_weight)
+            new_hidden, new_cell = _lstm_step(gates, cell, weights)
+            if mask is None:
+                hidden, cell = new_hidden, new_cell
+                outputs.append(hidden)
+            else:
+                # A padded position keeps the state. So in either reading direction, a row's state after the last
+                # step is the one after its last real token, however long the others are.
+                real = mask[:, step, None]
+                hidden = torch.where(real, new_hidden, hidden)
+                cell = torch.where(real, new_cell, cell)
+                outputs.append(torch.where(real, new_hidden, torch.zeros_like(new_hidden)))
+    if reverse:
+        outputs.reverse()
+    stacked = torch.stack(outputs, dim=1) if outputs else inputs.new_zeros(len(inputs), 0, hidden.shape[1])
+    return stacked, hidden, cell
+
+
+def with_offset(bias: Tensor) -> Tensor:
+    """Return a bias with the offset of the forget gate."""
+    # A new tensor, not an in-place addition: the parameter keeps the value of the file.
+    offset = torch.zeros_like(bias)
+    hidden_dim = len(bias) // GATES
+    offset[2 * hidden_dim : 3 * hidden_dim] = FORGET_OFFSET
+    return bias + offset
+
+
+def _lstm_step(gates: Tensor, cell: Tensor, weights: LSTMWeights) -> tuple[Tensor, Tensor]:
+    """Return the new hidden state and cell for gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
+    i, g, f, o = gates.chunk(4, dim=-1)
+    # Clipping comes before the output gate reads the cell, as in TensorFlow's `LSTMCell`; the clipped value is also
+    # the one that is passed to the next step.
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    if weights.cell_clip is not None:
+        cell = cell.clamp(-weights.cell_clip, weights.cell_clip)
+    hidden = torch.sigmoid(o) * torch.tanh(cell)
+    if weights.projection is not None:
+        hidden = F.linear(hidden, weights.projection)
+        if weights.projection_clip is not None:
+            hidden = hidden.clamp(-weights.projection_clip, weights.projection_clip)
+    return hidden, cell
+
+
+# The layers of all directions side by side
+
+torch.library.define("elmokit::join_directions", "(Tensor[] halves, Tensor mask, int n_directions) -> Tensor")
+
+
+def join_directions(layers: list[list[Tensor]], mask: Tensor) -> Tensor:
+    """Join the layers of each direction, ``(batch, time, dim)``: ``(layers, batch, time, directions * dim)``.
+
+    They are 0 where the mask ``(batch, time)`` is False.
+    """
+    halves = [half for of_layer in zip(*layers, strict=True) for half in of_layer]
+    needs_gradient = torch.is_grad_enabled() and any(half.requires_grad for half in halves)
+    if needs_gradient or are_hidden(mask, *halves):
+        return _join_in_pytorch(halves, mask, len(layers))
+    result: Tensor = torch.ops.elmokit.join_directions.default(halves, mask, len(layers))
+    return result
+
+
+def _join_in_pytorch(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
+    starts = range(0, len(halves), n_directions)
+    joined = torch.stack([torch.cat(halves[start : start + n_directions], dim=-1) for start in starts])
+    return torch.where(mask[..., None], joined, 0.0)
+
+
+@has_results_like("elmokit::join_directions")
+def _fake_join(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
+    n_rows, n_steps, dim = halves[0].shape
+    return halves[0].new_empty(len(halves) // n_directions, n_rows, n_steps, n_directions * dim)
+
+
+def _join(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
+    if c_library(*halves) is None:
+        return _join_in_pytorch(halves, mask, n_directions)
+    # By NumPy: PyTorch would copy in threads of its own, which then keep the operators' from their cores.
+    n_rows, n_steps, dim = halves[0].shape
+    n_layers = len(halves) // n_directions
+    joined = np.empty((n_layers, n_rows, n_steps, n_directions, dim), np.float32)
+    for number, half in enumerate(halves):
+        joined[number // n_directions, :, :, number % n_directions] = half.detach().numpy()
+    joined[:, ~mask.numpy()] = 0
+    return torch.from_numpy(joined.reshape(n_layers, n_rows, n_steps, n_directions * dim))
+
+
+computes("elmokit::join_directions")(_join)
+
+
+# A training window of one LSTM layer, with what its gradient needs
+
+torch.library.define(
+    "elmokit::lstm_window",
+    "(Tensor inputs, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, Tensor? projection, float? cell_clip, "
+    "float? projection_clip, ScalarType? low_dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "elmokit::lstm_window_backward",
+    "(Tensor? of_outputs, Tensor? of_cells, Tensor inputs, Tensor weight, Tensor? projection, Tensor outputs, "
+    "Tensor cells, Tensor gates, Tensor tanh_cells, Tensor unprojected, float? cell_clip, float? projection_clip, "
+    "ScalarType? low_dtype, bool needs_state) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@has_results_like("elmokit::lstm_window")
+def _fake_lstm_window(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: Tensor, projection: Tensor | None, *others: Any
+) -> tuple[Tensor, ...]:
+    n_steps, n_rows, _ = inputs.shape
+    hidden_dim = cell.shape[1]
+    return (
+        inputs.new_empty(n_steps + 1, n_rows, hidden.shape[1]),
+        inputs.new_empty(n_steps + 1, n_rows, hidden_dim),
+        inputs.new_empty(n_steps, n_rows, GATES * hidden_dim),
+        inputs.new_empty(n_steps, n_rows, hidden_dim),
+        inputs.new_empty(0) if projection is None else inputs.new_empty(n_steps, n_rows, hidden_dim),
+    )
+
+
+def _lstm_window(
+    inputs: Tensor,  # (time, batch, input_dim)
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor | None,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    low_dtype: torch.dtype | None,
+) -> tuple[Tensor, ...]:
+    n_steps, n_rows, input_dim = inputs.shape
+    _check_sizes(inputs.new_empty(n_rows, n_steps, input_dim), hidden, cell, weight, bias, projection, None)
+    with torch.autocast(inputs.device.type, enabled=False):
+        layer = _recurrence(input_dim, weight, projection, cell_clip, projection_clip, low_dtype)
+        buffers = run_steps(layer, inputs, with_offset(bias), hidden, cell)
+    unprojected = inputs.new_empty(0) if projection is None else buffers.unprojected
+    return buffers.outputs, buffers.cells, buffers.gates, buffers.tanh_cells, unprojected
+
+
+def _recurrence(
+    input_dim: int,
+    weight: Tensor,
+    projection: Tensor | None,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    low_dtype: torch.dtype | None,
+) -> Recurrence:
+    library = c_library(weight) if low_dtype is None else None
+    if library is None:
+        steps = partial(training_step, cell_clip=cell_clip), partial(training_step_backward, cell_clip=cell_clip)
+    else:
+        steps = (
+            partial(native_training.training_step, library, cell_clip=cell_clip),
+            partial(native_training.training_step_backward, library, cell_clip=cell_clip),
+        )
+    functions = StepFunctions(GATES, *steps)
+    input_weight, state_weight = weight[:, :input_dim], weight[:, input_dim:]
+    return Recurrence(functions, input_weight, state_weight, None, projection, projection_clip, low_dtype)
+
+
+@has_results_like("elmokit::lstm_window_backward")
+def _fake_lstm_window_backward(
+    of_outputs: Tensor | None,
+    of_cells: Tensor | None,
+    inputs: Tensor,
+    weight: Tensor,
+    projection: Tensor | None,
+    outputs: Tensor,
+    cells: Tensor,
+    *others: Any,
+) -> tuple[Tensor, ...]:
+    return (
+        torch.empty_like(inputs, memory_format=torch.contiguous_format),
+        outputs.new_empty(outputs.shape[1:]),
+        cells.new_empty(cells.shape[1:]),
+        weight.new_empty(weight.shape),
+        weight.new_empty(weight.shape[0]),
+        weight.new_empty(0 if projection is None else projection.shape),
+    )
+
+
+def _lstm_window_backward(
+    of_outputs: Tensor | None,
+    of_cells: Tensor | None,
+    inputs: Tensor,
+    weight: Tensor,
+    projection: Tensor | None,
+    outputs: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    tanh_cells: Tensor,
+    unprojected: Tensor,
+    cell_clip: float | None,
+    projection_clip: float | None,
+    low_dtype: torch.dtype | None,
+    needs_state: bool,
+) -> tuple[Tensor, ...]:
+    unprojected = outputs[1:] if projection is None else unprojected
+    if of_outputs is None:
+        of_outputs = torch.zeros_like(outputs)
+    else:  # a copy, which is changed
+        of_outputs = of_outputs.clone(memory_format=torch.contiguous_format)
+    # The caller may run the backward pass inside autocast, which would lower the precision of every product.
+    with torch.autocast(inputs.device.type, enabled=False):
+        layer = _recurrence(inputs.shape[2], weight, projection, cell_clip, projection_clip, low_dtype)
+        buffers = Buffers(gates, cells, tanh_cells, unprojected, outputs, outputs[:-1])
+        gradients = gradients_of_steps(layer, inputs, buffers, of_outputs, of_cells, needs_state)
+    return (
+        gradients.inputs,
+        gradients.hidden.clone(),
+        gradients.cell,
+        torch.cat([gradients.input_weight, gradients.state_weight], dim=1),
+        gradients.bias,
+        weight.new_empty(0) if gradients.projection is None else gradients.projection,
+    )
+
+
+def _keep_window(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    of_layer, _, _, weight, _, projection, *ctx.bounds = inputs
+    ctx.save_for_backward(of_layer, weight, projection, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate_window(
+    ctx: Any, of_outputs: Tensor | None, of_cells: Tensor | None, *others: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if of_outputs is None and of_cells is None:
+        return (None,) * 9
+    needs_state = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+    tensors = ctx.saved_tensors  # asked for once: checkpointing gives them once
+    *gradients, of_projection = torch.ops.elmokit.lstm_window_backward.default(
+        of_outputs, of_cells, *tensors, *ctx.bounds, needs_state
+    )
+    return *gradients, None if tensors[2] is None else of_projection, None, None, None
+
+
+computes("elmokit::lstm_window")(_lstm_window)
+computes("elmokit::lstm_window_backward")(_lstm_window_backward)
+differentiable_once("elmokit::lstm_window_backward")
+torch.library.register_autograd("elmokit::lstm_window", _differentiate_window, setup_context=_keep_window)
+
+
+# The same window with products of bfloat16 tiles
+
+torch.library.define(
+    "elmokit::lstm_tile_window",
+    "(Tensor inputs, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, Tensor projection, float? cell_clip, "
+    "float? projection_clip) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "elmokit::lstm_tile_window_backward",
+    "(Tensor of_outputs, Tensor inputs, Tensor hidden, Tensor outputs, Tensor kept, int hidden_dim, float? cell_clip, "
+    "float? projection_clip) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@has_results_like("elmokit::lstm_tile_window")
+def _fake_tile_window(inputs: Tensor, hidden: Tensor, cell: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    sizes = [int(size) for size in (*inputs.shape, cell.shape[1], hidden.shape[1])]
+    kept = inputs.new_empty(native_training.kept_bytes(loaded_library(), sizes), dtype=torch.uint8)
+    return inputs.new_empty(*inputs.shape[:2], hidden.shape[1]), cell.new_empty(cell.shape), kept
+
+
+@has_results_like("elmokit::lstm_tile_window_backward")
+def _fake_tile_window_backward(
+    of_outputs: Tensor, inputs: Tensor, hidden: Tensor, outputs: Tensor, kept: Tensor, hidden_dim: int, *others: Any
+) -> tuple[Tensor, ...]:
+    dim = outputs.shape[2]
+    return (
+        inputs.new_empty(inputs.shape),
+        inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + dim),
+        inputs.new_empty(GATES * hidden_dim),
+        inputs.new_empty(dim, hidden_dim),
+    )
+
+
+def _tile_window(
+    inputs: Tensor,  # (batch, time, input_dim)
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_sizes(inputs, hidden, cell, weight, bias, projection, None)
+    return native_training.window_forward(
+        loaded_library(),
+        inputs.contiguous(),
+        weight.contiguous(),
+        with_offset(bias),
+        projection.contiguous(),
+        hidden.contiguous(),
+        cell.contiguous(),
+        cell_clip,
+        projection_clip,
+    )
+
+
+def _tile_window_backward(
+    of_outputs: Tensor,
+    inputs: Tensor,
+    hidden: Tensor,
+    outputs: Tensor,
+    kept: Tensor,
+    hidden_dim: int,
+    cell_clip: float | None,
+    projection_clip: float | None,
+) -> tuple[Tensor, ...]:
+    inputs, hidden, of_outputs = inputs.contiguous(), hidden.contiguous(), of_outputs.contiguous()
+    return native_training.window_backward(
+        loaded_library(), of_outputs, inputs, hidden, outputs, kept, hidden_dim, cell_clip, projection_clip
+    )
+
+
+def loaded_library() -> Library:
+    """Return the C functions, which multiply bfloat16 numbers: whoever calls asked for that."""
+    library = backends.native_library()
+    assert library is not None
+    return library
+
+
+def has_tiles(*tensors: Tensor | None) -> bool:
+    """Check whether the C functions can multiply tensors in bfloat16 (AMX, AVX-512 BF16)."""
+    library = c_library(*tensors)
+    return library is not None and bool(library.has_bfloat16())
+
+
+def _keep_tile_window(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    of_layer, hidden, cell, _, _, _, *ctx.bounds = inputs
+    outputs, _, kept = output
+    ctx.save_for_backward(of_layer, hidden, outputs, kept)
+    ctx.hidden_dim = cell.shape[1]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate_tile_window(
+    ctx: Any, of_outputs: Tensor | None, *others: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if of_outputs is None:
+        return (None,) * 8
+    of_inputs, *of_weights = torch.ops.elmokit.lstm_tile_window_backward.default(
+        of_outputs, *ctx.saved_tensors, ctx.hidden_dim, *ctx.bounds
+    )
+    # None for the states: windows are where backpropagation is cut.
+    return of_inputs, None, None, *of_weights, None, None
+
+
+computes("elmokit::lstm_tile_window")(_tile_window)
+computes("elmokit::lstm_tile_window_backward")(_tile_window_backward)
+differentiable_once("elmokit::lstm_tile_window_backward")
+torch.library.register_autograd(
+    "elmokit::lstm_tile_window", _differentiate_tile_window, setup_context=_keep_tile_window
+)
+
+
+def run_lstm(
+    inputs: Tensor,  # (batch, time, input_dim)
+    hidden: Tensor,  # (batch, projection_dim)
+    cell: Tensor,  # (batch, hidden_dim)
+    weights: LSTMWeights,
+    mask: Tensor | None,  # (batch, time), bool: False gives 0 and keeps the state
+    reverse: bool,  # read from the last step to the first
+    adds_inputs: bool,  # add the inputs to the outputs
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer in one direction: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
+    tensors = (inputs, hidden, cell, weights.weight, weights.bias, weights.projection)
+    if are_hidden(*tensors, mask):
+        outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
+        return outputs + inputs if adds_inputs else outputs, hidden, cell
+    weight, bias, projection, *clips = weights
+    if not torch.is_grad_enabled() or not any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
+            inputs, hidden, cell, weight, bias, projection, mask, *clips, reverse, adds_inputs
+        )
+        return results
+    outputs, hidden, cell = _run_with_gradient(inputs, hidden, cell, weights, mask, reverse)
+    if adds_inputs:
+        outputs = outputs + inputs
+    return outputs if mask is None else torch.where(mask[..., None], outputs, 0.0), hidden, cell
+
+
+def _run_with_gradient(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, mask: Tensor | None, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer with its gradient, which reads every row from the first step on; arbitrary outputs on padding."""
+    if mask is not None:
+        order, places = reading_order(mask, reverse)
+        outputs, hidden, cell = _run_window(reorder(inputs, order), hidden, cell, weights, mask.sum(dim=1))
+        return reorder(outputs, places), hidden, cell
+    if reverse:
+        outputs, hidden, cell = _run_window(inputs.flip(1), hidden, cell, weights, None)
+        return outputs.flip(1), hidden, cell
+    return _run_window(inputs, hidden, cell, weights, None)
+
+
+def _run_window(
+    inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, lengths: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer from the first step to the last, with its gradient; the states are those after each row's length."""
+    weight, bias, projection, *clips = weights
+    device = inputs.device.type
+    low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    inputs = inputs.to(weight.dtype)
+    # Tiles give no gradient of the state, which training windows do not need.
+    is_cut = not hidden.requires_grad and not cell.requires_grad and lengths is None
+    is_rounded = low_dtype == torch.bfloat16 and projection is not None and is_cut and inputs.numel() > 0
+    if is_rounded and has_tiles(inputs, hidden, cell, weight, bias, projection):
+        outputs, after, _ = torch.ops.elmokit.lstm_tile_window.default(
+            inputs, hidden, cell, weight, bias, projection, *clips
+        )
+        return outputs, outputs[:, -1].detach().clone(), after.detach()
+    outputs, cells, *_ = torch.ops.elmokit.lstm_window.default(
+        inputs.transpose(0, 1).contiguous(), hidden, cell, weight, bias, projection, *clips, low_dtype
+    )
+    # Copies (as indexing with a tensor makes), because views would keep the states of all steps in memory for as long
+    # as the caller keeps the last one.
+    if lengths is None:
+        return outputs[1:].transpose(0, 1), outputs[-1].clone(), cells[-1].clone()
+    rows = torch.arange(len(lengths), device=lengths.device)
+    return outputs[1:].transpose(0, 1), outputs[lengths, rows], cells[lengths, rows]
+
+
+def reading_order(mask: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
+    """Return the positions ``(batch, time)`` of each row's tokens in the order in which they are read, padding last.
+
+    The second result is the inverse: where each position is in this order.
+    """
+    n_tokens = mask.sum(dim=1, keepdim=True)
+    rank = mask.cumsum(dim=1) - 1
+    read = n_tokens - 1 - rank if reverse else rank
+    places = torch.where(mask, read, n_tokens - 1 + (~mask).cumsum(dim=1))
+    return places.argsort(dim=1), places

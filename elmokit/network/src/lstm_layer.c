@@ -1,0 +1,182 @@
+/* An LSTM layer with the weights that it is given: they are packed for the time of one call, and nothing is kept.
+
+   Packing reads each weight once. It costs about as much as a step of one row, and less than telling by all the weights
+   whether they are still those that were packed. */
+
+#include "lstm.h"
+#include "training.h"
+
+typedef struct {
+    const elmokit_layer_call *given;
+    lstm_layer layer;
+    schedule order;
+    int64_t *positions;  /* (n_rows, n_steps): of each row's tokens */
+    int64_t *lengths;    /* (n_rows) */
+    int64_t *rows;       /* (n_rows): sorted by falling length */
+    int64_t *step_rows;  /* (n_steps) */
+    int64_t *starts;     /* (n_steps + 1): the first token of each step */
+    float *tokens, *outputs, *state;
+    lstm_memory memory;
+} call;
+
+/* Lay out the memory of a call from `at` on, and return its end. */
+static char *place_call(const elmokit_layer_call *given, char *at, call *to) {
+    const int64_t hidden = given->hidden_dim, n_blocks = (hidden + PANEL - 1) / PANEL, n_outputs = n_blocks * GATES * PANEL;
+    const int64_t n_rows = given->n_rows, n_steps = given->n_steps, padded = n_blocks * PANEL;
+    const int64_t projected = (given->dim + PANEL - 1) / PANEL * PANEL;
+    *to = (call){.given = given, .order = {.n_steps = n_steps, .n_rows = n_rows, .n_tokens = n_rows * n_steps}};
+    lstm_layer *layer = &to->layer;
+    *layer = (lstm_layer){.precision = FLOAT32, .input_dim = given->input_dim, .hidden_dim = hidden, .output_dim = given->dim};
+    layer->padded_dim = padded, layer->cell_clip = given->cell_clip, layer->output_clip = given->output_clip;
+    layer->from_input = (matrix){.precision = FLOAT32, .n_inputs = given->input_dim, .n_outputs = n_outputs};
+    layer->from_output = (matrix){.precision = FLOAT32, .n_inputs = given->dim, .n_outputs = n_outputs};
+    layer->from_input.panels = (float *)place(&at, n_outputs * given->input_dim * 4);
+    layer->from_input.bias = (float *)place(&at, n_outputs * 4);
+    layer->from_output.panels = (float *)place(&at, n_outputs * given->dim * 4);
+    if (given->projection) {
+        layer->projection = (matrix){.precision = FLOAT32, .n_inputs = padded, .n_outputs = given->dim};
+        layer->projection.panels = (float *)place(&at, projected * padded * 4);
+    }
+    to->positions = (int64_t *)place(&at, n_rows * n_steps * 8);
+    to->lengths = (int64_t *)place(&at, n_rows * 8);
+    to->rows = (int64_t *)place(&at, n_rows * 8);
+    to->step_rows = (int64_t *)place(&at, n_steps * 8);
+    to->starts = (int64_t *)place(&at, (n_steps + 1) * 8);
+    to->tokens = (float *)place(&at, n_rows * n_steps * given->input_dim * 4);
+    to->outputs = (float *)place(&at, n_rows * n_steps * given->dim * 4);
+    to->state = (float *)place(&at, n_rows * given->dim * 4);
+    return place_lstm_memory(layer, &to->order, at, &to->memory);
+}
+
+int64_t elmokit_layer_bytes(const elmokit_layer_call *given) {
+    call one;
+    return (int64_t)(intptr_t)place_call(given, NULL, &one);
+}
+
+/* Find the tokens of each row, sort rows by falling length, and list the rows of each step. Rows of equal length keep their
+   order. */
+static void plan(call *of) {
+    const elmokit_layer_call *given = of->given;
+    const int64_t n_rows = given->n_rows, n_steps = given->n_steps;
+    int64_t *places = of->starts; /* of the rows of each length, at first */
+    memset(places, 0, (n_steps + 1) * sizeof *places);
+    for (int64_t row = 0; row < n_rows; row++) {
+        int64_t n = 0, *positions = of->positions + row * n_steps;
+        for (int64_t step = 0; step < n_steps; step++)
+            if (!given->mask || given->mask[row * n_steps + step]) positions[n++] = step;
+        of->lengths[row] = n;
+        places[n]++;
+    }
+    for (int64_t length = n_steps, total = 0; length >= 0; length--) {
+        const int64_t n = places[length];
+        places[length] = total, total += n;
+    }
+    for (int64_t row = 0; row < n_rows; row++) of->rows[places[of->lengths[row]]++] = row;
+    int64_t n = n_rows;
+    while (n > 0 && !of->lengths[of->rows[n - 1]]) n--;
+    of->order = (schedule){.n_rows = n, .step_rows = of->step_rows};
+    for (int64_t step = 0; step < n_steps; step++) {
+        while (n > 0 && of->lengths[of->rows[n - 1]] <= step) n--;
+        if (!n) break;
+        of->step_rows[step] = n, of->starts[step] = of->order.n_tokens;
+        of->order.n_tokens += n, of->order.n_steps++;
+    }
+}
+
+/* Pack the weights of a block of units. */
+static void pack_units(const call *of, int64_t block) {
+    const elmokit_layer_call *given = of->given;
+    const lstm_layer *layer = &of->layer;
+    const int64_t n_inputs = given->input_dim, n_columns = n_inputs + given->dim;
+    for (int64_t gate = 0; gate < GATES; gate++) {
+        const float *columns[PANEL] = {0};
+        const int64_t panel = block * GATES + gate;
+        for (int64_t column = 0; column < PANEL; column++) {
+            const int64_t unit = block * PANEL + column, row = gate * given->hidden_dim + unit;
+            const int is_unit = unit < given->hidden_dim;
+            if (is_unit) columns[column] = given->weight + row * n_columns;
+            layer->from_input.bias[panel * PANEL + column] = is_unit ? gate_bias(gate, given->bias[row]) : 0;
+        }
+        pack_float_panel(columns, n_inputs, n_inputs, layer->from_input.panels + panel * n_inputs * PANEL);
+        for (int64_t column = 0; column < PANEL; column++)
+            if (columns[column]) columns[column] += n_inputs;
+        pack_float_panel(columns, given->dim, given->dim, layer->from_output.panels + panel * given->dim * PANEL);
+    }
+}
+
+static void pack_outputs(const call *of, int64_t panel) {
+    const elmokit_layer_call *given = of->given;
+    const float *columns[PANEL] = {0};
+    for (int64_t column = 0; column < PANEL && panel * PANEL + column < given->dim; column++)
+        columns[column] = given->projection + (panel * PANEL + column) * given->hidden_dim;
+    const int64_t n = of->layer.padded_dim;
+    pack_float_panel(columns, given->hidden_dim, n, of->layer.projection.panels + panel * n * PANEL);
+}
+
+static int64_t position_of(const call *of, int64_t row, int64_t step) {
+    const int64_t token = of->given->reverse ? of->lengths[row] - 1 - step : step;
+    return row * of->given->n_steps + of->positions[row * of->given->n_steps + token];
+}
+
+/* What does not depend on other threads: packing, the inputs in the order of the steps, and what is written for padding. */
+static void prepare(const member *me, const call *of) {
+    const elmokit_layer_call *given = of->given;
+    const int64_t n_inputs = given->input_dim, dim = given->dim, hidden = given->hidden_dim, padded = of->layer.padded_dim;
+    const int64_t n_blocks = padded / PANEL, n_panels = (dim + PANEL - 1) / PANEL;
+    for (int64_t block = first_of(me, n_blocks); block < last_of(me, n_blocks); block++) pack_units(of, block);
+    if (given->projection)
+        for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) pack_outputs(of, panel);
+    for (int64_t r = first_of(me, given->n_rows); r < last_of(me, given->n_rows); r++) {
+        const int64_t row = of->rows[r], length = of->lengths[row];
+        if (length < given->n_steps)
+            memset(given->outputs + row * given->n_steps * dim, 0, given->n_steps * dim * sizeof(float));
+        if (!length) {
+            memcpy(given->hidden_after + row * dim, given->hidden + row * dim, dim * sizeof(float));
+            memcpy(given->cell_after + row * hidden, given->cell + row * hidden, hidden * sizeof(float));
+            continue;
+        }
+        for (int64_t step = 0; step < length; step++)
+            memcpy(of->tokens + (of->starts[step] + r) * n_inputs, given->inputs + position_of(of, row, step) * n_inputs,
+                   n_inputs * sizeof(float));
+        memcpy(of->state + r * dim, given->hidden + row * dim, dim * sizeof(float));
+        float *cells = of->memory.cells + r * padded;
+        memcpy(cells, given->cell + row * hidden, hidden * sizeof(float));
+        memset(cells + hidden, 0, (padded - hidden) * sizeof(float));
+    }
+}
+
+static void write_outputs(const member *me, const call *of) {
+    const elmokit_layer_call *given = of->given;
+    const int64_t dim = given->dim, hidden = given->hidden_dim;
+    for (int64_t r = first_of(me, of->order.n_rows); r < last_of(me, of->order.n_rows); r++) {
+        const int64_t row = of->rows[r], length = of->lengths[row];
+        for (int64_t step = 0; step < length; step++) {
+            const int64_t position = position_of(of, row, step);
+            const float *output = of->outputs + (of->starts[step] + r) * dim, *input = given->inputs + position * dim;
+            float *to = given->outputs + position * dim;
+            if (given->adds_inputs)
+                for (int64_t i = 0; i < dim; i++) to[i] = output[i] + input[i];
+            else
+                memcpy(to, output, dim * sizeof(float));
+        }
+        memcpy(given->hidden_after + row * dim, of->outputs + (of->starts[length - 1] + r) * dim, dim * sizeof(float));
+        memcpy(given->cell_after + row * hidden, of->memory.cells + r * of->layer.padded_dim, hidden * sizeof(float));
+    }
+}
+
+static void run_call(const member *me, void *context) {
+    const call *of = context;
+    prepare(me, of);
+    meet(me);
+    if (!of->order.n_steps) return;
+    run_lstm(me, &of->layer, &of->order, of->tokens, of->state, of->outputs, &of->memory);
+    write_outputs(me, of);
+}
+
+void elmokit_run_layer(int64_t n_threads, const elmokit_layer_call *given, char *memory) {
+    call one;
+    place_call(given, memory, &one);
+    plan(&one);
+    const int64_t work = given->n_rows * given->n_steps * 4 * given->hidden_dim * (given->input_dim + given->dim);
+    run_team(work < SMALL_WORK ? 1 : n_threads, run_call, &one);
+}
