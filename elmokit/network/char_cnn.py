@@ -72,7 +72,7 @@ class Highway(nn.Module):
         library = tile_library_for(inputs) if torch.is_grad_enabled() and self.is_plain() else None
         if library is not None and fits_tiles(inputs, self.transform, self.gate):
             return tile_highway(
-                library, inputs, (self.transform.weight, self.transform.bias), (self.gate.weight, self.gate.bias)
+                inputs, (self.transform.weight, self.transform.bias), (self.gate.weight, self.gate.bias)
             )
         gate = apply_by_row(torch.sigmoid, self.gate(inputs))
         return gate * F.relu(self.transform(inputs)) + (1 - gate) * inputs

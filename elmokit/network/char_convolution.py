@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from elmokit.engine.library import Library
 from elmokit.network import native_training
 from elmokit.network.backends import are_plain, native_library_for, tile_library_for
+from elmokit.network.operators import computes, differentiable_once, has_results_like, loaded_library
 
 MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
 
@@ -39,9 +39,9 @@ def pooled_convolutions(
         characters = char_embedding(char_ids[:, : int(n_distinct.max()) + widest]).to(torch.float32).contiguous()
         return torch.cat(
             [
-                _NativeConvolution.apply(  # type: ignore[no-untyped-call]
-                    library, characters, _n_windows(n_distinct, characters.shape[1], layer), *_flat(layer)
-                )
+                torch.ops.elmokit.convolve.default(
+                    characters, _n_windows(n_distinct, characters.shape[1], layer), *_flat(layer)
+                )[0]
                 for layer in layers
             ],
             dim=1,
@@ -139,46 +139,81 @@ def _convolve_by_table(
             tables.append((characters @ flat).view(len(panels), len(characters), -1, wide))
         n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
         biases = [layer.bias for layer in layers]
-        pooled: Tensor = _TableConvolution.apply(  # type: ignore[no-untyped-call]
-            library, char_ids.contiguous(), n_windows, *tables, *biases
-        )
+        pooled: Tensor = torch.ops.elmokit.table_convolve.default(char_ids.contiguous(), n_windows, tables, biases)[0]
     return pooled
 
 
-class _TableConvolution(torch.autograd.Function):
-    """``native_training.table_convolve`` for all convolutions, and its gradient, which only winning windows have."""
+torch.library.define(
+    "elmokit::table_convolve",
+    "(Tensor char_ids, Tensor[] n_windows, Tensor[] tables, Tensor[] biases) -> (Tensor, Tensor)",
+)
+torch.library.define(
+    "elmokit::table_convolve_backward",
+    "(Tensor upstream, Tensor char_ids, Tensor winners, SymInt[] n_filters, SymInt[] shapes) -> Tensor[]",
+)
 
-    @staticmethod
-    def forward(
-        ctx: Any, library: Library, char_ids: Tensor, n_windows: Sequence[Tensor], *tables_and_biases: Tensor
-    ) -> Tensor:
-        tables, biases = tables_and_biases[: len(n_windows)], tables_and_biases[len(n_windows) :]
-        ctx.sizes = [len(bias) for bias in biases]
-        pooled = tables[0].new_empty(len(char_ids), sum(ctx.sizes))
-        winners = torch.empty_like(pooled, dtype=torch.int32)
-        for windows, table, bias, *columns in zip(
-            n_windows,
-            tables,
-            biases,
-            torch.split(pooled, ctx.sizes, 1),
-            torch.split(winners, ctx.sizes, 1),
-            strict=True,
-        ):
-            native_training.table_convolve(library, char_ids, windows, table.contiguous(), bias.contiguous(), *columns)
-        ctx.save_for_backward(char_ids, winners)
-        ctx.library, ctx.shapes = library, [table.shape for table in tables]
-        return pooled
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        char_ids, winners = ctx.saved_tensors
-        gradient = upstream[0].contiguous()
-        tables = [gradient.new_zeros(shape) for shape in ctx.shapes]
-        parts = (torch.split(tensor, ctx.sizes, 1) for tensor in (winners, gradient))
-        for table, own_winners, own_gradient in zip(tables, *parts, strict=True):
-            native_training.table_convolve_backward(ctx.library, char_ids, own_winners, own_gradient, table)
-        return None, None, None, *tables, *torch.split(gradient.sum(dim=0), ctx.sizes)
+@computes("elmokit::table_convolve")
+def _table_convolve(
+    char_ids: Tensor, n_windows: Sequence[Tensor], tables: Sequence[Tensor], biases: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Call ``native_training.table_convolve`` for all convolutions: the maxima, and the windows that have them."""
+    sizes = [len(bias) for bias in biases]
+    pooled = tables[0].new_empty(len(char_ids), sum(sizes))
+    winners = torch.empty_like(pooled, dtype=torch.int32)
+    columns = torch.split(pooled, sizes, 1), torch.split(winners, sizes, 1)
+    for windows, table, bias, own_pooled, own_winners in zip(n_windows, tables, biases, *columns, strict=True):
+        native_training.table_convolve(
+            loaded_library(), char_ids, windows, table.contiguous(), bias.contiguous(), own_pooled, own_winners
+        )
+    return pooled, winners
+
+
+@computes("elmokit::table_convolve_backward")
+def _table_convolve_backward(
+    upstream: Tensor, char_ids: Tensor, winners: Tensor, n_filters: Sequence[int], shapes: Sequence[int]
+) -> list[Tensor]:
+    """Return the gradients of the tables, which only winning windows have; shapes: the four axes of each table."""
+    upstream = upstream.contiguous()
+    tables = [upstream.new_zeros(shapes[start : start + 4]) for start in range(0, len(shapes), 4)]
+    parts = (torch.split(tensor, list(n_filters), 1) for tensor in (winners, upstream))
+    for table, own_winners, own_gradient in zip(tables, *parts, strict=True):
+        native_training.table_convolve_backward(loaded_library(), char_ids, own_winners, own_gradient, table)
+    return tables
+
+
+@has_results_like("elmokit::table_convolve")
+def _fake_table_convolve(
+    char_ids: Tensor, n_windows: Sequence[Tensor], tables: Sequence[Tensor], biases: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    pooled = tables[0].new_empty(char_ids.shape[0], sum(bias.shape[0] for bias in biases))
+    return pooled, torch.empty_like(pooled, dtype=torch.int32)
+
+
+@has_results_like("elmokit::table_convolve_backward")
+def _fake_table_convolve_backward(
+    upstream: Tensor, char_ids: Tensor, winners: Tensor, n_filters: Sequence[int], shapes: Sequence[int]
+) -> list[Tensor]:
+    return [upstream.new_empty(shapes[start : start + 4]) for start in range(0, len(shapes), 4)]
+
+
+def _keep_tables(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    char_ids, n_windows, tables, biases = inputs
+    ctx.save_for_backward(char_ids, output[1])
+    ctx.n_filters = [bias.shape[0] for bias in biases]
+    ctx.shapes = [size for table in tables for size in table.shape]
+    ctx.no_windows = [None] * len(n_windows)
+
+
+def _differentiate_tables(ctx: Any, upstream: Tensor, of_winners: None) -> tuple[Any, ...]:
+    of_tables = torch.ops.elmokit.table_convolve_backward.default(
+        upstream, *ctx.saved_tensors, ctx.n_filters, ctx.shapes
+    )
+    return None, ctx.no_windows, of_tables, list(torch.split(upstream.sum(dim=0), ctx.n_filters))
+
+
+torch.library.register_autograd("elmokit::table_convolve", _differentiate_tables, setup_context=_keep_tables)
+differentiable_once("elmokit::table_convolve_backward")
 
 
 def _n_windows(n_distinct: Tensor, n_columns: int, convolution: nn.Conv1d) -> Tensor:
@@ -198,29 +233,59 @@ def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
     return weight.flatten(1).contiguous(), convolution.bias
 
 
-class _NativeConvolution(torch.autograd.Function):
-    """``native_training.convolve`` and its gradient, which only the winning windows have."""
+torch.library.define(
+    "elmokit::convolve", "(Tensor characters, Tensor n_windows, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "elmokit::convolve_backward",
+    "(Tensor upstream, Tensor characters, Tensor weight, Tensor positions) -> (Tensor, Tensor)",
+)
 
-    @staticmethod
-    def forward(
-        ctx: Any, library: Library, characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
-    ) -> Tensor:
-        filters = native_training.pack_filters(library, weight, bias)
-        pooled, positions = native_training.convolve(library, characters, n_windows, filters)
-        ctx.save_for_backward(characters, weight, positions)
-        ctx.library = library
-        return pooled
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        characters, weight, positions = ctx.saved_tensors
-        character_gradient = torch.zeros_like(characters)
-        weight_gradient = native_training.convolve_backward(
-            ctx.library, characters, weight, positions, upstream[0].contiguous(), character_gradient
-        )
-        # The bias is added to the maximum, so its gradient is that of the maximum, summed over tokens.
-        return None, character_gradient, None, weight_gradient, upstream[0].sum(dim=0)
+@computes("elmokit::convolve")
+def _convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Call ``native_training.convolve``: the maximum of each filter, and the window that has it."""
+    library = loaded_library()
+    return native_training.convolve(library, characters, n_windows, native_training.pack_filters(library, weight, bias))
+
+
+@computes("elmokit::convolve_backward")
+def _convolve_backward(
+    upstream: Tensor, characters: Tensor, weight: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    of_characters = torch.zeros_like(characters)
+    of_weight = native_training.convolve_backward(
+        loaded_library(), characters, weight, positions, upstream.contiguous(), of_characters
+    )
+    return of_characters, of_weight
+
+
+@has_results_like("elmokit::convolve")
+def _fake_convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    pooled = characters.new_empty(characters.shape[0], weight.shape[0])
+    return pooled, torch.empty_like(pooled, dtype=torch.int32)
+
+
+@has_results_like("elmokit::convolve_backward")
+def _fake_convolve_backward(
+    upstream: Tensor, characters: Tensor, weight: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(characters), torch.empty_like(weight)
+
+
+def _keep_convolution(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    characters, _, weight, _ = inputs
+    ctx.save_for_backward(characters, weight, output[1])
+
+
+def _differentiate_convolution(ctx: Any, upstream: Tensor, of_positions: None) -> tuple[Tensor | None, ...]:
+    of_characters, of_weight = torch.ops.elmokit.convolve_backward.default(upstream, *ctx.saved_tensors)
+    # The bias is added to the maximum, so its gradient is that of the maximum, summed over tokens.
+    return of_characters, None, of_weight, upstream.sum(dim=0)
+
+
+torch.library.register_autograd("elmokit::convolve", _differentiate_convolution, setup_context=_keep_convolution)
+differentiable_once("elmokit::convolve_backward")
 
 
 def _convolve_torch(

@@ -81,7 +81,7 @@ def sampled_softmax_loss(
         own = (hidden * rows[:n_positions]).sum(dim=1) + offsets[:n_positions]
         # Where the word to predict is in the sample, or a negative number.
         indices = torch.full((n_words,), -1).index_put_((drawn,), torch.arange(n_samples))
-        total = tile_cross_entropy(library, hidden, rows[n_positions:], offsets[n_positions:], own, indices[word_ids])
+        total = tile_cross_entropy(hidden, rows[n_positions:], offsets[n_positions:], own, indices[word_ids])
         return total / n_positions
     right = (hidden * rows[:n_positions]).sum(dim=1, keepdim=True) + offsets[:n_positions, None]
     # The offsets are added after the product, so that autocast to bfloat16 rounds the product only.

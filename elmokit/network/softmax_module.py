@@ -164,7 +164,7 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
     if library is not None and torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0:
         # The right word has a score of its own, and does not compete with itself.
         own = (hidden * F.embedding(word_ids, weight)).sum(dim=1) + bias[word_ids]
-        return tile_cross_entropy(library, hidden, weight, bias, own, word_ids) / len(word_ids)
+        return tile_cross_entropy(hidden, weight, bias, own, word_ids) / len(word_ids)
     # The function below casts product by product, so autocast is switched off inside it.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
