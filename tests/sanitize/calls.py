@@ -467,6 +467,42 @@ def window(it: Scenario) -> None:
         library.window_backward(2, *sizes, *[None] * 4, *clips, *[None] * 6)
 
 
+def layer(it: Scenario) -> None:
+    """Run an LSTM layer with the weights that it is given, which are packed in its scratch memory."""
+    library, buffers = it.library, it.buffers
+    n_rows, n_steps, hidden_dim = it.size(), it.random.randint(0, 5), it.size(70)
+    has_projection, adds_inputs = it.random.random() < 0.7, it.random.random() < 0.5
+    dim = it.size(70) if has_projection else hidden_dim
+    input_dim = dim if adds_inputs else it.size(70)
+    cell_clip, output_clip = it.random.choice([(np.inf, np.inf), (3.0, 3.0), (0.1, 0.2)])
+    inputs, hidden = it.floats(n_rows, n_steps, input_dim), it.floats(n_rows, dim)
+    cell = it.floats(n_rows, hidden_dim)
+    weight, bias = buffers.of(it.weights(4 * hidden_dim, input_dim + dim)), buffers.of(it.weights(4 * hidden_dim))
+    projection = buffers.of(it.weights(dim, hidden_dim))
+    mask = buffers.of(it.numbers.integers(0, 2, (n_rows, n_steps)), np.int8)
+    reads = (
+        at(inputs),
+        it.random.choice([None, at(mask)]),
+        *(at(hidden), at(cell), at(weight), at(bias)),
+        at(projection) if has_projection else None,
+    )
+    reverse = it.random.choice([0, 1])
+
+    def compute(n_threads: int) -> tuple[Array, ...]:
+        outputs, after = buffers.output(n_rows, n_steps, dim), buffers.output(n_rows, dim)
+        cell_after = buffers.output(n_rows, hidden_dim)
+        sizes = n_rows, n_steps, input_dim, hidden_dim, dim
+        written = at(outputs), at(after), at(cell_after)
+        call = library.structs["layer_call"](
+            *sizes, reverse, int(adds_inputs), cell_clip, output_clip if has_projection else np.inf, *reads, *written
+        )
+        memory = buffers.scratch(library.layer_bytes(ctypes.byref(call)))
+        library.run_layer(n_threads, ctypes.byref(call), memory)
+        return outputs, after, cell_after
+
+    it.same_bits(compute)
+
+
 def linear(it: Scenario) -> None:
     """Compute a linear layer and a highway in training, and dropout."""
     library, buffers = it.library, it.buffers
@@ -561,6 +597,7 @@ SCENARIOS: dict[str, Callable[[Scenario], None]] = {
         training_steps,
         convolutions,
         window,
+        layer,
         linear,
         softmax,
         digests,
