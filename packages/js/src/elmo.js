@@ -172,7 +172,7 @@ export class Elmo {
 
   #surprisalOf(tokens, top, nExpected) {
     const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
-    const ids = words.map((word) => this.vocabulary.id(this.#read(word)));
+    const ids = this.#withBoundaries(tokens).map((word) => this.vocabulary.id(this.#read(word)));
     const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
     const expected = nExpected ? [] : null;
     for (const [position, scores] of this.#scores(top, 0, words.length)) {
@@ -284,11 +284,16 @@ export class Elmo {
     return joined;
   }
 
+  /** Return a sentence with boundaries, in the case in which it is read. */
+  #withBoundaries(tokens) {
+    return [BEGIN_SENTENCE, ...this.#read.withCase(tokens), END_SENTENCE];
+  }
+
   /** Add boundaries, and number the distinct tokens. */
   #number(sentences) {
     const numbers = new Map();
     const rows = sentences.map((tokens) =>
-      [BEGIN_SENTENCE, ...tokens, END_SENTENCE].map((token) => {
+      this.#withBoundaries(tokens).map((token) => {
         if (!numbers.has(token)) numbers.set(token, numbers.size);
         return numbers.get(token);
       }),

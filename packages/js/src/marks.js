@@ -1,6 +1,7 @@
 // How a model reads a token: with the marks and the character codes that its words have. As in elmokit/text/marks.py.
 
 import { foreignReader } from "./foreign.js";
+import { warnOnce } from "./warnings.js";
 
 const READ_AS = {
   "'": "\u2018\u2019\u201a\u201b\u2039\u203a\u2032\u00b4\u02bc",
@@ -24,6 +25,9 @@ const EN_DASH = "\u2013";
 const NOT_ASCII = /[^\0-\x7f]/;
 const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 const ASCII_WORD = /^[a-zA-Z0-9]+$/;
+const UPPER_CASE = /\p{Uppercase}/u;
+const OTHER_CASE = /[\p{Lowercase}\p{Lt}]/u;
+const MAX_LOWER = 0.1; // in a sentence in capitals, words with a lower-case letter, as a fraction of those in capitals
 
 // Armenian ligatures, Arabic forms (two blocks), and wide and narrow forms of Latin, Japanese and Korean letters: the first
 // code, and the one after the last.
@@ -55,16 +59,59 @@ function* spellings(token) {
   }
 }
 
+/** Whether a token is in capitals, as Python's `isupper` says. */
+const isUpper = (token) => UPPER_CASE.test(token) && !OTHER_CASE.test(token);
+
+/**
+ * Return a sentence in capitals in the case in which its words are most frequent, and other sentences as they are. A sentence
+ * is in capitals if it has two words in capitals, (nearly) no other, and a word that is known in another case only.
+ * @param {string[]} tokens
+ * @param {Map<string, number>} ranks Of the known words, by frequency.
+ */
+export function readCapitals(tokens, ranks) {
+  const nCapitals = tokens.filter(isUpper).length;
+  if (nCapitals < 2) return tokens;
+  const nOthers = tokens.filter((token) => token !== token.toUpperCase()).length;
+  if (nOthers > MAX_LOWER * nCapitals) return tokens;
+  const rank = (word) => ranks.get(word) ?? ranks.size;
+  let isInCapitals = false;
+  let isFirst = true;
+  const read = tokens.map((token) => {
+    if (!isUpper(token)) return token;
+    const lower = token.toLowerCase();
+    const [first] = token; // its first character, which may be two code units
+    const capitalized = first + lower.slice(first.length);
+    let best = lower;
+    for (const word of [capitalized, token]) if (rank(word) < rank(best)) best = word;
+    if (!ranks.has(token) && ranks.has(best)) isInCapitals = true;
+    if (isFirst && best === lower && ranks.has(capitalized)) best = capitalized;
+    isFirst = false;
+    return best;
+  });
+  return isInCapitals ? read : tokens;
+}
+
+/** Return a sentence as `readCapitals` reads it, and say so. */
+function withCase(tokens, words) {
+  const read = readCapitals(tokens, words);
+  if (read !== tokens) warnOnce("Sentences in capitals are read in the case in which the vocabulary has their words.");
+  return read;
+}
+
 /**
  * Return a function that says how a model reads a token. One that it knows is read as it is. Another word is read with plain
  * marks, composed or decomposed, if the model knows it so. All else is composed, with ASCII marks in place of those that the
- * model does not know. Marks of other programs are read as plain ones, with a warning.
+ * model does not know. Marks of other programs are read as plain ones, with a warning. Its method `withCase` returns the tokens of
+ * a sentence in the case in which the model knows them.
  * @param {Map<string, number>} words Those that it knows.
  * @param {boolean} exact Read every token as it is, as the original programs do.
  */
 export function markReader(words = new Map(), exact = false) {
   const foreign = foreignReader(words, exact);
-  if (exact) return (token) => (words.has(token) ? token : (foreign(token) ?? token));
+  if (exact) {
+    const read = (token) => (words.has(token) ? token : (foreign(token) ?? token));
+    return Object.assign(read, { withCase: (tokens) => tokens });
+  }
   const known = new Set([...words.keys()].join(""));
   // Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; en dashes often
   // stay in a text that was changed to ASCII marks. And so with wide letters and other forms of characters.
@@ -75,7 +122,7 @@ export function markReader(words = new Map(), exact = false) {
   const forms = unknownOf(FORMS, known);
   // If a word has an accent of its own, its text had not one code for each letter.
   const composes = [...words.keys()].every((word) => word === word.normalize("NFC"));
-  return (token) => {
+  const read = (token) => {
     if (ASCII_WORD.test(token) || words.has(token)) return token;
     const plainMark = foreign(token);
     if (plainMark !== undefined) return plainMark;
@@ -86,4 +133,5 @@ export function markReader(words = new Map(), exact = false) {
     const plain = translate(token, forms);
     return translate(composes ? plain.normalize("NFC") : plain, marks) || token;
   };
+  return Object.assign(read, { withCase: (tokens) => withCase(tokens, words) });
 }

@@ -1,6 +1,6 @@
 // One vector per sentence: a weighted mean of token vectors, which are mapped to length 1 if the model stores a map.
 
-import { MARKS, translate } from "./marks.js";
+import { MARKS, readCapitals, translate } from "./marks.js";
 
 // The weightings of elmokit/formats/pooling_names.py: the weight of a word by its probability. Tokens without a letter or
 // digit have none. null: all tokens count equally.
@@ -60,24 +60,11 @@ export function pooledDim(settings, nLayers, dim) {
   return settings.layers === "average" ? dim : chosenLayers(settings, nLayers).length * dim;
 }
 
-/** Whether a sentence has capitals only, in two words or more: US alone is a name. */
-function isInCapitals(tokens) {
-  const text = tokens.join(" ");
-  return text === text.toUpperCase() && tokens.filter((token) => token !== token.toLowerCase()).length > 1;
-}
-
-/**
- * Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT, but in a
- * sentence in capitals.
- */
-function foldCase(token, ids, inCapitals) {
+/** Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT. */
+function foldCase(token, ids) {
   const lower = token.toLowerCase();
   const [first = ""] = token; // its first character, which may be two code units
   const rank = (word) => ids.get(word) ?? ids.size;
-  if (inCapitals && lower !== token) {
-    const capitalized = first + lower.slice(first.length);
-    return rank(capitalized) < rank(lower) ? capitalized : lower;
-  }
   const isCapitalized = lower !== token && token.slice(first.length) === lower.slice(first.length);
   return isCapitalized && rank(lower) < rank(token) ? lower : token;
 }
@@ -98,7 +85,7 @@ export class SentencePooling {
    * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null,
    *   tableRow: ((token: string) => Float32Array)|null}|null} map `tableRow` if it reads the table of words after the vector.
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
-   * @param {(token: string) => string} read How the model reads a token.
+   * @param {ReturnType<typeof import("./marks.js").markReader>} read How the model reads a token.
    */
   constructor(settings, map, vocabulary, read) {
     this.#settings = settings;
@@ -118,21 +105,24 @@ export class SentencePooling {
   }
 
   /**
-   * Return a sentence as it is read: with the marks of the vocabulary and, in layer 0, in the case that is more frequent.
+   * Return a sentence as it is read: with the marks of the vocabulary, in capitals with its case, too, and, in layer 0, in the
+   * case that is more frequent.
    */
   fold(tokens) {
     const known = this.#vocabulary?.ids;
     if (!known) return tokens;
-    const withQuotes = tokens.map((token) => {
-      if (known.has(token)) return token;
-      const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
-      return known.has(plain) ? plain : this.#read(token);
-    });
     const layers = [this.#settings.layers].flat();
     const isContextFree = layers.length === 1 && layers[0] === 0;
-    if (!isContextFree) return withQuotes;
-    const inCapitals = isInCapitals(tokens);
-    return withQuotes.map((token) => foldCase(token, known, inCapitals));
+    const withCase = isContextFree ? readCapitals(tokens, known) : this.#read.withCase(tokens);
+    const plain = withCase.map((token) => this.#plain(token, known));
+    return isContextFree ? plain.map((token) => foldCase(token, known)) : plain;
+  }
+
+  /** Return an unknown token with plain marks if it is known so, else as the model reads it. */
+  #plain(token, known) {
+    if (known.has(token)) return token;
+    const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
+    return known.has(plain) ? plain : this.#read(token);
   }
 
   /**

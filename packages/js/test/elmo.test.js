@@ -243,9 +243,11 @@ test("what is read otherwise than it is written is said once, on the console", a
   const means = await Elmo.load(expected.random.model);
   means.sentenceVectors(sentences);
   means.sentenceVectors(sentences);
+  const known = new Vocabulary(["<S>", "</S>", "<UNK>", "the", "US"]);
+  for (let time = 0; time < 2; time++) assert.deepEqual(known.read.withCase(["THE", "US"]), ["the", "US"]);
   const said = warnings.calls.map(({ arguments: [message] }) => message);
   assert.equal(said.filter((message) => /plain means/.test(message)).length, 1);
-  assert.ok(said.filter((message) => /escapes/.test(message)).length <= 1);
+  for (const what of [/escapes/, /capitals/]) assert.ok(said.filter((message) => what.test(message)).length <= 1);
 });
 
 test("tokens are those of Python", () => {
@@ -259,6 +261,19 @@ test("typographic marks are read as Python reads them", () => {
     const vocabulary = new Vocabulary(words);
     for (const [token, read] of reads) assert.equal(vocabulary.read(token), read, token);
   }
+});
+
+test("sentences in capitals are read in the case in which Python reads them", () => {
+  let nRead = 0;
+  for (const [words, sentences] of expected.capitals) {
+    const { read } = new Vocabulary(words);
+    for (const [tokens, wanted] of sentences) {
+      const found = read.withCase(tokens);
+      assert.deepEqual(found, wanted, tokens.join(" "));
+      if (found !== tokens) nRead++;
+    }
+  }
+  assert.ok(nRead > 100 && nRead < 1900, `${nRead}`);
 });
 
 test("a long line takes time in proportion to its length", () => {

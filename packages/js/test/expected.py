@@ -46,6 +46,11 @@ SENTENCES = [
     split_tokens("I do n&apos;t -LRB- know \\/ @-@ <unk> [UNK] ##ing <s> &amp; THE"),
     ["I", "don\u2019t", "do", "n\u2019t", "\u2014", "\u2026", "o\ufb03ce", "co\u00adop", "well\u2011known", "\u2013"],
     [],
+    split_tokens(
+        "NATO SENT US TROOPS TO THE \u1e9eRIVER OF PARIS , AND I DON\u2019T KNOW `` WHY '' CAFE\u0301S XYZZYQ ."
+    ),
+    split_tokens("THE BANK OF THE RIVER WAS FLOODED AND McDonald LEFT THE HOUSE ."),
+    split_tokens("THE BANK OF the RIVER ; NATO and US"),
     split_tokens("In the old house by the river , nobody had lived for twenty years , and its windows were broken ."),
     ["THE", "BANK", "RAISED", "ITS", "\u00dcBER-RATE", "5", "."],
 ]
@@ -101,6 +106,7 @@ def main(folder: Path) -> None:
         "tokens": tokens(),
         "texts": texts(),
         "reads": reads(),
+        "capitals": capitals(),
         "neighbors": neighbors(folder / "index"),
     }
     (folder / "expected.json").write_text(json.dumps(expected), encoding="ascii")
@@ -136,7 +142,7 @@ def bits() -> dict[str, list[list[int]]] | None:
     if machine() != "x86_64" or compiler.load_library() is None:
         return None
     library, model = compiler.build("emulated", EMULATED["emulated"]), open_model()
-    batch = number_tokens(SENTENCES)
+    batch = number_tokens(SENTENCES, model.read.in_case)
     found = {}
     precisions: Sequence[Precision] = ("float32", "int8")
     for precision in precisions:
@@ -172,7 +178,7 @@ def random_model(folder: Path, softmax: SoftmaxConfig | None = None, storage: St
         own = WordSoftmax(softmax, tensors, len(vocabulary), table)
     model = PretrainedBiLM(
         Weights(config, arrays), "elmokit", softmax=own, vocabulary=vocabulary if own else None,
-        exact_marks=softmax is None,
+        exact_marks=not is_tied,
     )  # fmt: skip
     if is_tied:
         head = draw({"mean": (22,), "projection": (22, 5), "word_weights": (len(vocabulary),)})  # reads the table, too
@@ -197,7 +203,7 @@ def poolings(folder: Path) -> list[dict[str, Any]]:
             model = open_model(folder / source)
             if weighting is not None:
                 mean, projection = np.full(11, 0.1, np.float32), np.eye(11, 5, dtype=np.float32)
-                model.whitening = Whitening(SentencePooling(weighting, 1, 0.01), mean, projection)
+                model = model.replace(whitening=Whitening(SentencePooling(weighting, 1, 0.01), mean, projection))
             path = folder / f"{source}-{weighting}"
             save_model(model, path)
             vectors = SentenceEmbedder.from_pretrained(path).embed(SENTENCES)
@@ -300,6 +306,20 @@ def reads() -> list[tuple[list[str], list[tuple[str, str]]]]:
     )  # fmt: skip
     vocabularies = [Vocabulary([*SPECIALS, *words]) for words in lists]
     return [(one.words, [(token, one.read(token)) for token in made]) for one in vocabularies]
+
+
+def capitals() -> list[tuple[list[str], list[tuple[list[str], list[str]]]]]:
+    """Read random sentences of words in several cases, with letters whose cases are special."""
+    chosen = random.Random(0)
+    words = ["the", "The", "US", "us", "Paris", "nato", "x5"]
+    words += ["\u03c3\u03bf\u03c2", "i\u0307x", "\u01c5a", "stra\xdfe", "\U00010428b"]
+    parts = [*map(str.upper, words * 2), "Mc", "5", ".", "\u24b6", "\u0130X", "\u01c5A", "\u1e9e", "q"]
+    found = []
+    for _ in range(20):
+        vocabulary = Vocabulary([*SPECIALS, *chosen.sample(words, k=8)])
+        made = [chosen.choices(parts, k=chosen.randrange(14)) for _ in range(100)]
+        found.append((vocabulary.words, [(tokens, list(vocabulary.read.in_case(tokens))) for tokens in made]))
+    return found
 
 
 def neighbors(folder: Path) -> dict[str, Any]:
