@@ -62,8 +62,12 @@ def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() 
     machine_library()
     model = random_model(scale=1.0)
     (exact,) = Elmo(model).embed([["the", "cat"]])
-    (rounded,) = Elmo(model.replace(precision="int8")).embed([["the", "cat"]])
-    assert 0 < abs(rounded[1:] - exact[1:]).max() < 0.2
+    elmo = Elmo(model.replace(precision="int8"))
+    (rounded,) = elmo.embed([["the", "cat"]])
+    difference = abs(rounded[1:] - exact[1:]).max()
+    assert difference < 0.2
+    # Where the processor has no fast products of bytes, layers so small are computed in float32.
+    assert (difference > 0) == (elmo.computer.network.computation().precision == "int8")
     # The char CNN has the precision too, where the C functions compute it.
     assert abs(rounded[0] - exact[0]).max() < 0.1
 
