@@ -23,7 +23,8 @@ import torch
 
 from elmokit import Elmo, ElmoModule, open_model, save_model
 from elmokit.compat import allennlp, bilm, many_langs, simple_elmo, tfhub
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
+from elmokit.text.tokenize import split_tokens
 
 Sentences = list[list[str]]
 WARM_UP_BATCHES = 2  # packs the weights and fills the libraries' caches

@@ -27,7 +27,8 @@ from elmokit.evaluation.tagged import TaggedSentence, read_conllu
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import perplexity
 from elmokit.network.bilm import BiLM
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
+from elmokit.text.tokenize import split_tokens
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline

@@ -21,8 +21,9 @@ from pathlib import Path
 from elmokit import Elmo, open_model
 from elmokit.embedding.corpus import embed_file
 from elmokit.engine.threads import n_threads, set_threads
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
+from elmokit.text.tokenize import split_tokens
 
 BATCH_TOKENS = 2048
 

@@ -50,7 +50,8 @@ from elmokit.network.lstm_module import LSTMState
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.text_files import find_text_files, read_sentences
+from elmokit.storage.text_files import find_text_files
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.distributed import World

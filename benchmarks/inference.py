@@ -48,8 +48,9 @@ from elmokit.engine.softmax import Matrix
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import pad_batch
+from elmokit.text.tokenize import split_tokens
 
 REQUESTS: tuple[BackendRequest, ...] = ("reference", "float32", "bfloat16", "int8")
 CHUNK_ROWS = 256  # rows whose input products are computed together, as in lstm.c

@@ -30,7 +30,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from elmokit.storage.text_files import find_text_files, read_sentences
+from elmokit.storage.text_files import find_text_files
+from elmokit.text.text import read_sentences
 from elmokit.text.tokenize import group_words, tokenize
 from elmokit.text.vocabulary import Vocabulary
 

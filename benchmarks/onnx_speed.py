@@ -18,7 +18,7 @@ import onnxruntime
 
 from elmokit import Elmo
 from elmokit.integrations.onnx import export_onnx
-from elmokit.storage.text_files import read_sentences
+from elmokit.text.text import read_sentences
 
 N_SENTENCES, BATCH_SIZE = 512, 32
 

@@ -42,7 +42,7 @@ from locust import FastHttpUser, constant, constant_throughput
 from locust.env import Environment
 
 from elmokit import Elmo, open_model
-from elmokit.storage.text_files import read_sentences
+from elmokit.text.text import read_sentences
 
 PHASES = ["throughput", "latency", "clients", "stop", "memory"]
 MAX_CLIENTS = 2000

@@ -17,7 +17,8 @@ from elmokit import Elmo
 from elmokit.embedding.corpus import embed_file
 from elmokit.engine.threads import set_threads
 from elmokit.evaluation.neighbors import in_context, nearest_tokens
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
+from elmokit.text.tokenize import split_tokens
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 QUERIES = [("bank", 7), ("bank", 1), ("play", 9), ("play", 13)]  # a word and its line, counted from 0

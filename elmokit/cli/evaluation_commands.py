@@ -45,7 +45,7 @@ from elmokit.formats.opening import PRECISION, LanguageModelOpening
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
 from elmokit.storage.text_files import STDIN, check_not_input
-from elmokit.storage.text_formats import RawSplitter, Wrapped
+from elmokit.text.raw_lines import RawSplitter, Wrapped
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import RegionSurprisal, Surprisal, TokenSurprisal, WordSurprisal
-    from elmokit.storage.text_files import TextLine
     from elmokit.text.columns import InputTable
+    from elmokit.text.text import TextLine
     from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
@@ -369,8 +369,8 @@ def _read_raw_texts(
     paths: Sequence[Path], column: str | None, region: str | None, documents: bool, wrapped: Wrapped
 ) -> Iterable[RawText]:
     """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
-    from elmokit.storage.text_files import is_conllu
     from elmokit.text.columns import is_table, read_table
+    from elmokit.text.conllu import is_conllu
 
     for path in paths:
         if is_conllu(path):
@@ -472,7 +472,7 @@ MAX_NAMED = 10
 
 def _read_lines(path: Path, documents: bool, wrapped: Wrapped) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
-    from elmokit.storage.text_files import split_documents, split_lines
+    from elmokit.text.text import split_documents, split_lines
 
     def words_of(line: str) -> list[list[str]]:
         return [line.split()]  # which says whether it is blank; each text is split later
@@ -595,7 +595,8 @@ def similarity(
     from itertools import islice
 
     from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
-    from elmokit.storage.text_files import check_can_reread, find_text_files, read_sentences
+    from elmokit.storage.text_files import check_can_reread, find_text_files
+    from elmokit.text.text import read_sentences
     from elmokit.text.tokenize import get_tokenizer
 
     check_needed("--sentences", sentences is not None, "--whiten", whiten)

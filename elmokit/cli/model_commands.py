@@ -171,7 +171,7 @@ def convert(
     from elmokit.embedding.start_state import calibrated, note_start, with_start_state
     from elmokit.formats.open import open_model
     from elmokit.formats.save import format_to_write, save_model
-    from elmokit.storage.text_files import read_sentences
+    from elmokit.text.text import read_sentences
 
     if target.suffix == ".onnx":
         stored: dict[str, object] = {

@@ -18,7 +18,7 @@ from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
 from elmokit.storage.text_files import STDIN, expand_user
-from elmokit.storage.text_formats import Wrapped
+from elmokit.text.raw_lines import Wrapped
 
 MAX_THREADS = 256
 """The largest number of threads on a machine with fewer cores."""

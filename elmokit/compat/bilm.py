@@ -44,9 +44,10 @@ from elmokit.network.scalar_mix import ScalarMix
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
-from elmokit.storage.text_files import can_reread, read_sentences
+from elmokit.storage.text_files import can_reread
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
+from elmokit.text.text import read_sentences
 
 __all__ = [
     "Batcher",

@@ -18,7 +18,7 @@ from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least
 from elmokit.engine.architecture import MAX_CHARS, MIN_CHARS
 from elmokit.errors import ConfigError, FormatError, TextError
-from elmokit.storage.text_files import find_text_files, read_lines, read_sentences
+from elmokit.storage.text_files import find_text_files, read_lines
 from elmokit.text.batching import make_batch
 from elmokit.text.characters import (
     BEGIN_SENTENCE,
@@ -31,6 +31,7 @@ from elmokit.text.characters import (
     UNKNOWN,
     encode_tokens,
 )
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import IGNORED_LINE, find_columns
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream

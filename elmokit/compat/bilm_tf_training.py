@@ -27,8 +27,9 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
-from elmokit.storage.text_files import TextPaths, read_sentences
+from elmokit.storage.text_files import TextPaths
 from elmokit.storage.workspace import JOURNAL, OtherSettingsError, is_former_run, read_workspace
+from elmokit.text.text import read_sentences
 from elmokit.training import api
 from elmokit.training.bilm_run import FORMER, TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice

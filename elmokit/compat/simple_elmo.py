@@ -32,9 +32,10 @@ from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.lm.surprisal import softmax_vocabulary
-from elmokit.storage.text_files import expand_user, split_tokens
+from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.tokenize import split_tokens
 
 LayerChoice = Literal["average", "top", "all"]
 TOKENS_PER_SENTENCE = 32  # converts ``max_batch_size`` into tokens per batch

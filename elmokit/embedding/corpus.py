@@ -44,9 +44,10 @@ from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter, count_of
-from elmokit.storage.text_files import check_input_file, check_not_input, split_tokens
-from elmokit.storage.text_formats import Wrapped
+from elmokit.storage.text_files import check_input_file, check_not_input
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
+from elmokit.text.raw_lines import Wrapped
+from elmokit.text.tokenize import split_tokens
 from elmokit.version import __version__
 
 WRITES_BEHIND = 1

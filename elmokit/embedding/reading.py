@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elmokit.errors import ConfigError, TextError
-from elmokit.storage.text_files import check_has_documents, read_lines, split_lines, split_tokens
-from elmokit.storage.text_formats import Wrapped
-from elmokit.text.tokenize import TextSplitter, text_splitter
+from elmokit.storage.text_files import read_lines
+from elmokit.text.raw_lines import Wrapped
+from elmokit.text.text import check_has_documents, split_lines
+from elmokit.text.tokenize import TextSplitter, split_tokens, text_splitter
 
 
 @dataclass(frozen=True)

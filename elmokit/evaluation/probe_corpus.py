@@ -10,17 +10,11 @@ from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
-from elmokit.storage.text_files import (
-    TextPaths,
-    find_text_files,
-    or_packed,
-    split_lines,
-    split_tokens,
-    unpacked_name,
-)
-from elmokit.storage.text_formats import CONLLU_SUFFIXES
+from elmokit.storage.text_files import TextPaths, find_text_files, or_packed, unpacked_name
 from elmokit.text.batching import read_ahead
-from elmokit.text.tokenize import TextSplitter
+from elmokit.text.conllu import CONLLU_SUFFIXES
+from elmokit.text.text import split_lines
+from elmokit.text.tokenize import TextSplitter, split_tokens
 
 Item = TypeVar("Item")
 CHUNK_TOKENS = 16_384

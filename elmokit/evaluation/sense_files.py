@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 
 from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
-from elmokit.storage.text_files import or_packed, read_lines, split_tokens
+from elmokit.storage.text_files import or_packed, read_lines
+from elmokit.text.tokenize import split_tokens
 
 BLOCK_CHARACTERS = 1 << 18
 DATA, GOLD = ".data.xml", ".gold.key.txt"

@@ -21,7 +21,8 @@ from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentencePooling
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
+from elmokit.storage.text_files import read_lines, unpacked_name
+from elmokit.text.tokenize import split_tokens
 
 PAIRS_AT_ONCE = 256
 COSINE_DIGITS = 6

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import is_conllu, read_lines, split_tokens
-from elmokit.storage.text_formats import NOT_GIVEN, read_conllu_rows
+from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import read_column_sentences
+from elmokit.text.conllu import NOT_GIVEN, is_conllu, read_conllu_rows
+from elmokit.text.tokenize import split_tokens
 
 
 @dataclass(frozen=True)

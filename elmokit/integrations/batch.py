@@ -15,8 +15,8 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
 from elmokit.formats.pooling_names import PoolingName
-from elmokit.storage.text_files import split_tokens
 from elmokit.text.batching import sentences_of_all
+from elmokit.text.tokenize import split_tokens
 
 
 class Embed:

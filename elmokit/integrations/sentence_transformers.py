@@ -35,8 +35,7 @@ from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head
 from elmokit.network.char_cnn import WordCharLayer
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
-from elmokit.storage.text_files import split_tokens
-from elmokit.text.tokenize import Tokenization, get_span_tokenizer, split_lines, text_splitter
+from elmokit.text.tokenize import Tokenization, get_span_tokenizer, split_lines, split_tokens, text_splitter
 
 with needs_extra("elmokit.integrations.sentence_transformers", "sentence-transformers"):
     from sentence_transformers.base.modules import InputModule, Module

@@ -24,9 +24,9 @@ from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary, softmax_vocabulary
-from elmokit.storage.text_files import read_sentences
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import UnknownWords, name_words
 
 STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same

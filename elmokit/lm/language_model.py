@@ -40,9 +40,10 @@ from elmokit.lm.surprisal import (
 )
 from elmokit.lm.word_cache import CacheSettings, cache_settings, cached_surprisals
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, numbered_sentences, split_documents
-from elmokit.storage.text_formats import Wrapped
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files
 from elmokit.text.batching import check_sentence, check_texts
+from elmokit.text.raw_lines import Wrapped
+from elmokit.text.text import numbered_sentences, split_documents
 from elmokit.text.tokenize import ENGLISH, TextSplitter, text_splitter, tokenize
 
 if TYPE_CHECKING:

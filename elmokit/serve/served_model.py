@@ -22,8 +22,7 @@ from elmokit.lm.substitutes import Direction, Query, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
-from elmokit.storage.text_files import split_tokens
-from elmokit.text.tokenize import split_lines, text_splitter
+from elmokit.text.tokenize import split_lines, split_tokens, text_splitter
 
 BOTH: Direction = "both"
 SplitText = Sequence[Sequence[str]]

@@ -25,7 +25,6 @@ from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.storage.text_formats import JSON
 from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.scores import Clusters, Mention, coref_scores
@@ -42,6 +41,7 @@ from elmokit.tasks.task_config import (
 )
 from elmokit.text.batching import plan_batches
 from elmokit.text.columns import read_column_sentences
+from elmokit.text.other_formats import JSON
 from elmokit.text.tokenize import tokenize as tokenize_text
 
 BEGIN, END = "#begin document", "#end document"

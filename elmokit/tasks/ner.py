@@ -16,7 +16,6 @@ from elmokit.config import check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.storage.text_formats import JSON
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
@@ -46,6 +45,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.text.columns import read_column_sentences
+from elmokit.text.other_formats import JSON
 
 
 @dataclass(frozen=True)

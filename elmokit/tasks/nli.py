@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines, split_tokens
-from elmokit.storage.text_formats import JSON, TABLE
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import (
@@ -41,7 +40,8 @@ from elmokit.tasks.task_config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.text.tokenize import get_tokenizer
+from elmokit.text.other_formats import JSON, TABLE
+from elmokit.text.tokenize import get_tokenizer, split_tokens
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree
 # Names of the columns in SNLI, in SICK's SemEval release and its full release, and for AllenNLP's predictor.

@@ -27,7 +27,6 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.text_files import read_text
-from elmokit.storage.text_formats import JSON, TABLE
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.bi_attention import BiAttention, SelfAttention, best_answer_spans, span_scores
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
@@ -43,6 +42,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.english import sentence_spans, token_spans
+from elmokit.text.other_formats import JSON, TABLE
 
 Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it

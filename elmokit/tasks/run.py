@@ -27,8 +27,6 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.text_files import is_conllu, split_lines, split_tokens, text_lines
-from elmokit.storage.text_formats import Wrapped, check_tokens, is_json_object
 from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.config_file import load_config
@@ -70,7 +68,11 @@ from elmokit.tasks.task_vocabulary import (
 )
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.text.tokenize import TextSplitter, Tokenization, get_tokenizer, text_splitter
+from elmokit.text.conllu import is_conllu
+from elmokit.text.other_formats import is_json_object
+from elmokit.text.raw_lines import Wrapped, check_tokens
+from elmokit.text.text import split_lines, text_lines
+from elmokit.text.tokenize import TextSplitter, Tokenization, get_tokenizer, split_tokens, text_splitter
 from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256

@@ -30,8 +30,7 @@ from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction
 from elmokit.errors import TextError
 from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines, split_tokens
-from elmokit.storage.text_formats import JSON
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
@@ -67,6 +66,8 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.columns import ColumnSentence, read_column_sentences
+from elmokit.text.other_formats import JSON
+from elmokit.text.tokenize import split_tokens
 
 WORD_COLUMN, FIRST_ROLE_COLUMN = 3, 11  # of CoNLL-2012, from 0
 NO_PREDICATE = "-"

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_lines
-from elmokit.storage.text_formats import JSON
 from elmokit.tasks.classes import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
@@ -31,6 +30,7 @@ from elmokit.tasks.task_config import (
     TaskTrainingConfig,
     WordsConfig,
 )
+from elmokit.text.other_formats import JSON
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 END = ""

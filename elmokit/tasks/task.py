@@ -17,10 +17,10 @@ from elmokit.config import decode_json
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
-from elmokit.storage.text_formats import is_json_object
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
+from elmokit.text.other_formats import is_json_object
 from elmokit.text.tokenize import get_tokenizer
 
 Config = TypeVar("Config")
@@ -142,7 +142,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     elmo: ElmoConfig = ElmoConfig()
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     text_formats: ClassVar[tuple[str, ...]] = ()
-    """What ``read_text`` reads besides sentences: formats of ``elmokit.storage.text_formats``."""
+    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.other_formats``."""
     reads_tokens: ClassVar[bool] = True
     """Whether ``read_text`` reads tokenized sentences. Other tasks split the texts of their examples themselves."""
     word_tables: tuple[str, ...] = ("words",)

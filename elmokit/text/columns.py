@@ -9,17 +9,28 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines, split_tokens, unpacked_name
-from elmokit.storage.text_formats import HEAD_LINES, find_column
+from elmokit.storage.text_files import read_lines, unpacked_name
+from elmokit.text.other_formats import HEAD_LINES
+from elmokit.text.tokenize import split_tokens
 
 TABLE_SUFFIXES = (".tsv", ".csv")
 DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
+
+
+def find_column(path: str | Path, names: Sequence[str], wanted: str) -> int:
+    """Return the index of a column by its name, in any case unless there is one in the same case."""
+    if wanted in names:
+        return names.index(wanted)
+    for index, name in enumerate(names):
+        if name.lower() == wanted.lower():
+            return index
+    raise ConfigError(f"{path} has no column {wanted!r}; its columns are {', '.join(names)}.")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.errors import TextError
-from elmokit.storage.text_files import split_tokens, text_lines
+from elmokit.text.text import text_lines
+from elmokit.text.tokenize import split_tokens
 
 RANGE_LINES = 200_000
 BLOCK_LINES = 5_000

@@ -16,12 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, missing_advice, needs_extra
-from elmokit.storage.text_files import join_wrapped, split_tokens
-from elmokit.storage.text_formats import RawSplitter, Wrapped, check_tokens
 from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
 from elmokit.text.foreign import warn_of_entities
 from elmokit.text.marks import INVISIBLE
+from elmokit.text.raw_lines import RawSplitter, Wrapped, check_tokens, join_wrapped
 
 ENGLISH = "en"
 ANY = "any"
@@ -208,3 +207,8 @@ def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
     split = get_tokenizer(tokenization)
     return lambda text: [(start, stop) for _, start, stop in locate_tokens(text, [split(text)])[0]]
+
+
+def split_tokens(line: str) -> list[str]:
+    """Split a tokenized line at spaces and tabs. Other Unicode spaces are part of their token."""
+    return [part for part in line.replace("\t", " ").split(" ") if part]

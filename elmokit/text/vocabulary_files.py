@@ -16,9 +16,10 @@ from pathlib import Path
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import check_not_input, find_text_files, read_sentences, total_bytes
+from elmokit.storage.text_files import check_not_input, find_text_files, total_bytes
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS, warn_of_foreign
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import (
     SPECIALS,
     Vocabulary,

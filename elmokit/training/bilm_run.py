@@ -43,8 +43,9 @@ from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import sync
 from elmokit.storage.bounded import file_digest, sentences_digest, text_digest
-from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list, read_sentences
+from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.storage.workspace import check_folder, read_workspace
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.reports import TrainingCallback, TrainingNotice

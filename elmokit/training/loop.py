@@ -38,7 +38,7 @@ from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_f
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
-from elmokit.storage.text_files import read_sentences
+from elmokit.text.text import read_sentences
 from elmokit.text.windows import Window
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World

@@ -12,7 +12,7 @@ from elmokit.errors import TrainingError, needs_extra
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
-from elmokit.storage.text_files import read_sentences
+from elmokit.text.text import read_sentences
 from elmokit.training.bilm_run import INITIAL, OLD_TEXT
 from elmokit.training.reports import (
     TrainingCallback,

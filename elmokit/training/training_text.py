@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from elmokit.config import check_at_least
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import TextPaths, check_names, find_text_files, read_sentences
+from elmokit.storage.text_files import TextPaths, check_names, find_text_files
+from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import (
     SPECIALS,
     UnknownWords,

@@ -13,8 +13,8 @@ import pytest
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
-from elmokit.storage.text_formats import HEAD_LINES
 from elmokit.text.characters import encode_tokens
+from elmokit.text.other_formats import HEAD_LINES
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from tests.campaign.hostile_text import hostile_line, tokens_of

@@ -16,7 +16,7 @@ from elmokit.evaluation.sense_files import (
     read_keys,
     read_sense_xml,
 )
-from elmokit.storage.text_files import split_tokens
+from elmokit.text.tokenize import split_tokens
 
 HEAD = '<?xml version="1.0" encoding="UTF-8" ?>\n<corpus lang="en" source="x">\n<text id="d000">\n'
 SENTENCE = """<sentence id="d000.s000">

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.evaluation.tagged import TaggedSentence, read_columns, read_conllu, read_tagged
-from elmokit.storage.text_files import split_tokens
+from elmokit.text.tokenize import split_tokens
 
 TAIL = "\t_" * 5
 TREE = (

@@ -18,7 +18,8 @@ from elmokit.evaluation.neighbors import nearest_tokens
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
+from elmokit.text.tokenize import split_tokens
 from tests.helpers.paths import ROOT
 
 SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sentences.txt")]

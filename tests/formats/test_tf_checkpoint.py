@@ -16,7 +16,7 @@ from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.storage.text_files import split_tokens
+from elmokit.text.tokenize import split_tokens
 from tests.conftest import WORDS, random_model
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors

@@ -22,10 +22,10 @@ from elmokit.storage.text_files import (
     expand_user,
     find_text_files,
     read_lines,
-    read_sentences,
     read_text,
-    split_tokens,
 )
+from elmokit.text.text import read_sentences
+from elmokit.text.tokenize import split_tokens
 
 if sys.version_info >= (3, 14):
     from compression import zstd

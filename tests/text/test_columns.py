@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from elmokit.storage.text_files import read_lines, split_tokens
+from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import ColumnSentence, read_column_sentences, read_table
+from elmokit.text.tokenize import split_tokens
 
 
 def read(text: str, **options: object) -> list[ColumnSentence]:

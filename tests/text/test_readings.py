@@ -23,10 +23,11 @@ from elmokit.embedding.reading import Corpus
 from elmokit.errors import ElmoError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.lm.language_model import LanguageModel
-from elmokit.storage.text_files import numbered_sentences, read_lines, split_documents, split_tokens, text_lines
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.run import _lines_of_raw_text, _tokenized_lines
 from elmokit.text.shards import SentenceBlocks
-from elmokit.text.tokenize import get_tokenizer, text_splitter
+from elmokit.text.text import numbered_sentences, split_documents, text_lines
+from elmokit.text.tokenize import get_tokenizer, split_tokens, text_splitter
 from elmokit.text.vocabulary_files import WordCounts
 from tests.helpers.generated_texts import write_texts
 

@@ -16,8 +16,8 @@ from elmokit import Elmo, tokenize
 from elmokit.embedding.reading import Corpus
 from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import OccurrenceIndex
-from elmokit.storage.text_files import numbered_sentences, read_sentences
 from elmokit.text.marks import INVISIBLE
+from elmokit.text.text import numbered_sentences, read_sentences
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
 from tests.helpers.shell import Shell
 from tests.text.test_english import PARTS, TOKENS

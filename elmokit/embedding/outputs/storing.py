@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from elmokit.config import setting
-from elmokit.storage.text_formats import Wrapped
+from elmokit.text.raw_lines import Wrapped
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Whether the lines of a raw text are wrapped, as in e-mail or a book. As in elmokit/storage/text_formats.py.
+// Whether the lines of a raw text are wrapped, as in e-mail or a book. As in elmokit/text/raw_lines.py.
 
 import { PYTHON_SPACE, withoutSpacesAtEnds } from "./tokenize.js";
 import { warnOnce } from "./warnings.js";

@@ -29,11 +29,10 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
-from elmokit.storage.text_files import split_tokens
-from elmokit.storage.text_formats import Wrapped
 from elmokit.text.batching import number_tokens
 from elmokit.text.marks import FORMS, MARKS
-from elmokit.text.tokenize import tokenize, treebank_tokens
+from elmokit.text.raw_lines import Wrapped
+from elmokit.text.tokenize import split_tokens, tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 SENTENCES = [

@@ -17,9 +17,10 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import read_like_bilm_tf
-from elmokit.storage.text_files import numbered_sentences, read_sentences, text_lines
-from elmokit.storage.text_formats import HEAD_LINES, JSON, check_tokens, refuse_other_formats
+from elmokit.text.other_formats import HEAD_LINES, JSON, refuse_other_formats
+from elmokit.text.raw_lines import check_tokens
 from elmokit.text.shards import SentenceBlocks
+from elmokit.text.text import numbered_sentences, read_sentences, text_lines
 from elmokit.text.vocabulary_files import WordCounts
 from tests.conftest import SHARED
 

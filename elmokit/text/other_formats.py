@@ -1,0 +1,150 @@
+"""Tell sentences from other formats, such as markup and tables, which are refused.
+
+Read as sentences, such a file gives numbers that look right: tags, identifiers and brackets become tokens. A format is
+refused only where most lines have its structure, because honest text has a few tabs, brackets and ``<3``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from elmokit.errors import TextError
+
+HEAD_LINES = 100
+"""Lines that show the format of a file."""
+HEAD_CHARACTERS = 1 << 20
+"""After as many characters, fewer lines do."""
+JSON = "JSON"
+TABLE = "a table"
+
+
+def refuse_other_formats(name: str, head: Iterable[str], accepted: Sequence[str] = ()) -> None:
+    """Raise a TextError if the first lines of a text have another format; ``accepted`` formats are let through."""
+    lines = [line.strip() for line in head if line.strip()]
+    format_, advice = next(((one, advice) for one, matches, advice in _FORMATS if lines and matches(lines)), (None, ""))
+    if format_ is not None and format_ not in accepted:
+        raise TextError(f"{name} looks like {format_}, not like text with one sentence per line. {advice}")
+
+
+def _most(lines: Sequence[str], matches: Callable[[str], object]) -> bool:
+    return 2 * sum(map(bool, map(matches, lines))) > len(lines)
+
+
+_CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = .*")
+_MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
+# Markdown begins with some of HTML's elements, too.
+_ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
+_JSON_OBJECT = re.compile(r'\{\s*"[^"]*"\s*:')
+# A text can begin with `[ Music ]` or `[1]`.
+_JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
+
+
+def _is_conllu(lines: Sequence[str]) -> bool:
+    return _most(lines, _CONLLU_LINE.fullmatch)
+
+
+def _is_markup(lines: Sequence[str]) -> bool:
+    if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
+        return True
+    # `<user>` and `<unk>` are words of honest texts, and `<s> ... </s>` sentence boundaries.
+    closed = {tag[2] for line in lines for tag in _TAG.finditer(line) if tag[1]} - {"s", "S"}
+    at_edge = [line for line in lines if line[0] == "<" or line[-1] == ">"]
+    n_marked = sum(any(tag[2] in closed or tag[3] for tag in _TAG.finditer(line)) for line in at_edge)
+    return 2 * n_marked > len(lines)
+
+
+def is_json_object(line: str) -> bool:
+    """Say whether a line is one of JSON lines rather than a sentence that begins with a brace."""
+    return _JSON_OBJECT.match(line.lstrip()) is not None
+
+
+def _is_json(lines: Sequence[str]) -> bool:
+    return _JSON_START.match(" ".join(lines)) is not None
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    pairs = list(pairwise(line.count("\t") for line in lines))
+    # Tabs can separate the tokens of a text. Then their number changes from line to line, and there are no spaces.
+    has_columns = 2 * sum(one == other for one, other in pairs) >= len(pairs)
+    return bool(pairs) and _most(lines, lambda line: "\t" in line) and (has_columns or _most(lines, lambda s: " " in s))
+
+
+def _is_csv(lines: Sequence[str]) -> bool:
+    return any(_has_separators(lines, separator) for separator in ",;")
+
+
+def _has_separators(lines: Sequence[str], separator: str) -> bool:
+    # "10,000" in a sentence is no border of cells.
+    numbers = re.compile(rf"(?<=\d){separator}(?=\d)")
+    without = [numbers.sub("", line) if " " in line else line for line in lines]
+    kept = [new if separator not in new else line for line, new in zip(lines, without, strict=True)]
+    try:
+        rows = list(csv.reader(kept, delimiter=separator))
+    except csv.Error:
+        return False
+    width, n_rows = Counter(map(len, rows)).most_common(1)[0]
+    n_tight = sum(map(_has_cells, rows))
+    return (len(rows) - 1) * (width - 1) >= 2 and 10 * min(n_rows, n_tight) >= 9 * len(rows)
+
+
+def _has_cells(row: Sequence[str]) -> bool:
+    # In a sentence, a space or the end of the line follows a comma, and a smiley begins with a semicolon.
+    others = list(filter(None, row[1:]))
+    return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
+
+
+_RESIDUES = re.compile(r"[A-Z*.-]+|[ACGTUNacgtun.-]+")
+
+
+def _is_fasta(lines: Sequence[str]) -> bool:
+    others = [line for line in lines if line[0] not in ">;"]
+    return lines[0][0] == ">" and bool(others) and all(map(_RESIDUES.fullmatch, others))
+
+
+def _is_fastq(lines: Sequence[str]) -> bool:
+    if len(lines) < 4 or lines[0][0] != "@" or lines[2] not in ("+", f"+{lines[0][1:]}"):
+        return False
+    return len(lines[1]) == len(lines[3]) and _RESIDUES.fullmatch(lines[1]) is not None
+
+
+_TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{3}\s+-->\s+(?:\d+:)?\d+:\d\d[.,]\d{3}(?:\s.*)?")
+
+
+def _is_subtitles(lines: Sequence[str]) -> bool:
+    # WebVTT can have a header and notes before the first times, and each can have a number or a name.
+    return any(map(_TIMES.fullmatch, lines if lines[0].startswith("WEBVTT") else lines[:3]))
+
+
+def _is_arpa(lines: Sequence[str]) -> bool:
+    return "\\data\\" in lines and any(line.startswith("ngram 1=") for line in lines)
+
+
+_EXTRACT = "Extract its text first."
+_FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
+    ("CoNLL-U", _is_conllu, "Give it a name that ends in .conllu: then its words are read."),
+    (JSON, _is_json, _EXTRACT),
+    ("HTML or XML", _is_markup, _EXTRACT),
+    (
+        "FASTA",
+        _is_fasta,
+        "Pass --fasta, if the command has it, or write one sequence per line with spaces between its residues.",
+    ),
+    ("FASTQ", _is_fastq, "Write one sequence per line with spaces between its residues."),
+    (
+        "subtitles",
+        _is_subtitles,
+        "Extract their text: grep -v -e '-->' -e '^[0-9]*$' -e '^WEBVTT' OLD > NEW",
+    ),
+    ("a language model in the ARPA format", _is_arpa, "Give the text that it was made of."),
+    (
+        TABLE,
+        _is_table,
+        "Select the column of the text: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '",
+    ),
+    ("a table of comma-separated values", _is_csv, "Select the column of the text first."),
+)

@@ -1,0 +1,171 @@
+"""Lines of raw text: warn where they are read as tokens, and join those that are wrapped."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice, pairwise
+from typing import Literal
+
+from elmokit.errors import TextError
+from elmokit.text.other_formats import HEAD_LINES
+
+MAX_CHARACTERS = 20
+"""Tokens with more characters of these scripts are taken for unsplit text. Words in them are rarely longer than ten."""
+# Japanese, Chinese, Thai, Lao, Burmese and Khmer
+_UNSPLIT = re.compile(
+    "[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u0e01-\u0e5b\u0e81-\u0edf\u1000-\u109f\u1780-\u17dd]"
+)
+_MARKS = frozenset(
+    [*".,;:?!\"'()", "''", "``", "--", "...", "-LRB-", "-RRB-", *"\u2026\u201c\u201d\u00ab\u00bb\u060c\u061f\u3002"]
+)
+_SENTENCE_END = re.compile(r"[.!?\u2026]")
+_ENDS_SENTENCE = re.compile(r"[.!?\u2026][\W_]*$")
+_ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
+MIN_ATTACHED = 3
+"""Tokens such as "mat." that make a text look raw; a text of few sentences needs one."""
+
+
+def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False, refuse: bool = False) -> None:
+    """Warn if the first sentences of a text look as if they were not split into tokens, or raise a TextError.
+
+    Split at spaces, a line of Japanese is one token, and in English "mat." is read as one word. Nothing fails, but the
+    vectors mean little. Tokenized text has punctuation marks as tokens of their own, so the first sentence with
+    punctuation decides. None of 49 tokenized files in English, Turkish and Uyghur is taken for raw text.
+
+    Args:
+        name: The name of the text.
+        sentences: The first sentences of the text. There are at most ``HEAD_LINES`` of them, unless it is split.
+        is_split: Whether a tokenizer has split it: then punctuation is not looked at.
+        refuse: Raise the error, if it is certain: a token such as "mat." ends a sentence, or there are several.
+    """
+    attached: list[str] = []
+    n_sentences = 0
+    is_certain = False
+    for tokens in sentences:
+        n_sentences += 1
+        for token in tokens:
+            if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
+                what = f"{token[:10]!r}..., {len(token)} characters, is read as one token"
+                _report(name, what, "--raw --language CODE", refuse and not is_split)
+                return
+        is_split = is_split or not _MARKS.isdisjoint(tokens)
+        if not is_split:
+            attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
+            is_certain = is_certain or any(map(_ENDS_SENTENCE.search, tokens[-1:]))
+        if len(attached) >= MIN_ATTACHED:
+            break
+    if len(attached) >= MIN_ATTACHED or (attached and not is_split and n_sentences < HEAD_LINES):
+        is_certain = is_certain or len(attached) >= MIN_ATTACHED
+        _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse and is_certain)
+
+
+def _report(name: str, what: str, flags: str, refuse: bool) -> None:
+    problem = f"{name} looks like raw text: {what}."
+    if refuse:
+        raise TextError(f"{problem} Pass {flags} to split it, or --tokenized to read it as it is.")
+    # One location for all readers, so that a text that is read twice is reported once.
+    warnings.warn(
+        f"{problem} Pass {flags}, if the command has it, or separate its tokens by spaces, as elmokit.tokenize does.",
+        stacklevel=1,
+    )
+
+
+Wrapped = Literal["auto", "yes", "no"]
+"""Whether the lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several, and ends at a blank
+line. "auto" decides by the first lines, and says so where some lines go on with the next."""
+
+
+@dataclass(frozen=True)
+class RawSplitter:
+    """Splits a line of raw text, or a paragraph of wrapped lines, into tokenized sentences."""
+
+    split: Callable[[str], list[list[str]]]
+    wrapped: Wrapped = "auto"
+
+    def __call__(self, line: str) -> list[list[str]]:
+        """Return the sentences of a line."""
+        return self.split(line)
+
+
+MIN_WIDTH, MIN_CONTINUED = 40, 2
+"""The shortest lines of wrapped text, and how many of its lines go on with a small letter."""
+MIN_CONTINUED_SHARE = 0.05
+"""Of lines that are not joined, how many must go on with a small letter to be reported."""
+
+
+def are_wrapped(name: str, lines: Sequence[str]) -> bool:
+    """Decide by the first lines of raw text whether they are wrapped, and warn if they are, or may be.
+
+    Most lines of wrapped text end inside a sentence, and there is no room for the next word: the line would be longer
+    than nearly all others. Or most go on with a small letter, in a text whose sentences begin with capitals.
+    """
+    lines = [line.strip() for line in lines]
+    pairs = _lines_with_the_next(lines)
+    inside = [pair for pair in pairs if not _ENDS_SENTENCE.search(pair[0])]
+    continued = [pair for pair in inside if pair[1][0].islower()]
+    is_prose = any(map(_SENTENCE_END.search, lines))
+    if not continued or not is_prose:
+        return False
+    if _are_most_full(lines, pairs, inside) or _most_go_on(lines, pairs, continued):
+        warnings.warn(
+            f"The lines of {name} are wrapped, so they are joined: a blank line ends a paragraph. "
+            'If they are not, pass --wrapped no (wrapped="no").',
+            stacklevel=1,
+        )
+        return True
+    if _sentences_begin_with_capitals(lines) and len(continued) >= MIN_CONTINUED_SHARE * len(pairs):
+        line, after = continued[0]
+        warnings.warn(
+            f"The lines of {name} are read one by one, but {line[-20:]!r} may go on with {after[:20]!r}. If they are "
+            'wrapped, pass --wrapped yes (wrapped="yes"), which joins them; if not, no.',
+            stacklevel=1,
+        )
+    return False
+
+
+def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(line, after) for line, after in pairwise(lines) if line and after]
+
+
+def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:
+    """Say whether most lines end inside a sentence and have no room for the next word."""
+    lengths = sorted(map(len, filter(None, lines)))
+    width = lengths[(len(lengths) - 1) * 9 // 10]
+    full = [after for line, after in inside if len(line) + 1 + len(after.split()[0]) > width]
+    n_small = sum(after[0].islower() for after in full)
+    return width >= MIN_WIDTH and 2 * len(full) > len(pairs) and n_small >= MIN_CONTINUED
+
+
+def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continued: Sequence[tuple[str, str]]) -> bool:
+    """Say whether most lines go on with a small letter, in a text whose sentences begin with capitals."""
+    is_most = len(continued) >= MIN_CONTINUED and 2 * len(continued) > len(pairs)
+    return is_most and _sentences_begin_with_capitals(lines)
+
+
+def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
+    """Say whether nearly all lines that surely begin a sentence do not begin with a small letter."""
+    begins = [after for line, after in pairwise(["", *lines]) if after and (not line or _ENDS_SENTENCE.search(line))]
+    n_small = sum(line[0].islower() for line in begins)
+    return 5 * n_small <= len(begins)
+
+
+def join_wrapped(
+    name: str, lines: Iterable[tuple[int, str]], split: Callable[[str], list[list[str]]]
+) -> Iterator[tuple[int, str]]:
+    """Join the lines of each paragraph of raw text if they are wrapped; a paragraph has the number of its first."""
+    lines = iter(lines)
+    head = list(islice(lines, HEAD_LINES))
+    wrapped = split.wrapped if isinstance(split, RawSplitter) else "auto"
+    if wrapped == "no" or (wrapped == "auto" and not are_wrapped(name, [line for _, line in head])):
+        yield from chain(head, lines)
+        return
+    for is_text, paragraph in groupby(chain(head, lines), key=lambda line: bool(line[1].strip())):
+        if is_text:
+            numbers, texts = zip(*paragraph, strict=True)
+            yield numbers[0], " ".join(texts)
+        else:
+            yield from paragraph  # where documents end
