@@ -199,8 +199,9 @@ def open_(
 ) -> None:
     """Open ARCHIVE, a model that AllenNLP trained, check it and describe it.
 
-    ARCHIVE, of one of the six tasks, is model.tar.gz or the directory of an unpacked one. `elmokit task predict` and
-    `task evaluate` take it directly, too; a run directory opens faster, and its settings can be edited.
+    ARCHIVE, of one of the six tasks or a constituency parser, is model.tar.gz or the directory of an unpacked one.
+    `elmokit task predict` and `task evaluate` take it directly, too; a run directory opens faster, and its settings can
+    be edited.
 
     Args:
         run: Write the model as a run directory.

@@ -43,9 +43,9 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
         ConfigError: A key or value is invalid.
     """
     content = dict(content)
-    name = check_choice(f"{where}: task", content.pop("task", None), TASKS)
-    task = TASKS[name]
-    if name in ARCHIVED_TASKS and is_archived(name, content):
+    name = check_choice(f"{where}: task", content.pop("task", None), {**TASKS, **ARCHIVED_TASKS})
+    task = TASKS.get(name)
+    if task is None or (name in ARCHIVED_TASKS and is_archived(name, content)):
         task = ARCHIVED_TASKS[name]
     return task, read_config(task, content, where)
 

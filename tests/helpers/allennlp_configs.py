@@ -1,4 +1,4 @@
-"""Training configs as AllenNLP 0.8 published them for the six tasks, from their description."""
+"""Training configs as AllenNLP 0.8 published them for the six tasks and its parser, from their description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def published(name: str) -> dict[str, Any]:
     return content
 
 
-TASKS = ("ner", "sst", "nli", "srl", "coref", "qa")
+TASKS = ("ner", "sst", "nli", "srl", "coref", "qa", "parsing")
 PUBLISHED: dict[str, Callable[[], dict[str, Any]]] = {name: partial(published, name) for name in TASKS}
 
 

@@ -129,6 +129,24 @@ def test_answers_are_those_of_allennlp(version: str) -> None:
         assert answer_text(example, run.predict([example])[0]) == expected["best_span_str"]
 
 
+@pytest.mark.parametrize("name", ["parsing", "parsing-words"])
+def test_trees_are_those_of_allennlp(name: str) -> None:
+    """Those of "parsing-words", which is hardly trained, have many spans that cross, and roots without a label."""
+    run = open_run(archive_of(name))
+    examples = run.read(str(TEXTS["parsing"]))
+    found = EXPECTED["2.10.1"][name]
+    model: Any = run.model
+    for example, expected in zip(examples, found["examples"], strict=True):
+        assert run.task.to_text(example, run.predict([example])[0]) == expected["tree"]
+        if "class_probabilities" in expected:
+            with torch.no_grad():
+                scores = model.scores(run.batch([example], run.model))[0]
+            theirs = torch.tensor(expected["class_probabilities"])
+            torch.testing.assert_close(scores.softmax(dim=1), theirs, atol=1e-5, rtol=1e-5)
+    together = [run.task.to_text(*pair) for pair in zip(examples, run.predict(examples), strict=True)]
+    assert together == [expected["tree"] for expected in found["batch"]]
+
+
 F1 = {"f1": "f1-measure-overall", "precision": "precision-overall", "recall": "recall-overall"}
 METRICS = {
     "ner": F1,
@@ -137,6 +155,7 @@ METRICS = {
     "srl": F1,
     "coref": {"average_f1": "coref_f1"},
     "qa": {"em": "em", "f1": "f1"},
+    "parsing": {"f1": "evalb_f1_measure", "precision": "evalb_precision", "recall": "evalb_recall"},
 }
 
 

@@ -99,6 +99,7 @@ def test_minimum_counts_of_words_and_characters_are_imported_and_others_reported
 
 NEEDLESS = {  # what follows from other values, and what has no effect on results
     *("input_size", "input_dim", "tensor_1_dim", "tensor_2_dim", "token_characters.encoder.embedding_dim"),
+    "pos_tag_embedding.vocab_namespace",
     *("output_logit.hidden_dims", "output_layer.num_layers", "num_output_representations", "min_padding_length"),
     *("sorting_keys", "cuda_device", "num_serialized_models_to_keep", "model.initializer"),
 }
@@ -162,6 +163,8 @@ REPORTED: list[tuple[str, str, Any, str | None]] = [  # a value of a published c
     ("coref", "model.antecedent_feedforward.hidden_dims", [150, 150], None),
     ("coref", "model.antecedent_feedforward.activations", ["relu", "relu"], None),
     ("coref", "model.antecedent_feedforward.hidden_dims", 90, " = 90: here it is model.scorer_hidden"),
+    ("parsing", "model.span_extractor.forward_combination", "x,y", ' = "x,y": always "y-x" here'),
+    ("parsing", "model.span_extractor.num_width_embeddings", 5, " = 5"),
     ("nli", "model.projection_feedforward.dropout", 0.3, " = 0.3: always 0.0 here"),
     ("nli", "model.output_feedforward.dropout", 0.3, " = 0.3: here it is model.dropout"),
     ("ner", "trainer.validation_metric", "-loss", ' = "-loss": here f1 selects the best epoch'),
@@ -275,7 +278,7 @@ def test_files_next_to_each_other_are_one_model(tmp_path: Path, weights: str, op
 
 REFUSED = [
     ("ner", "model.type", "decomposable_attention", "'decomposable_attention', expected one of: .* config of esim"),
-    ("ner", "model.type", "constituency_parser", "'constituency_parser', .* docs/how-to/pytorch.md"),
+    ("ner", "model.type", "biaffine_parser", "'biaffine_parser', .* docs/how-to/pytorch.md"),
     ("ner", "model.type", "crf_taggr", r"model\.type is 'crf_taggr', .* Did you mean 'crf_tagger'"),
     ("ner", "model", None, r"model\.type is ''"),
     ("ner", "model", ["crf_tagger"], "model: expected a table"),

@@ -22,8 +22,8 @@ from elmokit.tasks.allennlp.model_tables import (
     needless,
     report_reader,
 )
+from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.config_file import config_of
-from elmokit.tasks.task_table import TASKS
 
 TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}
@@ -84,7 +84,7 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
     convert_penalty(model, tables)
     report_reader(reader)
     top.drop("validation_dataset_reader")  # dev data is read like training data, for SST as whole sentences
-    metric = TASKS[counterpart.task].metric
+    metric = ARCHIVED_TASKS[counterpart.task].metric
     tables["train"] = convert_training(top, tables.get("elmo", {}), metric, counterpart.metrics)
     convert_counts(top, tables)
     top.report_unused()

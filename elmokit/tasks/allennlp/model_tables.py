@@ -1,4 +1,4 @@
-"""The tables of the six tasks in AllenNLP's configs: rows for each model, and for words, characters and ELMo.
+"""The tables of the tasks in AllenNLP's configs: rows for each model, and for words, characters and ELMo.
 
 Each row names a key of theirs, our setting, its kind, AllenNLP's default and a rule (``config_table.Row``). Functions
 convert what rows cannot say: where a value depends on others, or where one of theirs is several of ours.
@@ -29,7 +29,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 }
 """AllenNLP's character tokenizers by our ``chars.spelling``."""
 WHOLE_DOCUMENTS = 1_000_000  # sentences
-READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad"}
+READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad", "ptb_trees"}
 SPLIT_AT_SPACES: tuple[object, ...] = (
     {"type": "just_spaces"},
     {"type": "whitespace"},
@@ -217,6 +217,25 @@ BIDAF_PLUS_PLUS = (
     table("phrase_layer", always("type", "gru"), *ONE_LAYER, Row("hidden_size", "hidden", int, 0)),
     *LINEAR_SIMILARITY,
 )
+PARSING = (
+    table("pos_tag_embedding", Row("embedding_dim", "tag_dim", int, 0), *needless("vocab_namespace", "num_embeddings")),
+    table(
+        "encoder",
+        *LSTM,
+        Row("hidden_size", "hidden", int, 0),
+        Row("num_layers", "layers", int, 1),
+        Row("dropout", "lstm_dropout", float, 0.0),
+    ),
+    table(
+        "span_extractor",
+        always("type", "bidirectional_endpoint"),
+        always("forward_combination", "y-x"),
+        always("backward_combination", "x-y"),
+        Row("use_sentinels", "learn_ends", bool, True),
+        *needless("input_dim"),
+    ),
+    *needless("evalb_directory_path"),
+)
 
 
 def convert_embedders(model: ConfigTable, reader: ConfigTable) -> Tables:
@@ -369,7 +388,7 @@ def _convert_ner(model: ConfigTable, reader: ConfigTable, tables: Tables) -> Non
     # AllenNLP constrains decoding by default if the config names the scheme of the tags.
     ours["constraints"] = "decoding" if model.take("constrain_crf_decoding", bool, knows_scheme) else "none"
     _convert_ner_encoder(model.table("encoder"), ours)
-    _convert_ner_feedforward(model.table("feedforward"), ours)
+    _convert_feedforward(model.table("feedforward"), ours)
 
 
 def _convert_tags(model: ConfigTable, reader: ConfigTable, data: Tables) -> tuple[str, bool]:
@@ -411,8 +430,8 @@ def _convert_ner_encoder(encoder: ConfigTable, ours: Tables) -> None:
     ours["hidden"] = [encoder.take("hidden_size", int, 0)] * n_layers
 
 
-def _convert_ner_feedforward(layers: ConfigTable, ours: Tables) -> None:
-    """Convert the feed-forward layers of ``crf_tagger``, all of which have the same activation here."""
+def _convert_feedforward(layers: ConfigTable, ours: Tables) -> None:
+    """Convert feed-forward layers, all of which have the same activation and the dropout of ``ours`` here."""
     if not layers.exists:
         return
     layers.drop("input_dim")
@@ -507,6 +526,17 @@ def _convert_srl(model: ConfigTable, reader: ConfigTable, tables: Tables) -> Non
         ours["input_bias"] = "always" if ours["input_bias"] else "never"
 
 
+def _convert_parsing(model: ConfigTable, reader: ConfigTable, tables: Tables) -> None:
+    ours = tables["model"]
+    layers = model.table("feedforward")
+    dropout = layers.content.get("dropout")
+    if isinstance(dropout, int | float):
+        ours["dropout"] = dropout
+    _convert_feedforward(layers, ours)
+    ours["tags"] = reader.take("use_pos_tags", bool, True)
+    tables["data"]["brackets"] = reader.take("convert_parentheses", bool, False)
+
+
 @dataclass(frozen=True)
 class Counterpart:
     """The task that corresponds to a model of AllenNLP, and how its config is converted."""
@@ -530,7 +560,7 @@ class Counterpart:
 
 INSTEAD = {
     "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
-    "constituency_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
+    "biaffine_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
 }
 """Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
 COUNTERPARTS = {
@@ -574,6 +604,14 @@ COUNTERPARTS = {
         constants={"network": "allennlp", "train_sentences": WHOLE_DOCUMENTS},  # AllenNLP trains on whole documents
         reader_rows=(Row("max_span_width", "max_width", int, rule="same"),),
         initial_weights="Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does",
+    ),
+    "constituency_parser": Counterpart(
+        "parsing",
+        PARSING,
+        ("+evalb_f1_measure",),
+        _convert_parsing,
+        {"tag_dim": False, "feedforward": [], "dropout": 0.0},
+        needless("label_namespace_prefix", "pos_label_namespace"),
     ),
     "bidaf": Counterpart(
         "qa", BIDAF, ("+f1",), _report_tokenizer, {"network": "bidaf", "max_answer": False, "no_answer": False}

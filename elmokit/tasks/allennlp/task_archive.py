@@ -60,6 +60,7 @@ from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig
 from elmokit.tasks.allennlp.config_import import convert_batches
 from elmokit.tasks.allennlp.config_table import ConfigTable
 from elmokit.tasks.allennlp.model_tables import Tables, convert_model, counterpart_of, report_reader
+from elmokit.tasks.allennlp.parsing import NO_LABEL, UNKNOWN
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.config_file import read_config
@@ -82,7 +83,7 @@ from elmokit.tasks.word_characters import BYTES, Spelling
 CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
 UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
 NON_PADDED = "non_padded_namespaces.txt"
-PADDING_ROW, UNKNOWN = "@@PADDING@@", "@@UNKNOWN@@"
+PADDING_ROW = "@@PADDING@@"
 NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
 ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
 PUBLISHED = ("small", "medium", "original", "original-5.5b")
@@ -514,7 +515,7 @@ def _vocabularies(
     namespaces: Mapping[str, str],
 ) -> tuple[Vocabularies, Embeddings]:
     """Return the words and characters of the archive, and record the rows of unknown words."""
-    unknown = str(_table(archive.config, "vocabulary").get("oov_token") or UNKNOWN)
+    unknown = _unknown_entry(archive)
     tables: dict[str, WordTable] = {}
     rows: dict[str, int] = {}
     chars: list[str] | None = None
@@ -548,6 +549,8 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
         return {"tags": labels}
     if task == "srl":
         return {"tags": labels, "predicates": []}
+    if task == "parsing":
+        return {"constituents": entries_of(archive, "labels", NO_LABEL), "tags": _parts_of_speech(archive)}
     granularity = _table(archive.config, "dataset_reader").get("granularity", "5-class")
     names = list(dict.fromkeys(one for one in CLASSES[int(granularity[0])] if one is not None))
     numbers = map(whole_number, labels)
@@ -555,6 +558,20 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
     if len(classes) < len(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
     return {"classes": classes}
+
+
+def _parts_of_speech(archive: TaskArchive) -> list[str]:
+    """Return the entries of the parts of speech that a parser reads, those for padding and unknown ones included."""
+    reader, embedding = _table(archive.config, "dataset_reader"), archive.config["model"].get("pos_tag_embedding")
+    if not isinstance(embedding, dict):
+        return []
+    name = reader.get("pos_label_namespace") or embedding.get("vocab_namespace") or "pos"
+    own = _unknown_entry(archive)
+    return [UNKNOWN if entry == own else entry for entry in entries_of(archive, str(name))]
+
+
+def _unknown_entry(archive: TaskArchive) -> str:
+    return str(_table(archive.config, "vocabulary").get("oov_token") or UNKNOWN)
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elmokit.formats.tensor_rows import SAME, Array, Layout, TensorRow
+from elmokit.tasks.allennlp.parsing import ParsingModel
 from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
@@ -29,6 +30,7 @@ COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
 VECTORS = tuple(f"{module}_weight_vector" for module in ATTENTIONS)
 ROW = Layout(lambda theirs: theirs[None], lambda ours: ours[0])
+OUTSIDE = Layout(lambda theirs: theirs.reshape(-1), lambda ours: ours[None, None])
 SCALAR = Layout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
 
 
@@ -244,6 +246,23 @@ def qa_rows(model: BiDaf, embeddings: Embeddings) -> list[TensorRow]:
     return rows
 
 
+def parsing_rows(model: ParsingModel, embeddings: Embeddings) -> list[TensorRow]:
+    """List the tensors of ``constituency_parser``."""
+    rows = embeddings.rows(model)
+    n_after = 0
+    if model.tags is not None:
+        rows.append(TensorRow("tags.weight", "pos_tag_embedding.weight"))
+        n_after = model.tags.embedding_dim
+    rows += _recurrent("lstm", model.lstm, "encoder", embeddings.columns(model, n_after))
+    if model.before is not None:
+        rows.append(TensorRow("before", "span_extractor._start_sentinel", OUTSIDE))
+        rows.append(TensorRow("after", "span_extractor._end_sentinel", OUTSIDE))
+    # Each feed-forward layer is followed by its activation and its dropout.
+    for k in range(len(model.feedforward) // 3):
+        rows += _linear(f"feedforward.{3 * k}", f"feedforward_layer._module._linear_layers.{k}")
+    return [*rows, *_linear("to_labels", "tag_projection_layer._module")]
+
+
 def coref_rows(model: CorefModel, embeddings: Embeddings) -> list[TensorRow]:
     """List the tensors of ``coref``.
 
@@ -313,6 +332,7 @@ ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {
     "nli": nli_rows,
     "srl": srl_rows,
     "coref": coref_rows,
+    "parsing": parsing_rows,
     "qa": qa_rows,
 }
 

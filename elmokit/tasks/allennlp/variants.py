@@ -26,6 +26,7 @@ from elmokit.tasks.allennlp.archived_configs import (
     ArchivedSstConfig,
     archived_presets,
 )
+from elmokit.tasks.allennlp.parsing import ParsingTask
 from elmokit.tasks.coref import CorefConfig, CorefTask, Document
 from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch
@@ -33,7 +34,7 @@ from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
 from elmokit.tasks.nli import NliTask
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
-from elmokit.tasks.nn.layers import masked_softmax, run_packed
+from elmokit.tasks.nn.layers import feed_forward, masked_softmax, run_packed
 from elmokit.tasks.nn.spans import SpanVectors
 from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaTask
 from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
@@ -41,7 +42,6 @@ from elmokit.tasks.sst import SstTask
 from elmokit.tasks.tags import TagRules, follow_back
 from elmokit.tasks.task import AnyTask, Labels, Sentence
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
 START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
 
 
@@ -63,12 +63,8 @@ class AllenNLPTagger(NerModel):
                 layer = kind(dim, units, batch_first=True, bidirectional=True)
             self.layers.append(layer)
             dim = units if config.encoder == "alternating" else 2 * units
-        self.feedforward = nn.Sequential()
-        for units in config.feedforward:
-            activation = ACTIVATIONS[config.activation]()
-            self.feedforward.extend([nn.Linear(dim, units), activation, nn.Dropout(config.dropout)])
-            dim = units
-        return dim
+        self.feedforward = feed_forward(dim, config.feedforward, config.activation, config.dropout)
+        return config.feedforward[-1] if config.feedforward else dim
 
     def encode(self, hidden: Tensor, mask: Tensor) -> Tensor:
         for k, layer in enumerate(self.layers):
@@ -358,6 +354,6 @@ class AllenNLPNli(NliTask):
     presets = archived_presets(ArchivedNliConfig, NliTask.presets)
 
 
-_ALL = (AllenNLPNer(), AllenNLPSst(), AllenNLPNli(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
-ARCHIVED_TASKS: dict[str, AnyTask] = {task.name: task for task in _ALL}
-"""The tasks by name, each with a config that has AllenNLP's settings, too."""
+_PAPER = (AllenNLPNer(), AllenNLPSst(), AllenNLPNli(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
+ARCHIVED_TASKS: dict[str, AnyTask] = {task.name: task for task in (*_PAPER, ParsingTask())}
+"""The tasks by name, each with a config that has AllenNLP's settings, too; and parsing, which is not in the paper."""

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
+
 
 class VariationalDropout(nn.Module):
     """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016)."""
@@ -75,6 +77,17 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over real tokens, with shapes as in ``masked_max``."""
     n_real = mask.sum(dim=1, keepdim=True).clamp(min=1)
     return (values * mask[..., None]).sum(dim=1) / n_real
+
+
+def feed_forward(
+    dim: int, sizes: Sequence[int], activation: Literal["relu", "tanh", "none"], dropout: float
+) -> nn.Sequential:
+    """Return linear layers of some sizes, each followed by its activation and dropout."""
+    layers = nn.Sequential()
+    for size in sizes:
+        layers.extend([nn.Linear(dim, size), ACTIVATIONS[activation](), nn.Dropout(dropout)])
+        dim = size
+    return layers
 
 
 def run_packed(rnn: nn.LSTM | nn.GRU, inputs: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,368 @@
+"""Constituency parsing with ``constituency_parser``: a label for each span of a sentence (Stern et al. 2017).
+
+A bidirectional LSTM reads words, ELMo and embedded parts of speech. A span is what the forward direction has read at
+its end and not before its start, and what the backward direction has read at its start and not after its end. AllenNLP
+does not search for the best tree: each span gets its most probable label, and where two labeled spans cross, the less
+probable one of the two is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
+from elmokit.errors import TextError
+from elmokit.storage.text_files import read_lines
+from elmokit.tasks.allennlp.archived_configs import ArchivedCharsConfig, ArchivedElmoConfig
+from elmokit.tasks.allennlp.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
+from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.layers import feed_forward, run_packed
+from elmokit.tasks.task import (
+    Labels,
+    Task,
+    TaskModel,
+    Tokenize,
+    check_learnable,
+    parse_json,
+    read_sentence,
+    require_gold,
+)
+from elmokit.tasks.task_config import (
+    MixConfig,
+    OptimizerConfig,
+    TaskDataConfig,
+    TaskTrainingConfig,
+    WordsConfig,
+    check_sizes,
+)
+from elmokit.text.other_formats import JSON, is_json_object
+
+NO_LABEL = "NO-LABEL"  # of a span that is no constituent
+UNKNOWN = "@@UNKNOWN@@"  # AllenNLP's entry for tags that are not in the vocabulary
+TINY = 1e-13  # AllenNLP adds it to the sum by which it divides probabilities
+
+
+@dataclass(frozen=True)
+class ParsingData(TaskDataConfig):
+    """Files with trees in brackets."""
+
+    brackets: bool = setting(False, "Read the token -LRB- as (, and likewise the other five.")
+
+
+@dataclass(frozen=True)
+class ParsingModelConfig:
+    """Sizes of ``constituency_parser``."""
+
+    tags: bool = setting(True, "Whether sentences have parts of speech.")
+    tag_dim: int | None = setting(50, "Size of the vectors of parts of speech; false to not read them.")
+    hidden: int = setting(250, "Units per direction of each LSTM layer.")
+    layers: int = setting(2, "LSTM layers.")
+    lstm_dropout: float = setting(0.2, "Dropout between the LSTM layers.")
+    learn_ends: bool = setting(True, "Learn what is read before the first token and after the last one.")
+    feedforward: tuple[int, ...] = setting((250,), "Units of each feed-forward layer between a span and its labels.")
+    activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
+    dropout: float = setting(0.1, "Dropout after each feed-forward layer.")
+
+    def __post_init__(self) -> None:
+        check_at_least("tag_dim", self.tag_dim, 1, MAX_UNITS, optional=True)
+        check_at_least("hidden", self.hidden, 1, MAX_UNITS)
+        check_at_least("layers", self.layers, 1, MAX_LAYERS)
+        check_fraction("lstm_dropout", self.lstm_dropout)
+        check_fraction("dropout", self.dropout)
+        if self.feedforward:
+            check_sizes("feedforward", self.feedforward)
+
+
+@dataclass(frozen=True)
+class ParsingConfig:
+    """The configuration of ``constituency_parser``, without ELMo as AllenNLP published it."""
+
+    data: ParsingData = field(default_factory=ParsingData)
+    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=100))
+    chars: ArchivedCharsConfig | None = None
+    elmo: ArchivedElmoConfig | None = None
+    model: ParsingModelConfig = field(default_factory=ParsingModelConfig)
+    train: TaskTrainingConfig = field(
+        default_factory=lambda: TaskTrainingConfig(
+            optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
+            epochs=150,
+            patience=20,
+            max_grad_norm=5.0,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ParsingExample:
+    """A sentence, and its tree if that is known."""
+
+    tokens: list[str]
+    tags: list[str] | None
+    """None if the model does not read them."""
+    tree: Tree | None
+    where: str
+    """File and line, for error messages."""
+
+
+@dataclass(frozen=True)
+class ParsingBatch:
+    """Sentences and the labels of their spans as tensors."""
+
+    tokens: TokenBatch
+    tags: Tensor | None  # (batch, time)
+    labels: list[Tensor] | None  # (spans,) of each sentence
+
+
+class _Scored(NamedTuple):
+    """A span with its most probable label."""
+
+    start: int
+    stop: int
+    label: int
+    probability: float
+    without: float
+    """The probability that the span is no constituent."""
+
+    def crosses(self, other: _Scored) -> bool:
+        first, second = (self, other) if self.start < other.start else (other, self)
+        return first.start < second.start < first.stop < second.stop
+
+
+def without_crossing(spans: Sequence[_Scored]) -> list[_Scored]:
+    """Drop spans until none crosses another one: of two, the one whose absence is more probable.
+
+    Which one is dropped first changes the result, so that the order is AllenNLP's: a pass compares each span with those
+    after it until it crosses one, and goes on behind what has moved up.
+    """
+    kept = list(spans)
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        position = 0
+        while position < len(kept):
+            one = kept[position]
+            crossing = next((k for k in range(position + 1, len(kept)) if one.crosses(kept[k])), None)
+            if crossing is not None:
+                other = kept[crossing]
+                is_changed = True
+                is_first_better = one.without + other.probability < other.without + one.probability
+                del kept[crossing if is_first_better else position]
+            position += 1
+    return kept
+
+
+class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
+    """The parser. Its loss is the mean over the spans of a sentence, and then over the sentences."""
+
+    def __init__(self, config: ParsingModelConfig, inputs: InputLayer, known: Labels) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.labels = known["constituents"]
+        dim = inputs.output_dim
+        self.tags: nn.Embedding | None = None
+        if config.tag_dim is not None:
+            self.tags = nn.Embedding(len(known["tags"]), config.tag_dim)
+            dim += config.tag_dim
+        dropout = config.lstm_dropout if config.layers > 1 else 0.0  # PyTorch warns if there is only one layer
+        self.lstm = nn.LSTM(dim, config.hidden, config.layers, batch_first=True, bidirectional=True, dropout=dropout)
+        self.before = nn.Parameter(torch.randn(config.hidden)) if config.learn_ends else None
+        self.after = nn.Parameter(torch.randn(config.hidden)) if config.learn_ends else None
+        both = 2 * config.hidden
+        self.feedforward = feed_forward(both, config.feedforward, config.activation, config.dropout)
+        self.to_labels = nn.Linear(config.feedforward[-1] if config.feedforward else both, len(self.labels))
+
+    def scores(self, batch: ParsingBatch) -> list[Tensor]:
+        """Return the score of each label for each span, ``(spans, labels)`` for each sentence.
+
+        Spans are in the order of their start, and then of their end: ``torch.triu_indices``.
+        """
+        mask = batch.tokens.mask
+        vectors = self.inputs(batch.tokens)
+        if self.tags is not None:
+            assert batch.tags is not None
+            vectors = torch.cat([vectors, self.tags(batch.tags)], dim=-1)
+        hidden = run_packed(self.lstm, vectors, mask)
+        return [self._of_spans(hidden[row, :length]) for row, length in enumerate(mask.sum(dim=1).tolist())]
+
+    def _of_spans(self, hidden: Tensor) -> Tensor:
+        """Score the spans of a sentence, ``(time, 2 * hidden)``."""
+        time = len(hidden)
+        if not time:
+            return hidden.new_zeros(0, len(self.labels))
+        starts, ends = torch.triu_indices(time, time, device=hidden.device)
+        forward, backward = hidden.chunk(2, dim=1)
+        # AllenNLP takes the first token in both cases if nothing is learned for the ends.
+        before = forward[0] if self.before is None else self.before
+        after = backward[0] if self.after is None else self.after
+        read_before = torch.cat([before[None], forward])[starts]
+        read_after = torch.cat([backward, after[None]])[ends + 1]
+        spans = torch.cat([forward[ends] - read_before, read_after - backward[starts]], dim=1)
+        scores: Tensor = self.to_labels(self.feedforward(spans))
+        return scores
+
+    def loss(self, batch: ParsingBatch) -> Tensor:
+        assert batch.labels is not None
+        pairs = zip(self.scores(batch), batch.labels, strict=True)
+        return torch.stack([F.cross_entropy(scores, labels) for scores, labels in pairs if len(labels)]).mean()
+
+    def predict(self, batch: ParsingBatch) -> list[list[Span]]:
+        """Return the constituents of each sentence, each before those inside it."""
+        return [self._constituents(scores.softmax(dim=1)) for scores in self.scores(batch)]
+
+    def _constituents(self, probabilities: Tensor) -> list[Span]:
+        """Choose constituents from the probabilities of labels, ``(spans, labels)``."""
+        n_spans = len(probabilities)
+        time = int((2 * n_spans) ** 0.5)
+        probabilities = (probabilities / (probabilities.sum(dim=1, keepdim=True) + TINY)).cpu()
+        no_label = self.labels.index(NO_LABEL)
+        best, labels = probabilities.max(dim=1)
+        starts, ends = torch.triu_indices(time, time)
+        is_root = (starts == 0) & (ends == time - 1)  # the whole sentence is always one
+        chosen = ((labels != no_label) | is_root).nonzero()[:, 0]
+        columns = (starts, ends + 1, labels, best, probabilities[:, no_label])
+        scored = [_Scored(*row) for row in zip(*(column[chosen].tolist() for column in columns), strict=True)]
+        spans = []
+        for span in sorted(without_crossing(scored), key=lambda span: (span.start, -span.stop)):
+            # A range with several constituents has one label, such as S-VP.
+            spans += [Span(span.start, span.stop, label) for label in self.labels[span.label].split("-")]
+        return spans
+
+
+class _Tagged(msgspec.Struct):
+    pos_tags: list[str] | None = None
+
+
+class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]]):
+    """Constituency parsing: find and label the phrases of a sentence, and those inside them."""
+
+    name = "parsing"
+    text_formats = (JSON,)
+    presets: ClassVar[Mapping[str, ParsingConfig]] = {"published": ParsingConfig()}
+    metric = "f1"
+    elmo = ArchivedElmoConfig(input=MixConfig(dropout=0.2))
+
+    def read(self, path: str, config: ParsingConfig) -> Iterator[ParsingExample]:
+        """Read trees."""
+        for tree in read_trees(enumerate(read_lines(path), start=1), path):
+            tags = tree.tags if config.model.tags else None
+            yield ParsingExample(self._tokens(tree.tokens, config), tags, tree, tree.where)
+
+    def read_text(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: ParsingConfig
+    ) -> Iterator[ParsingExample]:
+        """Read one sentence per line, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or JSON lines."""
+        for number, line in enumerate(lines, start=1):
+            where = f"{name}, line {number}"
+            tokens = read_sentence(line, where, tokenize)
+            tags = None
+            if config.model.tags:
+                tokens, tags = _with_tags(line, tokens, where)
+            yield ParsingExample(self._tokens(tokens, config), tags, None, where)
+
+    @staticmethod
+    def _tokens(tokens: list[str], config: ParsingConfig) -> list[str]:
+        return [BRACKET_TOKENS.get(token, token) for token in tokens] if config.data.brackets else tokens
+
+    def labels(self, examples: Sequence[ParsingExample], config: ParsingConfig) -> Labels:
+        """Return the labels of constituents and the parts of speech that occur."""
+        trees = [example.tree for example in examples if example.tree is not None]
+        chains = {chain for tree in trees for chain in chains_of(tree.spans).values()}
+        check_learnable(chains, "constituent")
+        tags = sorted({tag for tree in trees for tag in tree.tags})
+        return {"constituents": [NO_LABEL, *sorted(chains)], "tags": [UNKNOWN, *tags] if config.model.tags else []}
+
+    def check(self, example: ParsingExample, known: Labels) -> None:
+        """Raise an error for an example without a tree. Its labels need not be known: any can be scored."""
+        require_gold(example.tree, example.where, "tree")
+
+    def build(self, config: ParsingConfig, inputs: InputLayer, known: Labels) -> ParsingModel:
+        return ParsingModel(config.model, inputs, known)
+
+    def collate(
+        self, examples: Sequence[ParsingExample], inputs: Inputs, known: Labels, config: ParsingConfig
+    ) -> ParsingBatch:
+        """Build a batch, without labels if a sentence has no tree or an unknown label."""
+        tokens = inputs.batch([example.tokens for example in examples])
+        tags = None
+        if config.model.tag_dim is not None:
+            tags = torch.zeros(tokens.mask.shape, dtype=torch.long)
+            for row, example in enumerate(examples):
+                tags[row, : len(example.tokens)] = torch.tensor(_tag_ids(example, known["tags"]), dtype=torch.long)
+        ids = {label: index for index, label in enumerate(known["constituents"])}
+        labels = []
+        for example in examples:
+            of_spans = _label_ids(example, ids)
+            if of_spans is None:
+                return ParsingBatch(tokens, tags, None)
+            labels.append(of_spans)
+        return ParsingBatch(tokens, tags, labels)
+
+    def score(
+        self, examples: Sequence[ParsingExample], predictions: Sequence[list[Span]], config: ParsingConfig
+    ) -> dict[str, float]:
+        """Return F1, precision and recall of brackets like evalb, and the part of sentences without an error."""
+        return evalb([require_gold(example.tree, example.where, "tree") for example in examples], predictions)
+
+    def to_record(self, example: ParsingExample, spans: list[Span]) -> dict[str, Any]:
+        """Return tokens, tags, the tree in brackets, and its constituents from token ``start`` to ``stop - 1``."""
+        record: dict[str, Any] = {"tokens": example.tokens}
+        if example.tags is not None:
+            record["pos_tags"] = example.tags
+        return {
+            **record,
+            "tree": self.to_text(example, spans),
+            "constituents": [span._asdict() for span in spans],
+        }
+
+    def to_text(self, example: ParsingExample, spans: list[Span]) -> str:
+        """Return the tree in brackets."""
+        return to_brackets(example.tokens, example.tags, spans)
+
+
+def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], list[str]]:
+    """Return the tokens and the tags of a line, which is ``She/PRP sleeps/VBZ``, or JSON with ``pos_tags``."""
+    if is_json_object(line):
+        tags = parse_json(line, where, _Tagged, "one JSON object per line").pos_tags
+    else:
+        pairs = [token.rpartition("/") for token in tokens]
+        tokens = [token for token, _, _ in pairs]
+        tags = [tag for _, _, tag in pairs]
+    if tags is None or len(tags) != len(tokens) or not all(tokens) or not all(tags):
+        raise TextError(
+            f"{where}: expected a part of speech for each token, which this model reads: She/PRP sleeps/VBZ, or JSON "
+            "with lists of tokens and pos_tags of one length."
+        )
+    return tokens, tags
+
+
+def _tag_ids(example: ParsingExample, known: Sequence[str]) -> list[int]:
+    """Return the rows of a sentence's tags."""
+    rows = {tag: row for row, tag in enumerate(known)}
+    ids = []
+    for tag in example.tags or ():
+        row = rows.get(tag, rows.get(UNKNOWN))
+        if row is None:
+            raise TextError(f"{example.where}: the part of speech {tag!r} is none of the model's: {', '.join(known)}.")
+        ids.append(row)
+    return ids
+
+
+def _label_ids(example: ParsingExample, ids: Mapping[str, int]) -> Tensor | None:
+    """Return the label of each span of a sentence; None if it has no tree or an unknown label."""
+    if example.tree is None:
+        return None
+    chains = chains_of(example.tree.spans)
+    if not ids.keys() >= set(chains.values()):
+        return None
+    n_tokens = len(example.tokens)
+    labels = []
+    for start in range(n_tokens):
+        labels += [ids[chains.get((start, stop), NO_LABEL)] for stop in range(start + 1, n_tokens + 1)]
+    return torch.tensor(labels, dtype=torch.long)
