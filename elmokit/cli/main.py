@@ -17,7 +17,7 @@ from click.shell_completion import get_completion_class
 from elmokit.cli.command import group_of
 from elmokit.cli.running import PROGRAM, VERSION_MESSAGE, CommandInterrupted
 from elmokit.errors import INTERRUPTED, ElmoError, is_out_of_memory, needs_torch
-from elmokit.storage.bounded import LARGEST_LINE_LIMIT
+from elmokit.storage.text_files import LARGEST_LINE_LIMIT
 from elmokit.version import __version__
 
 MAX_SHOWN = 4000

@@ -19,10 +19,9 @@ from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_l
 from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
-from elmokit.engine.token_cache import TokenCache
+from elmokit.engine.token_cache import MIB, TokenCache
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_device, check_model
-from elmokit.storage.bounded import MIB
 from elmokit.text.batching import (
     READ_AHEAD_BATCHES,
     check_sentences,

@@ -8,8 +8,8 @@ import numpy as np
 
 from elmokit.engine.state import Floats
 from elmokit.engine.threads import ForkSafeLock
-from elmokit.storage.bounded import MIB
 
+MIB = 1 << 20
 FIRST_ROWS = 1024
 
 

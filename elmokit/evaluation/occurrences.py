@@ -35,7 +35,7 @@ from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
 from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks
 from elmokit.storage.atomic import check_has_name
-from elmokit.storage.bounded import sentences_digest
+from elmokit.storage.checksums import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, check_folder, read_workspace
 from elmokit.text.batching import check_sentence

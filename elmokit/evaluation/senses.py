@@ -29,7 +29,7 @@ from elmokit.evaluation.probe_corpus import model_settings, read_chunks
 from elmokit.evaluation.result import Result, Row, layer_title
 from elmokit.evaluation.sense_files import Instance, LemmaPos, SenseSentence, SenseSet, read_keys, read_sense_xml
 from elmokit.storage.atomic import atomic_write, check_output_path
-from elmokit.storage.bounded import file_digest
+from elmokit.storage.checksums import file_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 
 ANSWERS = "*.key.txt"

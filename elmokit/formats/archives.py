@@ -67,10 +67,12 @@ class Archive(Format):
                 # Read everything now: the unpacked files are about to be deleted.
                 weights, softmax = copy.deepcopy((model.weights, model.softmax))
             except (ModelError, ConfigError) as error:
-                hint = guess_archive(archive.names, archive.folder) if isinstance(error, FormatError) else ""
+                text = str(error).replace(str(archive.folder), str(path))
+                if isinstance(error, FormatError):
+                    text += guess_archive(archive.names, archive.folder)
                 # A SettingError, which is a ConfigError, is created from other arguments.
                 kind = ConfigError if isinstance(error, ConfigError) else type(error)
-                raise kind(str(error).replace(str(archive.folder), str(path)) + hint) from None
+                raise kind(text) from None
         return model.replace(weights=weights, softmax=softmax, source=path)
 
 
@@ -140,25 +142,28 @@ def _check_room(path: Path, folder: Path, n_bytes: int) -> None:
 
 def _is_wanted(name: str, wanted: Sequence[str]) -> bool:
     parts = [part for part in name.split("/") if part != "."]
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
-    return not hidden and any(fnmatch(parts[-1], pattern) for pattern in wanted)
+    for part in parts:
+        if part.startswith(".") or part == "__MACOSX":  # hidden
+            return False
+    return any(fnmatch(parts[-1], pattern) for pattern in wanted)
 
 
 def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:
     """Find the one directory that holds a model; if there is none, the first one that holds more than a directory."""
-    inside = [directory for directory in (folder, *folder.rglob("*")) if directory.is_dir()]
-    models = [directory for directory in inside if is_model(directory)]
+    directories = [folder, *filter(Path.is_dir, folder.rglob("*"))]
+    models = list(filter(is_model, directories))
     # A directory inside a model is part of it, such as the variables of a TF-Hub module.
-    found = set(models)
-    outer = [model for model in models if found.isdisjoint(model.parents)]
+    outer = [model for model in models if not set(model.parents).intersection(models)]
     if len(outer) > 1:
         names = ", ".join(sorted(str(model.relative_to(folder)) for model in outer))
         raise FormatError(f"{path} holds {len(outer):,} models, in {names}. Unpack it and give the directory of one.")
     if outer:
         return outer[0]
-    while len(content := list(folder.iterdir())) == 1 and content[0].is_dir():
+    while True:
+        content = list(folder.iterdir())
+        if len(content) != 1 or not content[0].is_dir():
+            return folder
         folder = content[0]
-    return folder
 
 
 FORMAT = Archive()

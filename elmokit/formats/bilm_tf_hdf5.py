@@ -78,28 +78,32 @@ class BilmTFHDF5(Format):
     def recognizes(self, path: Path) -> bool:
         if path.is_dir():
             return bool(hdf5_files(path) or _archived(path))
-        if path.suffix == ".json" and "options" in path.name:
-            return path.is_file() and bool(hdf5_files(path.parent))
-        return path.is_file() and (path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path))
+        if not path.is_file():
+            return False
+        if _is_options(path):
+            return bool(hdf5_files(path.parent))
+        return path.suffix in HDF5_SUFFIXES or h5py.is_hdf5(path)
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        if path.suffix == ".json" and not path.is_dir():
-            options, path = options or path, _weights_of(path)
-        weights = _only_model(path) if path.is_dir() else path
-        if weights.name.endswith(_ARCHIVED):
-            options = options or weights.with_name(f"{weights.name.removesuffix(_ARCHIVED)}options_file")
-        foreign = None if h5py.is_hdf5(weights) else guess_foreign(weights)
-        if hint := f"It looks like {foreign}." if foreign else guess_hdf5(weights):
-            raise FormatError(f"{weights} is not an HDF5 file of an ELMo. {hint}")
+        weights = path
+        if path.is_dir():
+            weights = _only_model(path)
+        elif path.suffix == ".json":
+            options, weights = options or path, _weights_of(path)
+        if options is None and weights.name.endswith(_ARCHIVED):
+            options = weights.with_name(f"{weights.name.removesuffix(_ARCHIVED)}options_file")
+        _check_content(weights)
         model = read_hdf5(options or find_options(weights), weights)
-        model = with_meta(with_words(model, given_or_found(words, find_vocabulary(weights))), weights.parent)
+        model = with_words(model, given_or_found(words, find_vocabulary(weights)))
+        model = with_meta(model, weights.parent)
         if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
             model = tf_checkpoint.with_softmax(model, path, words)
         return model
 
     def guess(self, folder: Path) -> str | None:
-        is_options = folder.suffix == ".json" and "options" in folder.name and folder.is_file()
-        return "the options of a model, but there are no HDF5 weights next to it" if is_options else None
+        if folder.is_file() and _is_options(folder):
+            return "the options of a model, but there are no HDF5 weights next to it"
+        return None
 
     def options_names(self, file_name: str) -> list[str]:
         if not file_name.endswith(HDF5_SUFFIXES):
@@ -126,21 +130,9 @@ class BilmTFHDF5(Format):
         """Check that a file next to the weights may be written."""
         # `overwrite` does not permit it if another model in the directory reads the file: that model would open wrong.
         path = own_file(weights, name)
-        readers = [
-            str(other)
-            for other in hdf5_files(path.parent)
-            if other != weights
-            and (own_file(other, name) == path or (path.name == name and not own_file(other, name).exists()))
-            and not guess_hdf5(other)
-        ]
+        readers = _other_weights(weights, name)
         if path.name == name:  # the other formats read the plain names only
-            readers += [
-                f"the {other.name} model in {path.parent}"
-                for other in FORMATS
-                if other is not self
-                and any(fnmatch(name, pattern) for pattern in other.files)
-                and other.recognizes(path.parent)
-            ]
+            readers += self._other_models(path)
         if readers:
             stem = weights.stem.removesuffix("_weights")
             raise OutputError(
@@ -148,6 +140,43 @@ class BilmTFHDF5(Format):
                 f"{weights.with_name(f'{stem}-2{weights.suffix}').name}, or another directory."
             )
         check_output_path(path, overwrite)
+
+    def _other_models(self, path: Path) -> list[str]:
+        """List the models of other formats that read a file, as an error message names them."""
+        models = []
+        for other in FORMATS:
+            is_read = any(fnmatch(path.name, pattern) for pattern in other.files)
+            if is_read and other is not self and other.recognizes(path.parent):
+                models.append(f"the {other.name} model in {path.parent}")
+        return models
+
+
+def _other_weights(weights: Path, name: str) -> list[str]:
+    """List the other HDF5 weights of a directory that read the options or words of these."""
+    path = own_file(weights, name)
+    readers = []
+    for other in hdf5_files(path.parent):
+        own = own_file(other, name)
+        reads_plain_name = path.name == name and not own.exists()
+        if other != weights and (own == path or reads_plain_name) and not guess_hdf5(other):
+            readers.append(str(other))
+    return readers
+
+
+def _is_options(path: Path) -> bool:
+    """Check by its name for an options file."""
+    return path.suffix == ".json" and "options" in path.name
+
+
+def _check_content(weights: Path) -> None:
+    """Raise a FormatError if a file is of another program, or HDF5 with something else in it."""
+    if h5py.is_hdf5(weights):
+        hint = guess_hdf5(weights)
+    else:
+        foreign = guess_foreign(weights)
+        hint = "" if foreign is None else f"It looks like {foreign}."
+    if hint:
+        raise FormatError(f"{weights} is not an HDF5 file of an ELMo. {hint}")
 
 
 def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
@@ -160,15 +189,25 @@ def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedB
         shapes = _shapes(file, weights_path)
         config = config_from_options(options, shapes, str(options_path))
         read = _reader(file, weights_path)
-        extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
-        if all(np.array_equal(read(name), _placeholder(name, shape)) for name, shape in extra.items()):
-            shapes = {name: shape for name, shape in shapes.items() if name not in extra}
+        shapes = _without_placeholders(shapes, config, read)
         what = f"{weights_path} (sizes from {options_path})"
         arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), shapes, read, what)
         on_error.pop_all()  # the arrays read from the open file; it is closed with them
     card = options.get("card")
-    card = card if isinstance(card, dict) else {}
+    if not isinstance(card, dict):
+        card = {}
     return PretrainedBiLM(Weights(config, arrays), BilmTFHDF5.name, source=Path(weights_path), card=card)
+
+
+def _without_placeholders(
+    shapes: dict[str, Shape], config: BiLMConfig, read: Callable[[str], Floats]
+) -> dict[str, Shape]:
+    """Leave out the placeholders among the datasets, unless one of them has other numbers: then all count."""
+    extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
+    for name, shape in extra.items():
+        if not np.array_equal(read(name), _placeholder(name, shape)):
+            return shapes
+    return {name: shape for name, shape in shapes.items() if name not in extra}
 
 
 def write_hdf5(
@@ -182,14 +221,17 @@ def write_hdf5(
             f"{weights_path}: the HDF5 format cannot hold {needed}, and this model needs one. "
             "Write a directory instead: a path without .hdf5 or .h5."
         )
+    content = options_from_config(config)
+    left_out = ("warm_state", *FITTED_MAPS)
+    card = {name: fact for name, fact in model.card.items() if name not in left_out}
+    if card:
+        content["card"] = card
+    extra = placeholders(config)
+    shapes = [*tensor_shapes(config).values(), *extra.values()]
+    n_bytes = 4 * sum(map(prod, shapes))
     with atomic_write(options_path, overwrite) as options, atomic_write(weights_path, overwrite) as weights:
-        left_out = ("warm_state", *FITTED_MAPS)
-        card = {name: fact for name, fact in model.card.items() if name not in left_out}
-        content = options_from_config(config) | ({"card": card} if card else {})
         options.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        extra = placeholders(config)
-        shapes = [*tensor_shapes(config).values(), *extra.values()]
-        with create_hdf5(weights, 4 * sum(map(prod, shapes)), len(shapes)) as file:
+        with create_hdf5(weights, n_bytes, len(shapes)) as file:
             for name, array in to_theirs(model.arrays, bilm_tf_rows(config)):
                 file.create_dataset(name, data=array)
             for name, shape in extra.items():
@@ -198,17 +240,16 @@ def write_hdf5(
 
 def _only_model(folder: Path) -> Path:
     """Choose the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors."""
-    files = hdf5_files(folder)
-    if not files and (files := _archived(folder)):  # a copy for each module that uses the ELMo
-        files = [file for file in files if file == files[0] or not filecmp.cmp(files[0], file, shallow=False)]
+    files = hdf5_files(folder) or _without_copies(_archived(folder))
+    if len(files) == 1:
+        return files[0]
     named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
-    chosen = files if len(files) == 1 else named_weights
     # A file with options of its own is a model too, whatever its name.
-    with_options = [file for file in files if file not in chosen and own_file(file, OPTIONS).exists()]
-    if len(chosen) != 1 or with_options:
+    others = [file for file in files if file not in named_weights and own_file(file, OPTIONS).exists()]
+    if len(named_weights) != 1 or others:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
-    return chosen[0]
+    return named_weights[0]
 
 
 def _archived(folder: Path) -> list[Path]:
@@ -216,9 +257,17 @@ def _archived(folder: Path) -> list[Path]:
     return visible_files(folder / "fta", f"*{_ARCHIVED}")
 
 
+def _without_copies(files: list[Path]) -> list[Path]:
+    """Leave out copies of the first file: an archive has one for each module that uses the ELMo."""
+    return [file for file in files if file == files[0] or not filecmp.cmp(files[0], file, shallow=False)]
+
+
 def _weights_of(options: Path) -> Path:
     """Choose the weights next to an options file: those that read it, or else the only ones in the directory."""
-    readers = [file for file in hdf5_files(options.parent) if find_options(file) == options and not guess_hdf5(file)]
+    readers = []
+    for file in hdf5_files(options.parent):
+        if find_options(file) == options and not guess_hdf5(file):
+            readers.append(file)
     return readers[0] if len(readers) == 1 else _only_model(options.parent)
 
 
@@ -248,23 +297,26 @@ def placeholders(config: BiLMConfig) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
     cnn, dim, hidden_dim = config.char_cnn, config.projection_dim, config.hidden_dim
     if cnn is not None and cnn.n_features == dim:
-        shapes |= {"CNN_proj/W_proj": (dim, dim), "CNN_proj/b_proj": (dim,)}
-    whole = {"W_0": (2 * dim, 4 * hidden_dim), "B": (4 * hidden_dim,), "W_P_0": (hidden_dim, dim)}
-    for number in range(2):
+        shapes["CNN_proj/W_proj"] = (dim, dim)
+        shapes["CNN_proj/b_proj"] = (dim,)
+    for number, is_backward in enumerate((False, True)):
         for k in range(config.n_layers):
             cell = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
-            if bool(number) not in config.read_backward:
-                shapes |= {f"{cell}/{name}": shape for name, shape in whole.items()}
+            if is_backward not in config.read_backward:  # a direction that the model lacks
+                shapes[f"{cell}/W_0"] = (2 * dim, 4 * hidden_dim)
+                shapes[f"{cell}/B"] = (4 * hidden_dim,)
+                shapes[f"{cell}/W_P_0"] = (hidden_dim, dim)
             elif hidden_dim == dim:
-                shapes[f"{cell}/W_P_0"] = whole["W_P_0"]
+                shapes[f"{cell}/W_P_0"] = (hidden_dim, dim)
     return shapes
 
 
 def _placeholder(name: str, shape: Shape) -> Floats:
     """Return a placeholder: the identity for a projection, otherwise zeros, because an LSTM of zeros outputs zeros."""
-    is_square = len(shape) == 2 and shape[0] == shape[1]
-    is_projection = is_square and name.endswith(("W_P_0", "W_proj"))
-    return np.eye(shape[0], dtype=np.float32) if is_projection else np.zeros(shape, np.float32)
+    rows, *columns = shape
+    if columns == [rows] and name.endswith(("W_P_0", "W_proj")):
+        return np.eye(rows, dtype=np.float32)
+    return np.zeros(shape, np.float32)
 
 
 def _shapes(file: h5py.File, path: str | Path) -> dict[str, Shape]:

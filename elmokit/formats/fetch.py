@@ -27,10 +27,10 @@ from elmokit.config import read_json, write_json
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, OutputError
 from elmokit.formats.format import is_web_page
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import whole_number
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import expand_user
+from elmokit.storage.whole_number import whole_number
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
@@ -169,36 +169,55 @@ def _download_to(url: str, path: Path, record: Path, sha256: str) -> None:
 
 def _download(url: str, file: IO[bytes]) -> None:
     """Fill a file from a URL, resuming a broken connection where it broke."""
-    # The rest is only requested under the ETag of the first part (If-Range): a server whose file has changed in the
-    # meantime then sends the whole new file, so parts of two versions are never joined.
-    problem: str | None = ""
+    problem: str | None = None
     etag: str | None = None
     for attempt in range(N_TRIES):
         if attempt:
             time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1))  # an overloaded server is not asked again at once
         try:
-            # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
-            headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
-            if etag is not None and file.tell():
-                headers |= {"Range": f"bytes={file.tell()}-", "If-Range": etag}
-            request = urllib.request.Request(_quoted(url), headers=headers)
-            opener = urllib.request.build_opener(_SecureRedirects)
-            with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-                # RFC 9110, section 13.1.5: If-Range takes a strong ETag or a date, never a weak ETag (W/).
-                mark = response.headers.get("ETag") or response.headers.get("Last-Modified") or "W/"
-                etag = None if mark.startswith("W/") else mark
-                if (problem := _receive(url, response, file)) is None:
-                    return
+            request = _request(url, file.tell(), etag)
+            with urllib.request.build_opener(_SecureRedirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+                etag = _strong_mark(response.headers)
+                problem = _receive(url, response, file)
+            if problem is None:
+                return
         except (URLError, TimeoutError, ConnectionError, ssl.SSLError, http.client.HTTPException, ValueError) as error:
             problem = str(error) or type(error).__name__
             if isinstance(error, HTTPError):
                 error.close()
-                if error.code not in _RETRY_STATUS:
-                    break
-                etag = None if error.code == 416 else etag  # the requested rest does not exist: the file has changed
-            elif isinstance(error.reason if isinstance(error, URLError) else error, _PERMANENT_ERRORS):
+                if error.code == 416:  # the requested rest does not exist: the file has changed
+                    etag = None
+            if not _may_pass(error):
                 break
     raise _download_error(url, problem)
+
+
+def _request(url: str, start: int, etag: str | None) -> urllib.request.Request:
+    """Request a file from a byte on, if the server still has the version of this mark; otherwise all of it."""
+    # A server whose file has changed in the meantime sends the whole new file (If-Range), so parts of two versions are
+    # never joined.
+    # "identity": lengths and ranges of a compressed response would be those of the compressed bytes.
+    headers = {"User-Agent": "elmokit", "Accept-Encoding": "identity"}
+    if etag is not None and start:
+        headers |= {"Range": f"bytes={start}-", "If-Range": etag}
+    return urllib.request.Request(_quoted(url), headers=headers)
+
+
+def _strong_mark(headers: Any) -> str | None:
+    """Return the mark of a file's version that If-Range accepts, or None."""
+    # RFC 9110, section 13.1.5: a strong ETag or a date, never a weak ETag (W/).
+    mark: str = headers.get("ETag") or headers.get("Last-Modified") or ""
+    if not mark or mark.startswith("W/"):
+        return None
+    return mark
+
+
+def _may_pass(error: Exception) -> bool:
+    """Check whether another try may succeed."""
+    if isinstance(error, HTTPError):
+        return error.code in _RETRY_STATUS
+    reason = error.reason if isinstance(error, URLError) else error
+    return not isinstance(reason, _PERMANENT_ERRORS)
 
 
 def _download_error(url: str, problem: str | None) -> ModelNotFoundError:
@@ -230,13 +249,17 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> str | None:
     Returns:
         What is wrong with it, if another try may help.
     """
-    start = file.tell() if response.status == 206 else 0
-    if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        return "the server sent another part of the file than was requested"
+    start = 0
+    if response.status == 206:
+        start = file.tell()
+        if not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            return "the server sent another part of the file than was requested"
     file.seek(start)
     file.truncate()
+    total = None
     n_bytes = whole_number(response.headers.get("Content-Length", ""))
-    total = None if n_bytes is None else start + n_bytes
+    if n_bytes is not None:
+        total = start + n_bytes
     name = url_file_name(url)
     with ProgressBar("B") as progress:
         progress(name, start, total)
@@ -245,5 +268,6 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> str | None:
                 raise _download_error(url, "the server sends a web page")
             file.write(block)
             progress(name, file.tell(), total)
-    is_whole = total is None or file.tell() >= total
-    return None if is_whole else f"only {file.tell():,} of {total:,} bytes arrived"
+    if total is not None and file.tell() < total:
+        return f"only {file.tell():,} of {total:,} bytes arrived"
+    return None

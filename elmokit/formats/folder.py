@@ -38,8 +38,8 @@ from elmokit.formats.format import Format, Storage
 from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
-from elmokit.storage.bounded import read_bounded
-from elmokit.storage.tensor_file import StoredTensors, TensorFile, to_int8, write_tensor_file
+from elmokit.storage.tensor_file import StoredTensors, to_int8, write_tensor_file
+from elmokit.storage.whole_files import read_bounded
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
@@ -93,13 +93,18 @@ class ElmokitFolder(Format):
             return model
         from elmokit.formats.sidecars import given_or_found, with_words
 
-        if model.softmax is None and (stored := folder / "vocab.txt").exists():
+        stored = folder / "vocab.txt"
+        if model.softmax is None and stored.exists():
             words = given_or_found(words, stored)
         return with_words(model, words)
 
     def guess(self, folder: Path) -> str | None:
-        steps = sorted(folder.glob("checkpoints/step-*/model")) if (folder / "journal.json").is_file() else []
-        return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}" if steps else None
+        if not (folder / "journal.json").is_file():
+            return None
+        steps = sorted(folder.glob("checkpoints/step-*/model"))
+        if not steps:
+            return None
+        return f"a training run that has not saved a model yet; its newest checkpoint is {steps[-1]}"
 
     def check_target(self, path: Path, overwrite: bool) -> None:
         from elmokit.storage.atomic import check_output_path
@@ -126,34 +131,22 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
     """Save a model as an elmokit directory, atomically."""
     from elmokit.storage.atomic import atomic_write
 
-    config = {
-        "format": NAME,
-        "format_version": FORMAT_VERSION,
-        "storage": storage,
-        **({} if model.precision is None else {"precision": model.precision}),
-        "bilm": to_dict(model.config),
-        "lexicon": model.lexicon is not None,
-        **({"exact_marks": True} if model.exact_marks else {}),
-        **({} if model.softmax is None else {"softmax": to_dict(model.softmax.config)}),
-        **({} if model.whitening is None else {"sentence_pooling": to_dict(model.whitening.pooling)}),
-        **({} if model.sentence_head is None else {"sentence_head": to_dict(model.sentence_head.pooling)}),
-        **({} if model.alignment is None else {"alignment": True}),
-        "card": model.card,
-    }
     arrays = dict(model.arrays)
     if model.start_state is not None:
-        arrays |= {_WARM + name: array for name, array in model.start_state._asdict().items()}
+        for name, array in model.start_state._asdict().items():
+            arrays[_WARM + name] = array
     with atomic_write(path, overwrite, folder=True) as folder:
-        (folder / "config.json").write_text(encode_json(config), encoding="utf-8")
+        (folder / "config.json").write_text(encode_json(_content(model, storage)), encoding="utf-8")
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
-        for linear_map, name in ((model.whitening, _WHITENING), (model.sentence_head, _HEAD)):
-            if linear_map is not None:
-                # Always float32: a direction of small variance has a large factor, which float16 would round badly.
-                write_tensor_file(linear_map.tensors(), folder / name)
+        # The maps are always float32: a direction of small variance has a large factor, which float16 would round
+        # badly, and vectors of rounded matrices would drift from those of the model that was aligned.
+        if model.whitening is not None:
+            write_tensor_file(model.whitening.tensors(), folder / _WHITENING)
+        if model.sentence_head is not None:
+            write_tensor_file(model.sentence_head.tensors(), folder / _HEAD)
         if model.alignment is not None:
-            # float32, too: vectors of float16 matrices would drift from those of the model that was aligned.
             alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
             write_tensor_file(alignment, folder / _ALIGNMENT)
         if model.vocabulary is not None:
@@ -163,22 +156,45 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
             (folder / "lexicon.json").write_text(lexicon, encoding="utf-8", newline="\n")
 
 
+def _content(model: PretrainedBiLM, storage: Storage) -> dict[str, Any]:
+    """Return the content of ``config.json``."""
+    content: dict[str, Any] = {"format": NAME, "format_version": FORMAT_VERSION, "storage": storage}
+    if model.precision is not None:
+        content["precision"] = model.precision
+    content["bilm"] = to_dict(model.config)
+    content["lexicon"] = model.lexicon is not None
+    if model.exact_marks:
+        content["exact_marks"] = True
+    if model.softmax is not None:
+        content["softmax"] = to_dict(model.softmax.config)
+    if model.whitening is not None:
+        content["sentence_pooling"] = to_dict(model.whitening.pooling)
+    if model.sentence_head is not None:
+        content["sentence_head"] = to_dict(model.sentence_head.pooling)
+    if model.alignment is not None:
+        content["alignment"] = True
+    content["card"] = model.card
+    return content
+
+
 def load_folder(path: str | Path) -> PretrainedBiLM:
     """Load a model from an elmokit directory."""
     folder = Path(path)
     content = _read_config(folder)
     storage = _choice(folder, content, "storage", get_args(Storage))
-    precision = _choice(folder, content, "precision", get_args(Precision)) if "precision" in content else None
+    precision = None
+    if "precision" in content:
+        precision = _choice(folder, content, "precision", get_args(Precision))
     config = _read_sizes(folder, content.get("bilm"))
     arrays, start_state = _read_model(folder / "model.safetensors", config)
-    lexicon = _read_lexicon(folder / "lexicon.json", config) if content.get("lexicon") else None
-    vocabulary: Vocabulary | None = None
-    if (words := folder / "vocab.txt").exists():
-        vocabulary = read_row_words(words, config, lexicon, f"the table of {folder}") or Vocabulary.from_file(words)
+    lexicon = None
+    if content.get("lexicon"):
+        lexicon = _read_lexicon(folder / "lexicon.json", config)
+    vocabulary = _read_vocabulary(folder, config, lexicon)
     softmax = _read_softmax(folder, content.get("softmax"), vocabulary, config, arrays)
-    n_words = 0 if vocabulary is None else len(vocabulary)
-    whitening = _read_map(folder, content, "sentence_pooling", _WHITENING, config)
-    head = _read_map(folder, content, "sentence_head", _HEAD, config, word_weights=(n_words,))
+    alignment = None
+    if content.get("alignment"):
+        alignment = _read_alignment(folder / _ALIGNMENT, config)
     return PretrainedBiLM(
         Weights(config, arrays),
         family=NAME,
@@ -186,9 +202,9 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         softmax=softmax,
         vocabulary=vocabulary,
         start_state=start_state,
-        whitening=None if whitening is None else Whitening(whitening[0], **whitening[1]),
-        sentence_head=None if head is None else SentenceHead(head[0], **head[1]),
-        alignment=_read_alignment(folder / _ALIGNMENT, config) if content.get("alignment") else None,
+        whitening=_read_whitening(folder, content, config),
+        sentence_head=_read_head(folder, content, config, vocabulary),
+        alignment=alignment,
         card=content["card"],
         lexicon=lexicon,
         storage=storage,
@@ -207,14 +223,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     """Read ``config.json``. Its "card" is a table, which is empty if the file has none."""
     path = folder / "config.json"
     content = read_json(path)
-    known = {"format": NAME, "format_version": FORMAT_VERSION}
-    if {name: content.get(name) for name in known} != known:
+    if content.get("format") != NAME or content.get("format_version") != FORMAT_VERSION:
         raise FormatError(
             f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which this elmokit reads. If a newer one "
             "wrote it, upgrade."
         )
-    card = content.get("card")
-    return content | {"card": card if isinstance(card, dict) else {}}
+    if not isinstance(content.get("card"), dict):
+        content["card"] = {}
+    return content
 
 
 def _read_sizes(folder: Path, table: Any) -> BiLMConfig:
@@ -226,6 +242,14 @@ def _read_sizes(folder: Path, table: Any) -> BiLMConfig:
             "0.2 reads it so: without the key backward_only, it would read forward, with other vectors."
         )
     return from_dict(BiLMConfig, _without(table, "backward_only"), f"{path}, bilm")
+
+
+def _read_vocabulary(folder: Path, config: BiLMConfig, lexicon: Lexicon | None) -> Vocabulary | None:
+    """Read the words of the model's table or softmax; None if there are none."""
+    path = folder / "vocab.txt"
+    if not path.exists():
+        return None
+    return read_row_words(path, config, lexicon, f"the table of {folder}") or Vocabulary.from_file(path)
 
 
 def _read_softmax(
@@ -252,12 +276,14 @@ def _read_softmax(
         return None
     if vocabulary is None:
         raise ModelNotFoundError(f"{folder / 'vocab.txt'} is missing: {folder} has a softmax, whose words it names.")
-    kind = from_dict(SoftmaxConfig, _without(table, "cutoffs", "shrink"), f"{folder / 'config.json'}, softmax")
-    kind.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
-    shapes = kind.tensor_shapes(len(vocabulary), config.projection_dim)
+    sizes = from_dict(SoftmaxConfig, _without(table, "cutoffs", "shrink"), f"{folder / 'config.json'}, softmax")
+    sizes.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
+    shapes = sizes.tensor_shapes(len(vocabulary), config.projection_dim)
     own_arrays = _read_stored(folder / "softmax.safetensors", shapes)
-    word_table = (arrays, config.word_table) if kind.kind == "tied" and config.word_table is not None else None
-    return WordSoftmax(kind, own_arrays, len(vocabulary), word_table)
+    word_table = None
+    if sizes.kind == "tied" and config.word_table is not None:
+        word_table = (arrays, config.word_table)
+    return WordSoftmax(sizes, own_arrays, len(vocabulary), word_table)
 
 
 def _without(table: Any, *former: str) -> Any:
@@ -272,19 +298,41 @@ def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[
     return check_choice(f"{folder / 'config.json'}: {name}", content.get(name), choices)
 
 
-def _read_map(
-    folder: Path, content: Mapping[str, Any], key: str, file: str, config: BiLMConfig, **more: Shape
-) -> tuple[SentencePooling, FileArrays] | None:
-    """Read a linear map of sentence vectors, if there is one: its pooling, and its numbers by name."""
-    if key not in content:
+def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
+    """Read the whitening of sentence vectors, if there is one."""
+    if "sentence_pooling" not in content:
         return None
-    pooling = from_dict(SentencePooling, content[key], f"{folder / 'config.json'}, {key}")
+    pooling = _read_pooling(folder, content, "sentence_pooling")
+    tensors = StoredTensors(folder / _WHITENING)
     dim = pooling.dim(config.n_layers + 1, config.output_dim)
-    in_file = TensorFile(folder / file).shapes.get("projection", ())
-    if more and config.word_features is not None and in_file[:1] == (dim + config.word_features.word_dim,):
-        dim = in_file[0]  # a head that also reads the word table
-    n_components = (0, *in_file)[-1]  # any number of them
-    return pooling, _read_stored(folder / file, {"mean": (dim,), "projection": (dim, n_components), **more})
+    return Whitening(pooling, **_read_all(tensors, _map_shapes(dim, tensors)))
+
+
+def _read_head(
+    folder: Path, content: Mapping[str, Any], config: BiLMConfig, vocabulary: Vocabulary | None
+) -> SentenceHead | None:
+    """Read the trained map of sentence vectors, if there is one."""
+    if "sentence_head" not in content:
+        return None
+    pooling = _read_pooling(folder, content, "sentence_head")
+    tensors = StoredTensors(folder / _HEAD)
+    dim = pooling.dim(config.n_layers + 1, config.output_dim)
+    words = config.word_features
+    if words is not None and tensors.shapes.get("projection", ())[:1] == (dim + words.word_dim,):
+        dim += words.word_dim  # it also reads the word table
+    n_words = 0 if vocabulary is None else len(vocabulary)
+    return SentenceHead(pooling, **_read_all(tensors, _map_shapes(dim, tensors) | {"word_weights": (n_words,)}))
+
+
+def _read_pooling(folder: Path, content: Mapping[str, Any], key: str) -> SentencePooling:
+    return from_dict(SentencePooling, content[key], f"{folder / 'config.json'}, {key}")
+
+
+def _map_shapes(dim: int, tensors: StoredTensors) -> dict[str, Shape]:
+    """Return the shapes of a map of vectors of this size. It may have any number of components."""
+    in_file = tensors.shapes.get("projection", ())
+    n_components = in_file[-1] if in_file else 0
+    return {"mean": (dim,), "projection": (dim, n_components)}
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
@@ -293,7 +341,7 @@ def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:
 
     n_layers, dim = config.n_layers + 1, config.output_dim
     arrays = _read_stored(path, {"matrices": (n_layers, dim, dim), "offsets": (n_layers, dim)})
-    return LayerAlignment(*(arrays[name].copy() for name in ("matrices", "offsets")))
+    return LayerAlignment(arrays["matrices"].copy(), arrays["offsets"].copy())
 
 
 def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
@@ -305,12 +353,13 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
         content = msgspec.json.decode(read_bounded(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8), type=_LEXICON)
         lexicon = from_dict(Lexicon, content, str(path))
     words, cnn = config.word_features, config.char_cnn
+    n_words = 0 if words is None else words.n_words
+    n_chars, max_chars = (0, lexicon.max_chars) if cnn is None else (cnn.n_chars, cnn.max_chars)
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
-    expected = (words.n_words if words else 0, cnn.n_chars if cnn else 0, cnn.max_chars if cnn else lexicon.max_chars)
-    if given != expected:
+    if given != (n_words, n_chars, max_chars):
         raise TensorMismatchError(
             f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json says "
-            f"{expected[0]}, {expected[1]} and {expected[2]}."
+            f"{n_words}, {n_chars} and {max_chars}."
         )
     return lexicon
 
@@ -321,27 +370,35 @@ def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> 
         return
     dtype = np.float16 if storage == "float16" else np.float32
     with np.errstate(over="ignore"):  # the reader says which tensor has numbers that float16 cannot hold
-        write_tensor_file({name: array.astype(dtype, copy=False) for name, array in arrays.items()}, path)
+        converted = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
+    write_tensor_file(converted, path)
 
 
 def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | None]:
     """Read the biLM's tensors, and its start state if there is one."""
-    tensors = StoredTensors(TensorFile(path), str(path))
-    shapes = {name: shape for name, shape in tensors.shapes.items() if not name.startswith(_WARM)}
+    tensors = StoredTensors(path)
+    own_shapes: dict[str, Shape] = {}
+    state_shapes: dict[str, Shape] = {}
+    for name, shape in tensors.shapes.items():
+        shapes = state_shapes if name.startswith(_WARM) else own_shapes
+        shapes[name] = shape
     wanted = tensor_shapes(config)
-    arrays = read_through(same_rows(wanted), wanted, shapes, tensors.read, str(path), tensors.integers)
-    of_state = {name: shape for name, shape in tensors.shapes.items() if name not in shapes}
-    if not of_state:
+    arrays = read_through(same_rows(wanted), wanted, own_shapes, tensors.read, str(path), tensors.integers)
+    if not state_shapes:
         return arrays, None
     wanted = {name: array.shape for name, array in State.zero(config, 1)._asdict().items()}
-    state = read_through(same_rows(wanted, _WARM), wanted, of_state, tensors.read, str(path))
+    state = read_through(same_rows(wanted, _WARM), wanted, state_shapes, tensors.read, str(path))
     return arrays, State(state["hidden"].copy(), state["cell"].copy())
 
 
 def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
     """Read tensors of these shapes, of which the file must have all and no others."""
-    tensors = StoredTensors(TensorFile(path), str(path))
-    return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(path))
+    return _read_all(StoredTensors(path), wanted)
+
+
+def _read_all(tensors: StoredTensors, wanted: Mapping[str, Shape]) -> FileArrays:
+    """Read tensors of these shapes, which must be all that the file has."""
+    return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(tensors.path))
 
 
 FORMAT = ElmokitFolder()

@@ -35,7 +35,7 @@ from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import with_meta, with_words
 from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
 from elmokit.formats.torch_save import read_state_dict
-from elmokit.storage.bounded import is_file, read_bounded
+from elmokit.storage.whole_files import is_file, read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES
 
@@ -52,6 +52,8 @@ MARKS = Marks(
     end_token="<bow>",
     padding="<pad>",
 )
+_HIGHWAY = re.compile(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)")
+_ENTRY = re.compile(r"(?:(?P<token>[^\t]*)\t)?(?P<row>[0-9]{1,9})")
 _NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
 
 
@@ -67,34 +69,33 @@ class ManyLangs(Format):
     files = ("*.json", "*.dic", "*.pkl")
 
     def recognizes(self, path: Path) -> bool:
+        if not (path / "encoder.pkl").is_file():
+            return False
         companions = ("token_embedder.pkl", "word.dic", "char.dic")  # some of them may be missing
-        return (path / "encoder.pkl").is_file() and any((path / name).is_file() for name in companions)
+        return any((path / name).is_file() for name in companions)
 
     def guess(self, folder: Path) -> str | None:
         return "an ELMoForManyLangs model" if (folder / "encoder.pkl").is_file() else None
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
         settings = read_settings(path)
-        tensors = parts_by_name(
-            {
-                f"{stem}.{name}": tensor.numpy()
-                for stem in ("token_embedder", "encoder")
-                for name, tensor in read_state_dict(path / f"{stem}.pkl").items()
-            }
-        )
+        stored: dict[str, Array] = {}
+        for part in ("token_embedder", "encoder"):
+            for name, tensor in read_state_dict(path / f"{part}.pkl").items():
+                stored[f"{part}.{name}"] = tensor.numpy()
+        tensors = parts_by_name(stored)
         for array in tensors.values():
             array.flags.writeable = False  # the model keeps it
         shapes = {name: array.shape for name, array in tensors.items()}
         config = bilm_config(settings, shapes)
         what = f"{path} (sizes from {settings.where})"
         arrays = read_through(many_langs_rows(config), tensor_shapes(config), shapes, tensors.__getitem__, what)
-        features, cnn = config.word_features, config.char_cnn
-        lexicon = Lexicon(
-            MARKS,
-            settings.max_chars,
-            words=read_entries(path / "word.dic", features.n_words) if features is not None else None,
-            chars=read_entries(path / "char.dic", cnn.n_chars) if cnn is not None else None,
-        )
+        word_entries = char_entries = None
+        if config.word_features is not None:
+            word_entries = read_entries(path / "word.dic", config.word_features.n_words)
+        if config.char_cnn is not None:
+            char_entries = read_entries(path / "char.dic", config.char_cnn.n_chars)
+        lexicon = Lexicon(MARKS, settings.max_chars, words=word_entries, chars=char_entries)
         card: dict[str, Any] = {}
         if settings.is_stock:
             card["sizes"] = settings.where
@@ -109,20 +110,11 @@ class ManyLangs(Format):
 def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
     """List the tensors of a biLM by our names and theirs. See ``parts_by_name`` for joined and split tensors."""
     rows: list[TensorRow] = []
-    cnn, prefix = config.char_cnn, "token_layer"
     if config.word_features is not None:
         rows.append(TensorRow("token_layer.word_embedding.weight", WORD_TABLE, WITHOUT_ZERO_ROW))
-        prefix = "token_layer.chars"
-    if cnn is not None:
-        rows.append(TensorRow(f"{prefix}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW))
-        for k in range(len(cnn.filters)):
-            for kind in ("weight", "bias"):
-                rows.append(TensorRow(f"{prefix}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
-        for k in range(cnn.n_highway):
-            theirs = f"token_embedder.highways._layers.{k}"
-            for kind in ("weight", "bias"):
-                rows.append(TensorRow(f"{prefix}.highways.{k}.transform.{kind}", f"{theirs}.{kind}[first half]"))
-                rows.append(TensorRow(f"{prefix}.highways.{k}.gate.{kind}", f"{theirs}.{kind}[second half]", NEGATED))
+    if config.char_cnn is not None:
+        ours = "token_layer" if config.word_features is None else "token_layer.chars"
+        rows += _char_rows(config.char_cnn, ours)
     for kind in ("weight", "bias"):
         rows.append(TensorRow(f"token_layer.projection.{kind}", f"token_embedder.projection.{kind}"))
     for d, direction in enumerate(("forward", "backward")):
@@ -134,27 +126,42 @@ def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
     return rows
 
 
+def _char_rows(cnn: CharCNNConfig, ours: str) -> list[TensorRow]:
+    """List the tensors of the char CNN without its projection."""
+    rows = [TensorRow(f"{ours}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW)]
+    for k in range(len(cnn.filters)):
+        for kind in ("weight", "bias"):
+            rows.append(TensorRow(f"{ours}.convolutions.{k}.{kind}", f"token_embedder.convolutions.{k}.{kind}"))
+    for k in range(cnn.n_highway):
+        for kind in ("weight", "bias"):
+            theirs = f"token_embedder.highways._layers.{k}.{kind}"
+            rows.append(TensorRow(f"{ours}.highways.{k}.transform.{kind}", f"{theirs}[first half]"))
+            rows.append(TensorRow(f"{ours}.highways.{k}.gate.{kind}", f"{theirs}[second half]", NEGATED))
+    return rows
+
+
 def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
     # Tensors that do not fit together keep their names, so that they are reported as unexpected.
     parts = dict(tensors)
     for name, array in tensors.items():
-        if re.fullmatch(r"token_embedder\.highways\._layers\.\d+\.(weight|bias)", name) and array.ndim:
-            halves = np.array_split(parts.pop(name), 2)
-            parts |= zip((f"{name}[first half]", f"{name}[second half]"), halves, strict=True)
+        if _HIGHWAY.fullmatch(name) and array.ndim:
+            first, second = np.array_split(parts.pop(name), 2)
+            parts[f"{name}[first half]"] = first
+            parts[f"{name}[second half]"] = second
         elif name.endswith(".input_linearity.weight"):
-            state_name = name.replace(".input_linearity.", ".state_linearity.")
-            state = tensors.get(state_name)
+            cell = name.removesuffix(".input_linearity.weight")
+            state = tensors.get(f"{cell}.state_linearity.weight")
             if state is not None and array.ndim == state.ndim == 2 and len(array) == len(state):
-                joined = np.concatenate([parts.pop(name), parts.pop(state_name)], axis=1)
-                parts[name.replace(".input_linearity.", ".[input|state]_linearity.")] = joined
+                del parts[name], parts[f"{cell}.state_linearity.weight"]
+                parts[f"{cell}.[input|state]_linearity.weight"] = np.concatenate([array, state], axis=1)
     return parts
 
 
 def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     """Read the entry of each row of a table from a .dic file."""
-    # A line is stripped and split at tabs as in the code that trained the models. So several tokens that differ only in
-    # surrounding white space become one; the last of them counts, and no token has the rows of the others.
+    # Lines are stripped as in the code that trained the models. So several tokens that differ only in surrounding white
+    # space become one; the last of them counts, and no token has the rows of the others.
     rows: dict[str, int] = {}
     named: set[int] = set()
     with reading(path, "list of words or characters"):
@@ -162,11 +169,12 @@ def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     if not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, 1):
-        *token, row = line.strip().split("\t")
-        if len(token) > 1 or not re.fullmatch(r"[0-9]{1,9}", row):
+        match = _ENTRY.fullmatch(line.strip())
+        if match is None:
             raise FormatError(f"{path}, line {number}: expected a token, a tab and its row; found {line[:40]!r}.")
-        named.add(int(row))
-        rows[token[0] if token else _NAMELESS] = int(row)
+        row = int(match["row"])
+        named.add(row)
+        rows[_NAMELESS if match["token"] is None else match["token"]] = row
     if named != set(range(n_rows)):
         raise TensorMismatchError(
             f"{path} names {len(named)} rows, the last of them {max(named, default=-1)}; the table in "
@@ -198,38 +206,55 @@ class ManyLangsSettings(NamedTuple):
 
 def read_settings(folder: Path) -> ManyLangsSettings:
     """Find the configuration of the network."""
-    # config.json names it in `config_path`, often by a path on the author's machine. It is only searched for inside the
-    # model's directory, under that path and under its file name. If it is not there, it is the stock configuration.
     run = read_json(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
         raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is not a configuration of {FAMILY}.")
-    windows = PureWindowsPath(named)  # splits at either kind of slash
-    is_inside = not windows.anchor and ".." not in windows.parts
-    candidates = [folder / named, folder / windows.name] if is_inside else [folder / windows.name]
-    path = next((path for path in candidates if is_file(path)), None)
-    content = stock_settings(windows.name) if path is None else read_json(path)
-    where = f"the stock configuration, as {folder} holds no {windows.name!r}" if path is None else str(path)
+    path = _find_config(folder, named)
+    if path is None:
+        name = PureWindowsPath(named).name
+        content, where = stock_settings(name), f"the stock configuration, as {folder} holds no {name!r}"
+    else:
+        content, where = read_json(path), str(path)
     with config_errors(where):
         encoder, tokens = content["encoder"], content["token_embedder"]
-        network, reader = _kind(encoder), _kind(tokens)
-        # The encoder "lstm" is not two language models: its second layer reads both directions of the first. The token
-        # embedder "lstm" with characters concatenates tensors of two and of three dimensions, which PyTorch refuses.
-        is_known = reader == "cnn" or (reader == "lstm" and not tokens.get("char_dim"))
-        if network != "elmo" or not is_known:
-            raise FormatError(
-                f"{where}: the encoder {network!r} with the token_embedder {reader!r} is not supported; expected "
-                "'elmo' with 'cnn', or with 'lstm' and char_dim 0."
-            )
+        _check_kinds(encoder, tokens, where)
         return ManyLangsSettings(encoder, tokens, content.get("dropout", 0.0), where, path is None)
+
+
+def _find_config(folder: Path, named: str) -> Path | None:
+    """Find the configuration that ``config_path`` names, which is often a path on the author's machine."""
+    # It is only searched for inside the model's directory, under that path and under its file name.
+    windows = PureWindowsPath(named)  # splits at either kind of slash
+    candidates = [folder / windows.name]
+    if not windows.anchor and ".." not in windows.parts:
+        candidates.insert(0, folder / named)
+    for path in candidates:
+        if is_file(path):
+            return path
+    return None
+
+
+def _check_kinds(encoder: Mapping[str, Any], tokens: Mapping[str, Any], where: str) -> None:
+    """Raise a FormatError if it is another network than that of the paper."""
+    # The encoder "lstm" is not two language models: its second layer reads both directions of the first. The token
+    # embedder "lstm" with characters concatenates tensors of two and of three dimensions, which PyTorch refuses.
+    network, reader = _kind(encoder), _kind(tokens)
+    reads_words_alone = reader == "lstm" and not tokens.get("char_dim")
+    if network != "elmo" or not (reader == "cnn" or reads_words_alone):
+        raise FormatError(
+            f"{where}: the encoder {network!r} with the token_embedder {reader!r} is not supported; expected "
+            "'elmo' with 'cnn', or with 'lstm' and char_dim 0."
+        )
 
 
 def stock_settings(name: str) -> dict[str, Any]:
     """Make the configuration that the published models share."""
-    # A name such as `cnn_50_100_512_4096_sample.json` gives the sizes of characters, words, projection and cell; those
-    # of this example are the default.
+    char_dim, word_dim, projection_dim, dim = 50, 100, 512, 4096
+    # A name such as `cnn_50_100_512_4096_sample.json` gives these sizes.
     match = re.match(r"cnn_(\d{1,9})_(\d{1,9})_(\d{1,9})_(\d{1,9})", name)
-    char_dim, word_dim, projection_dim, dim = (int(size) for size in match.groups()) if match else (50, 100, 512, 4096)
+    if match is not None:
+        char_dim, word_dim, projection_dim, dim = map(int, match.groups())
     return {
         "encoder": {
             "name": "elmo",

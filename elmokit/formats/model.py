@@ -159,21 +159,24 @@ class PretrainedBiLM:
 
         ``weights`` and ``softmax`` may be PyTorch modules, whose present weights are copied.
         """
-        weights, softmax = changes.get("weights", self.weights), changes.get("softmax", self.softmax)
-        # A head has a weight for each word, so it belongs to this vocabulary.
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
-            changes = {"sentence_head": None, **changes}
+            # The head has one weight per word of its vocabulary.
+            changes.setdefault("sentence_head", None)
+        weights = changes.get("weights", self.weights)
         if "weights" in changes and not getattr(weights, "has_token_table", False):
-            changes = {"token_table": None, **changes}  # its vectors are those of the weights of before
+            # Its vectors were computed with the previous weights.
+            changes.setdefault("token_table", None)
         if not isinstance(weights, Weights):
             weights = Weights.of(weights)
+        softmax = changes.get("softmax", self.softmax)
         if softmax is not None and not isinstance(softmax, WordSoftmax):
             from elmokit.network.torch_network import word_softmax
 
             softmax = word_softmax(softmax)
         if softmax is not None and softmax.config.kind == "tied":
             softmax = softmax.tied_to(weights.arrays, weights.config.word_table)
-        return dataclasses.replace(self, **{**changes, "weights": weights, "softmax": softmax})
+        changes |= {"weights": weights, "softmax": softmax}
+        return dataclasses.replace(self, **changes)
 
     def view_of(self, bilm: BiLM, softmax: SoftmaxModule | None = None) -> PretrainedBiLM:
         """Return this model with the weights of PyTorch modules, which are read there whenever they are asked for.
@@ -231,9 +234,12 @@ class PretrainedBiLM:
     @property
     def n_parameters(self) -> int:
         """Number of trainable parameters of the biLM, without the zero rows that mean "no token"."""
-        shapes = tensor_shapes(self.config)
-        tables = [shape for name, shape in shapes.items() if name.endswith("embedding.weight")]
-        return sum(map(prod, shapes.values())) - sum(dim for _, dim in tables)
+        total = 0
+        for name, shape in tensor_shapes(self.config).items():
+            total += prod(shape)
+            if name.endswith("embedding.weight"):
+                total -= shape[1]
+        return total
 
     @property
     def can_predict(self) -> bool:
@@ -325,10 +331,13 @@ def check_device(device: str | torch.device | None) -> None:
 
 def read_row_words(path: Path, config: BiLMConfig, lexicon: Lexicon | None, rows_of: str) -> Vocabulary | None:
     """Read the words of a model's table, one per row; None if words name no rows."""
-    if lexicon is not None or config.n_table_words is None:  # a lexicon assigns the rows
+    if lexicon is not None:  # it assigns the rows
+        return None
+    if config.n_table_words is None:
         return None
     # The word list of a published word-input model may lack <UNK>.
-    return row_vocabulary(path, config.n_table_words, rows_of, strict=config.n_words is None)
+    needs_unknown = config.n_words is None
+    return row_vocabulary(path, config.n_table_words, rows_of, strict=needs_unknown)
 
 
 def check_model(model: object, opener: str) -> None:
@@ -354,40 +363,67 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
     """
     check_model(model, "open_model")
     config = model.config
-    cnn = config.char_cnn
-    if cnn is not None:
-        filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
-        tokens = f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
-    else:
-        tokens = f"words: a table of {config.n_words:,}" if config.n_words is not None else ""
-    if config.word_features is not None:
-        words = f"words: a table of {config.word_features.n_words:,} x {config.word_features.word_dim}"
-        tokens = f"{words}; {tokens}" if tokens else words
-    entries = () if model.lexicon is None else (("words", model.lexicon.words), ("characters", model.lexicon.chars))
-    clips = " and ".join("none" if clip is None else f"{clip:g}" for clip in (config.cell_clip, config.projection_clip))
-    softmax, vocabulary = model.softmax, model.vocabulary
-    n_softmax = 0
-    if softmax is not None and vocabulary is not None:  # from the sizes, so that nothing is read
-        n_softmax = sum(map(prod, softmax.config.tensor_shapes(len(vocabulary), config.projection_dim).values()))
+    directions = "two directions" if config.bidirectional else "forward only"
     return {
         "path": str(model.source),
         "format": model.family,
         "storage": model.storage,
         "precision": model.precision or "float32",
-        "tokens": tokens,
-        "layers": f"layer 0 and {config.n_layers} LSTM, {'two directions' if config.bidirectional else 'forward only'}",
+        "tokens": _describe_tokens(config),
+        "layers": f"layer 0 and {config.n_layers} LSTM, {directions}",
         "sizes": f"hidden {config.hidden_dim}, projection {config.projection_dim}, vectors {config.output_dim}",
-        "clips": f"{clips} (cell, projection)",
+        "clips": f"{_describe_clip(config.cell_clip)} and {_describe_clip(config.projection_clip)} (cell, projection)",
         "skip connections": "yes" if config.skip_connections else "no",
         "parameters": f"{model.n_parameters:,}",
-        "lexicon": ", ".join(f"{len(rows):,} {name}" for name, rows in entries if rows is not None) or "none",
-        "vocabulary": "none" if vocabulary is None else f"{len(vocabulary):,} words",
-        "softmax": "none" if softmax is None else f"{n_softmax:,} parameters",
+        "lexicon": _describe_lexicon(model.lexicon),
+        "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
+        "softmax": _describe_softmax(model),
         "start state": _describe_start(model),
         "typographic marks": "read as they are" if model.exact_marks else "read in ASCII, except those that it knows",
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }
+
+
+def _describe_tokens(config: BiLMConfig) -> str:
+    """Say what the token layer reads: words, characters, or both."""
+    if config.n_words is not None:
+        return f"words: a table of {config.n_words:,}"
+    parts = []
+    words, cnn = config.word_features, config.char_cnn
+    if words is not None:
+        parts.append(f"words: a table of {words.n_words:,} x {words.word_dim}")
+    if cnn is not None:
+        filters = " ".join(f"{count}x{width}" for width, count in cnn.filters)
+        parts.append(
+            f"at most {cnn.max_chars} characters: filters {filters}, {cnn.activation}, {cnn.n_highway} highway"
+        )
+    return "; ".join(parts)
+
+
+def _describe_clip(clip: float | None) -> str:
+    return "none" if clip is None else f"{clip:g}"
+
+
+def _describe_lexicon(lexicon: Lexicon | None) -> str:
+    """Say how many rows a lexicon names."""
+    sizes = []
+    if lexicon is not None and lexicon.words is not None:
+        sizes.append(f"{len(lexicon.words):,} words")
+    if lexicon is not None and lexicon.chars is not None:
+        sizes.append(f"{len(lexicon.chars):,} characters")
+    return ", ".join(sizes) or "none"
+
+
+def _describe_softmax(model: PretrainedBiLM) -> str:
+    """Say how many parameters the softmax has. They are counted from its sizes, so nothing is read."""
+    if model.softmax is None:
+        return "none"
+    n_parameters = 0
+    if model.vocabulary is not None:
+        shapes = model.softmax.config.tensor_shapes(len(model.vocabulary), model.config.projection_dim)
+        n_parameters = sum(map(prod, shapes.values()))
+    return f"{n_parameters:,} parameters"
 
 
 def _describe_start(model: PretrainedBiLM) -> str:

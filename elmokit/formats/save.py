@@ -50,16 +50,19 @@ def save_model(
     target = format_to_write(path)
     if storage != "float32" and not target.is_complete:
         raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32.")
-    largest = np.finfo(np.float16 if storage == "float16" else np.float32).max
-    parts: list[tuple[str, Mapping[str, Floats]]] = [("", model.arrays)]
+    largest = float(np.finfo(np.float16 if storage == "float16" else np.float32).max)
+    parts: list[tuple[str, Mapping[str, Floats], float]] = [("", model.arrays, largest)]
     if target.is_complete:
-        parts += [("softmax ", model.softmax.arrays)] if model.softmax is not None else []
-        parts += [("start state ", model.start_state._asdict())] if model.start_state is not None else []
-        # Always in float32, as are the maps of sentence vectors.
-        parts += [("alignment ", vars(model.alignment))] if model.alignment is not None else []
-    for part, arrays in parts:
+        if model.softmax is not None:
+            parts.append(("softmax ", model.softmax.arrays, largest))
+        if model.start_state is not None:
+            parts.append(("start state ", model.start_state._asdict(), largest))
+        if model.alignment is not None:  # always in float32, as are the maps of sentence vectors
+            parts.append(("alignment ", vars(model.alignment), np.inf))
+    for part, arrays, bound in parts:
         for name, array in arrays.items():
-            if not bool((np.abs(array) <= (np.inf if part == "alignment " else largest)).all()):
+            is_storable = bool((np.abs(array) <= bound).all())
+            if not is_storable:
                 raise OutputError(
                     f"{path} is not written: {part}{name} holds NaN or a number that {storage} cannot store."
                 )

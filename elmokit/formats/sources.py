@@ -51,8 +51,8 @@ from elmokit.formats.format import FORMATS, find_format, model_files, open_path
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sidecars import with_token_embeddings
 from elmokit.former_names import MODELS, replacement
-from elmokit.storage.bounded import whole_number
 from elmokit.storage.text_files import expand_user
+from elmokit.storage.whole_number import whole_number
 
 HUB_PREFIX = "hf:"
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
@@ -62,30 +62,46 @@ def open_source(
     source: str | Path, options: str | Path | None, table: str | Path | None, vocabulary: str | Path | None
 ) -> PretrainedBiLM:
     """Open what a path, a URL, a published name or an id on the Hub names; ``table`` is ``token_embeddings``."""
+    options, table, vocabulary = _local(options), _local(table), _local(vocabulary)
+    if table is None:
+        return _open_named(source, options, vocabulary)
+    model = _open_named(source, options, None)
+    return with_token_embeddings(model, table, vocabulary)
+
+
+def _local(file: str | Path | None) -> Path | None:
+    """Return the path of a file on this machine, downloaded if it is a URL."""
+    return None if file is None else local_path(normalize_url(file))
+
+
+def _open_named(source: str | Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
+    """Open the model that a source names."""
     name = normalize_url(source)
-    options, table, listed = (
-        None if file is None else local_path(normalize_url(file)) for file in (options, table, vocabulary)
-    )
-    words = listed if table is None else None
     if is_url(name):
-        model = _open_url(name, options, words)
-    elif _exists(path := expand_user(source, ModelNotFoundError)):
-        model = open_path(path, options, words)
-    elif (known := find_published(name)) is not None:
+        return _open_url(name, options, words)
+    path = expand_user(source, ModelNotFoundError)
+    if _exists(path):
+        return open_path(path, options, words)
+    published = find_published(name)
+    if published is not None:
         if options is not None:
             raise ConfigError(f"{name} is a published model, which has its own options: leave out {options}.")
-        model = _open_published(known, words)
-    elif name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
-        model = open_path(_download_from_hub(name), options, words)
-    else:
-        nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published_names()], n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        hint = replacement(MODELS, name) or hint
-        raise ModelNotFoundError(
-            f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model.{hint} "
-            "`elmokit models` lists the names."
-        )
-    return model if table is None else with_token_embeddings(model, table, listed)
+        return _open_published(published, words)
+    if name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
+        return open_path(_download_from_hub(name), options, words)
+    raise ModelNotFoundError(
+        f"No model found for {str(source)!r}: it is neither a file or directory nor the name of a model."
+        f"{_hint(name)} `elmokit models` lists the names."
+    )
+
+
+def _hint(name: str) -> str:
+    """Suggest the name that was meant; empty if there is none like it."""
+    former = replacement(MODELS, name)
+    if former:
+        return former
+    nearest = difflib.get_close_matches(name.lower(), [DEFAULT_MODEL, *published_names()], n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _exists(path: Path) -> bool:
@@ -110,14 +126,18 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
             f"Addresses of Kaggle, such as {url}, are not opened: use that of TF-Hub, such as "
             f"https://tfhub.dev/google/elmo/{LATEST}, or download the module and give its path."
         )
-    names = [name for weight_format in FORMATS for name in weight_format.options_names(url_file_name(url))]
-    if options is None and names and not url.startswith("file:"):
-        options = _fetch_options(url, names)
+    if options is None and not url.startswith("file:"):
+        options = _fetch_options(url)
     return open_path(fetch(url), options, words)
 
 
-def _fetch_options(url: str, names: list[str]) -> Path:
+def _fetch_options(url: str) -> Path | None:
     """Download the options file that is next to a URL, by the first of its possible names that the server has."""
+    names: list[str] = []
+    for weight_format in FORMATS:
+        names += weight_format.options_names(url_file_name(url))
+    if not names:
+        return None
     for name in names[:-1]:
         with contextlib.suppress(ModelNotFoundError):
             return fetch(urljoin(url, name))
@@ -142,11 +162,7 @@ def _open_published(
     failures: list[str] = []
     for location in model.locations:
         try:
-            own_options = options if location.options is None else fetch(location.options)
-            path = fetch(location.weights)
-            for url in location.files:
-                link_into(path.parent, fetch(url))
-            listed = words if location.vocabulary is None or words is not None else fetch(location.vocabulary)
+            path, own_options, listed = _fetch_location(location, options, words)
         except ModelNotFoundError as error:
             failures.append(str(error).split(". If the URL is dead")[0])
             continue
@@ -162,6 +178,20 @@ def _open_published(
         f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
         f"name (on the command line, --options names an options file that is elsewhere){by_hand}."
     )
+
+
+def _fetch_location(
+    location: ModelLocation, options: Path | None, words: Path | None
+) -> tuple[Path, Path | None, Path | None]:
+    """Download the weights of a location, and its options and words if there are any, or take the given ones."""
+    if location.options is not None:
+        options = fetch(location.options)
+    path = fetch(location.weights)
+    for url in location.files:
+        link_into(path.parent, fetch(url))
+    if location.vocabulary is not None and words is None:
+        words = fetch(location.vocabulary)
+    return path, options, words
 
 
 def link_into(folder: Path, file: Path) -> None:
@@ -432,8 +462,9 @@ def archive_url(url: str) -> str:
 
 def module_folder(url: str) -> Path:
     """Return the directory in which ``tensorflow_hub`` keeps the module of an address, spelled in this way."""
-    root = os.environ.get("TFHUB_CACHE_DIR") or Path(tempfile.gettempdir()) / "tfhub_modules"
-    return Path(root) / hashlib.sha1(url.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    default = Path(tempfile.gettempdir()) / "tfhub_modules"
+    root = Path(os.environ.get("TFHUB_CACHE_DIR") or default)
+    return root / hashlib.sha1(url.encode(errors="replace"), usedforsecurity=False).hexdigest()
 
 
 def cached_module(url: str) -> Path | None:
@@ -445,7 +476,10 @@ def cached_module(url: str) -> Path | None:
 def _with_format(url: str, value: str | None) -> str:
     """Return a URL with another value for the query that asks for a format, or without that query."""
     parts = split_url(url)
-    query = [(name, given) for name, given in parse_qsl(parts.query, keep_blank_values=True) if name != _FORMAT]
+    query = []
+    for name, given in parse_qsl(parts.query, keep_blank_values=True):
+        if name != _FORMAT:
+            query.append((name, given))
     if value is not None:
         query.append((_FORMAT, value))
     return parts._replace(query=urlencode(query)).geturl()

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError, ModelNotFoundError, install_command, reading
-from elmokit.storage.bounded import read_bounded
+from elmokit.storage.whole_files import read_bounded
 
 if TYPE_CHECKING:
     from elmokit.engine.architecture import Shape

@@ -34,7 +34,7 @@ from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, given_or_found, visible_files
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
-from elmokit.storage.bounded import read_bounded
+from elmokit.storage.whole_files import read_bounded
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 ADAGRAD_START = 1.0
@@ -44,6 +44,8 @@ _MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
+_SOFTMAX_WEIGHT = TensorRow("weight", f"{_SOFTMAX}W")
+_SOFTMAX_BIAS = TensorRow("bias", f"{_SOFTMAX}b")
 # Variables that no model has; of the optimizer's state only the Adagrad sums can be read, by `read_adagrad`.
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 # Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
@@ -197,18 +199,22 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
 def find_checkpoint(path: Path) -> Path | None:
     """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none."""
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
-        return path.with_name(path.name.removesuffix(INDEX_SUFFIX))
+        return _without_suffix(path)
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
         return path
     folder = path.parent if path.name == "checkpoint" and path.is_file() else path
     # DeepPavlov's layout: the best model in saves/, and one per epoch; the latest epoch is tried first.
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
     for inner in (folder, folder / "saves", *reversed(epochs)):
-        indexes = visible_files(inner, f"*{INDEX_SUFFIX}")
-        prefixes = [file.with_name(file.name.removesuffix(INDEX_SUFFIX)) for file in indexes]
-        if checkpoints := [prefix for prefix in prefixes if _is_bundle(prefix)]:
+        prefixes = map(_without_suffix, visible_files(inner, f"*{INDEX_SUFFIX}"))
+        checkpoints = list(filter(_is_bundle, prefixes))
+        if checkpoints:
             return _newest(inner, checkpoints)
     return None
+
+
+def _without_suffix(index: Path) -> Path:
+    return index.with_name(index.name.removesuffix(INDEX_SUFFIX))
 
 
 def _is_bundle(prefix: Path) -> bool:
@@ -235,18 +241,21 @@ def lstm_name(name: str) -> str | None:
 
 def _newest(folder: Path, checkpoints: list[Path]) -> Path:
     """Choose the checkpoint that ``checkpoint`` names, or else the one with the highest number."""
-    by_name = {prefix.name: prefix for prefix in checkpoints}
     try:
         text = read_bounded(folder / "checkpoint", _MAX_STATE_SIZE).decode("utf-8")
     except (OSError, ValueError):
         text = ""
     # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.
     match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
-    # It may be an absolute path of the machine it was trained on, with either kind of slash.
-    # PureWindowsPath splits at both.
-    newest = by_name.get(PureWindowsPath(match[1]).name) if match else None
+    if match is not None:
+        # It may be an absolute path of the machine it was trained on, with either kind of slash.
+        # PureWindowsPath splits at both.
+        name = PureWindowsPath(match[1]).name
+        for prefix in checkpoints:
+            if prefix.name == name:
+                return prefix
     # Without that file, the highest step; a name without a number only if there is no other.
-    return newest or max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
+    return max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
 
 
 def _number(name: str) -> int | None:
@@ -276,30 +285,33 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
     return int(step) if math.isfinite(step) else None
 
 
-def _vocabulary_path(prefix: Path, given: str | Path | None) -> Path | None:
-    candidates = (_in_or_above(prefix, pattern) for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"))
-    found = next((path for path in candidates if path is not None), None)
-    return given_or_found(None if given is None else Path(given), found)
+def _vocabulary_path(prefix: Path, given: Path | None) -> Path | None:
+    """Return the word list that was given, or else the one in the checkpoint's directory or above it."""
+    found = None
+    for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"):
+        found = found or _in_or_above(prefix, pattern)
+    return given_or_found(given, found)
 
 
 def _softmax_rows(variables: _Variables) -> list[TensorRow]:
     """List the softmax's own tensors: there is no weight if training tied it to the table of words."""
-    bias = TensorRow("bias", f"{_SOFTMAX}b")
-    return [TensorRow("weight", f"{_SOFTMAX}W"), bias] if f"{_SOFTMAX}W" in variables.names else [bias]
+    if _SOFTMAX_WEIGHT.theirs in variables.names:
+        return [_SOFTMAX_WEIGHT, _SOFTMAX_BIAS]
+    return [_SOFTMAX_BIAS]
 
 
 def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabulary, where: str) -> WordSoftmax:
     rows = _softmax_rows(variables)
-    # With tied weights bilm-tf stores only the bias of the softmax.
-    is_tied = len(rows) == 1 and model.config.n_words is not None
-    if not is_tied:
-        rows = [TensorRow("weight", f"{_SOFTMAX}W"), rows[-1]]  # a character model has no table to tie it to
-    shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
-    config = SoftmaxConfig("tied" if is_tied else "full")
+    config, table = SoftmaxConfig("tied"), None
+    if len(rows) == 2 or model.config.n_words is None:  # a character model has no table to tie it to
+        rows = [_SOFTMAX_WEIGHT, _SOFTMAX_BIAS]
+        config = SoftmaxConfig("full")
+    elif model.config.word_table is not None:
+        table = (model.arrays, model.config.word_table)
     wanted = config.tensor_shapes(len(vocabulary), model.config.projection_dim)
+    shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
     arrays = read_through(rows, wanted, shapes, variables.read, where)
-    table = model.config.word_table if config.kind == "tied" else None
-    return WordSoftmax(config, arrays, len(vocabulary), None if table is None else (model.arrays, table))
+    return WordSoftmax(config, arrays, len(vocabulary), table)
 
 
 def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:

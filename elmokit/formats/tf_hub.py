@@ -19,6 +19,7 @@ This module was written without access to a real one. What it is based on:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,36 +66,54 @@ class TFHub(Format):
         return "a TensorFlow SavedModel" if (folder / "saved_model.pb").is_file() else None
 
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-        bundle = TensorBundle(path / _VARIABLES)
-        names = _published_names(bundle, path)
-        shapes = {name: bundle.entries[variable].shape for name, variable in names.items()}
-        has_zero_row = shapes[_CHAR_TABLE][:1] == (N_CHARS + 1,)
-        if has_zero_row:
-            shapes[_CHAR_TABLE] = (N_CHARS, *shapes[_CHAR_TABLE][1:])
-            if as_floats(bundle, names[_CHAR_TABLE])[0].any():
-                raise FormatError(
-                    f"{path}: the layout of a character table of {N_CHARS + 1} rows, the first not zero, is not known."
-                )
-
-        def read(name: str) -> Floats:
-            array = as_floats(bundle, names[name])
-            return array[1:] if has_zero_row and name == _CHAR_TABLE else array
-
+        variables = _Variables(path)
         if options is None and (path / OPTIONS).is_file():
             options = path / OPTIONS
-        content = _options_from(shapes, path) if options is None else bilm_tf.read_options(options)
-        config = bilm_tf.config_from_options(content, shapes, str(options or path))
+        if options is None:
+            content, where, sizes = _options_from(variables.shapes, path), path, "its variables"
+        else:
+            content, where, sizes = bilm_tf.read_options(options), options, str(options)
+        config = bilm_tf.config_from_options(content, variables.shapes, str(where))
         rows = bilm_tf_rows(config)
         known = {row.theirs for row in rows}
-        own_shapes = {name: shape for name, shape in shapes.items() if name in known}
-        what = f"{path} (sizes from {options or 'its variables'})"
-        arrays = read_through(rows, tensor_shapes(config), own_shapes, read, what)
-        used = {names[name] for name in own_shapes}
-        mix = _mix(bundle, config.n_layers + 1, used)
-        card: dict[str, Any] = bundle.card | ({} if mix is None else {MIX: mix})
-        if skipped := sorted(set(bundle.entries) - used):
+        own_shapes = {name: shape for name, shape in variables.shapes.items() if name in known}
+        what = f"{path} (sizes from {sizes})"
+        arrays = read_through(rows, tensor_shapes(config), own_shapes, variables.read, what)
+        used = {variables.names[name] for name in own_shapes}
+        card: dict[str, Any] = dict(variables.bundle.card)
+        mix = _mix(variables.bundle, config.n_layers + 1, used)
+        if mix is not None:
+            card[MIX] = mix
+        skipped = sorted(set(variables.bundle.entries) - used)
+        if skipped:
             card["skipped"] = skipped
         return with_words(PretrainedBiLM(Weights(config, arrays), self.name, source=path, card=card), words)
+
+
+class _Variables:
+    """The variables of a module under their published names, and the character table without its zero row."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = TensorBundle(folder / _VARIABLES)
+        self.names = _published_names(self.bundle, folder)
+        """The variable of each published name."""
+        self.shapes = {name: self.bundle.entries[variable].shape for name, variable in self.names.items()}
+        table_shape = self.shapes[_CHAR_TABLE]
+        self._has_zero_row = table_shape[:1] == (N_CHARS + 1,)
+        if self._has_zero_row:
+            self.shapes[_CHAR_TABLE] = (N_CHARS, *table_shape[1:])
+            first_row = as_floats(self.bundle, self.names[_CHAR_TABLE])[0]
+            if first_row.any():
+                raise FormatError(
+                    f"{folder}: the layout of a character table of {N_CHARS + 1} rows, the first not zero, is not "
+                    "known."
+                )
+
+    def read(self, name: str) -> Floats:
+        array = as_floats(self.bundle, self.names[name])
+        if self._has_zero_row and name == _CHAR_TABLE:
+            return array[1:]
+        return array
 
 
 def stored_mix(model: PretrainedBiLM) -> tuple[list[float], float] | None:
@@ -136,12 +155,13 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
     """Make an options file's content: sizes from the shapes, the rest from the original model."""
     filters: list[list[int]] = []
     while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
-        filters.append([*shape[1:4:2]])
-    n_layers = sum(name.startswith("RNN_0/") and name.endswith("/W_0") for name in shapes)
-    cell = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/"
-    kernel, table = shapes.get(cell + "W_0", ()), shapes[_CHAR_TABLE]
-    projection = shapes.get(cell + "W_P_0", kernel)
-    if not filters or len(kernel) != 2 or len(projection) != 2 or len(table) != 2:
+        filters.append([*shape[1:4:2]])  # (1, width, char_dim, count)
+    cell = "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell"
+    kernel = shapes.get(f"{cell}/W_0", ())
+    projection = shapes.get(f"{cell}/W_P_0")
+    table = shapes[_CHAR_TABLE]
+    matrices = [kernel, table] if projection is None else [kernel, table, projection]
+    if not filters or any(len(matrix) != 2 for matrix in matrices):
         raise TensorMismatchError(
             f"{folder} holds no char CNN and LSTMs from which to infer the sizes: give an options file."
         )
@@ -150,8 +170,8 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
         "bidirectional": any(name.startswith("RNN_1/") for name in shapes),
         "lstm": {
             "dim": hidden_dim,
-            "projection_dim": projection[1] if cell + "W_P_0" in shapes else hidden_dim,
-            "n_layers": n_layers,
+            "projection_dim": hidden_dim if projection is None else projection[1],
+            "n_layers": _count(shapes, "RNN_0/", "/W_0"),
             "cell_clip": 3,
             "proj_clip": 3,
             "use_skip_connections": True,
@@ -161,9 +181,14 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
             "embedding": {"dim": table[1]},
             "filters": filters,
             "max_characters_per_token": 50,
-            "n_highway": sum(name.startswith("CNN_high_") and name.endswith("/W_carry") for name in shapes),
+            "n_highway": _count(shapes, "CNN_high_", "/W_carry"),
         },
     }
+
+
+def _count(names: Iterable[str], start: str, end: str) -> int:
+    """Count the names with a start and an end."""
+    return sum(name.startswith(start) and name.endswith(end) for name in names)
 
 
 def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:

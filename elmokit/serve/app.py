@@ -23,7 +23,6 @@ from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import MAX_SHOWN, Problem, add_handlers
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
-from elmokit.storage.bounded import MIB
 from elmokit.version import __version__
 
 PAGE = Path(__file__).parent / "page"
@@ -221,7 +220,7 @@ class Guard:
 
     def _bounded(self, receive: Receive) -> Receive:
         """Return a function that receives a request and refuses a body that is too large or too slow."""
-        limit, n_bytes, is_complete = self.config.max_body_mib * MIB, 0, False
+        limit, n_bytes, is_complete = self.config.max_body_mib << 20, 0, False
         deadline = asyncio.get_running_loop().time() + self.config.body_timeout_seconds
 
         async def bounded() -> Message:

@@ -72,14 +72,19 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
     try:
         # Each in a directory of its own, under its whole name, by which an old one is restored.
         temporary, old = workspace / "new" / path.name, workspace / "old" / path.name
-        (temporary if folder else temporary.parent).mkdir(parents=True)
+        temporary.parent.mkdir()
+        if folder:
+            temporary.mkdir()
         yield temporary
-        for written in [*temporary.rglob("*"), temporary] if folder else [temporary]:
-            sync(written)
+        if folder:
+            for written in temporary.rglob("*"):
+                sync(written)
+        sync(temporary)
         _move_into_place(temporary, path, old)
         sync(path.parent)
     except Exception as error:
-        if (reason := write_failure(error)) is None:
+        reason = write_failure(error)
+        if reason is None:
             raise
         # Also for what is in a directory, whose error names it by its temporary path.
         raise WriteError(path, reason, "Its old content is unchanged.") from error
@@ -142,7 +147,9 @@ def recover_interrupted(folder: Path) -> None:
     """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
     for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}"):
         # Another hidden directory, which may have such a name too, is told apart by its content.
-        if not workspace.is_dir() or not {inside.name for inside in workspace.iterdir()} <= {"new", "old"}:
+        if not workspace.is_dir():
+            continue
+        if any(inside.name not in ("new", "old") for inside in workspace.iterdir()):
             continue
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
         for old in (workspace / "old").glob("*"):
@@ -173,10 +180,13 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
     # What follows the last dot counts as an extension if it starts with two letters, or is one of `extensions`: names
     # such as `elmo-v1.5` and `corpus.2019` have none.
     suffix = Path(path).suffix
-    if suffix not in extensions and re.match(r"\.[A-Za-z]{2}", suffix):
-        known = " or ".join(filter(None, [", ".join(extensions[:-1]), extensions[-1]]))
-        known += f", {otherwise}" if otherwise else ""
-        raise OutputError(f"{path} ends in {suffix}, but files of that format are not written here. Use {known}.")
+    if suffix in extensions or not re.match(r"\.[A-Za-z]{2}", suffix):
+        return
+    *others, last = extensions
+    known = f"{', '.join(others)} or {last}" if others else last
+    if otherwise:
+        known += f", {otherwise}"
+    raise OutputError(f"{path} ends in {suffix}, but files of that format are not written here. Use {known}.")
 
 
 def check_has_name(path: str | Path) -> None:
@@ -196,11 +206,18 @@ def check_output_path(
         return
     if not overwrite:
         raise OutputError(f"{path} already exists; pass --overwrite (overwrite=True) to replace it.")
-    kind = "directory" if path.is_dir() else "file" if path.is_file() else "device, a pipe or a socket"
-    expected = "directory" if folder else "file"
+    kind, expected = _kind(path), "directory" if folder else "file"
     if kind != expected:
         raise OutputError(f"{path} is a {kind}, but the output is a {expected}.")
-    if folder and parts is not None:
-        for name in sorted(inside.name for inside in path.iterdir()):
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):
-                raise OutputError(f"{path} contains {name}, which overwriting would delete.")
+    if not folder or parts is None:
+        return
+    for name in sorted(inside.name for inside in path.iterdir()):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):
+            raise OutputError(f"{path} contains {name}, which overwriting would delete.")
+
+
+def _kind(path: Path) -> str:
+    """Return what there is at a path, as an error message names it."""
+    if path.is_dir():
+        return "directory"
+    return "file" if path.is_file() else "device, a pipe or a socket"

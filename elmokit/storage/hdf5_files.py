@@ -51,13 +51,9 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
     """
     import h5py
 
-    with path.open("wb") as file:
-        if n_bytes and hasattr(os, "posix_fallocate"):
-            try:
-                os.posix_fallocate(file.fileno(), 0, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
-            except OSError as error:
-                if error.errno not in CANNOT_SAY:
-                    raise
+    path.touch()
+    if n_bytes:
+        _allocate(path, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
     oldest = h5py.h5f.LIBVER_EARLIEST if n_name_bytes <= MAX_OLD_NAME_BYTES else h5py.h5f.LIBVER_V18
@@ -65,11 +61,24 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
     # Headers are put together in blocks of this size: otherwise they are scattered between the numbers.
     access.set_meta_block_size(max(2048, min(256 * n_datasets, 1 << 20)))
     # The cache of headers takes fourteen times its nominal size, at first 2 MB. It needs to hold the names.
-    cache, n_cached = access.get_mdc_config(), n_name_bytes * 3 // 2 + (1 << 18)
+    cache = access.get_mdc_config()
+    n_cached = n_name_bytes * 3 // 2 + (1 << 18)
     if n_cached < cache.initial_size:
         cache.min_size = cache.initial_size = cache.max_size = n_cached
         access.set_mdc_config(cache)
     return h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, None, access))
+
+
+def _allocate(path: Path, n_bytes: int) -> None:
+    """Ask the file system for room, where it can say that there is none."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        except OSError as error:
+            if error.errno not in CANNOT_SAY:
+                raise
 
 
 class DroppedInterrupts:
@@ -113,28 +122,38 @@ def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
     import h5py
 
     found: list[h5py.Dataset] = []
-    file.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.append(item)
+
+    file.visititems(visit)
     return found
 
 
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
     """Reject a dataset unless its numbers are stored in this file: HDF5 reads what is missing as zeros."""
-    name = str(dataset.name).lstrip("/")
-    # Chunks may be compressed, so they are counted.
-    is_whole, n_stored, problem = True, int(dataset.id.get_storage_size()), ""
+    problem = ""
     if dataset.dtype.kind not in "fiu":
         problem = f"holds {dataset.dtype}, not numbers"
     elif dataset.is_virtual or dataset.external:
         problem = "refers to another file, which is not read"
-    elif dataset.chunks is None:
-        is_whole = n_stored >= dataset.nbytes
-    else:
-        n_chunks = [-(-size // length) for size, length in zip(dataset.shape, dataset.chunks, strict=True)]
-        is_whole = dataset.id.get_num_chunks() >= math.prod(n_chunks)
-    if not is_whole:
+    elif not _is_stored(dataset):
+        n_stored = int(dataset.id.get_storage_size())
         problem = f"has the shape {dataset.shape}, and only a part of its numbers ({n_stored:,} bytes) is stored"
     if problem:
-        raise FormatError(f"{path}: dataset {name} {problem}.")
+        raise FormatError(f"{path}: dataset {str(dataset.name).lstrip('/')} {problem}.")
+
+
+def _is_stored(dataset: h5py.Dataset) -> bool:
+    """Check whether all numbers of a dataset are in the file."""
+    if dataset.chunks is None:
+        return bool(dataset.id.get_storage_size() >= dataset.nbytes)
+    # Chunks may be compressed, so they are counted.
+    n_chunks = 1
+    for size, length in zip(dataset.shape, dataset.chunks, strict=True):
+        n_chunks *= math.ceil(size / length)
+    return bool(dataset.id.get_num_chunks() >= n_chunks)
 
 
 def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]:

@@ -108,16 +108,19 @@ class ProgressBar:
         if is_first_step:
             self._is_warm, self._first, self._started = True, done, now
         if self._bar is not None:
-            self._bar.total = total
-            if is_first_step:
-                self._bar.n = self._bar.initial = done
-                self._bar.unpause()  # the clock of tqdm starts here
-                self._bar.refresh()
-            else:
-                self._bar.update(done - self._bar.n)
+            self._move_bar(done, total, is_first_step)
         elif not _quiet and now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             self._print_line(stage, done, total, now)
+
+    def _move_bar(self, done: int, total: int | None, is_first_step: bool) -> None:
+        self._bar.total = total
+        if is_first_step:
+            self._bar.n = self._bar.initial = done
+            self._bar.unpause()  # the clock of tqdm starts here
+            self._bar.refresh()
+        else:
+            self._bar.update(done - self._bar.n)
 
     def write(self, line: str) -> None:
         """Print a line above the bar."""
@@ -176,4 +179,5 @@ def format_duration(seconds: float) -> str:
     if hours < 24:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(round(hours + minutes / 60), 24)
-    return f"{days} day{'s' if days > 1 else ''}{f' {hours} h' if hours else ''}"
+    text = count_of(days, "day")
+    return f"{text} {hours} h" if hours else text

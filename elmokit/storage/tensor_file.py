@@ -112,19 +112,20 @@ def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
 
 def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
     """Write a file with the bytes of the safetensors package; arrays of uint16 hold the bits of bfloat16 numbers."""
-    ranks = {dtype: rank for rank, dtype in enumerate(_NAMES)}
-    ordered = sorted(arrays.items(), key=lambda item: (ranks[item[1].dtype], item[0]))
+    order = list(DTYPES.values())
+    names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
     table: dict[str, Any] = {}
     end = 0
-    for name, array in ordered:
+    for name in names:
+        array = arrays[name]
         start, end = end, end + array.nbytes
         table[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     header = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for _, array in ordered:
-            file.write(np.ascontiguousarray(array).data)
+        for name in names:
+            file.write(np.ascontiguousarray(arrays[name]).data)
 
 
 def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[str, Array]:
@@ -135,10 +136,12 @@ def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[s
             tensors[name] = array
             continue
         rows = array.reshape(len(array), -1)
-        bits = (np.abs(rows).max(axis=1) / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
+        largest = np.abs(rows).max(axis=1)
+        bits = (largest / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
         scales = (bits << _HALF_BITS).view(np.float32)
         # The bound keeps rows of zeros, whose scale is 0, free of 0/0.
-        integers = np.rint(rows / np.maximum(scales, np.finfo(np.float32).tiny)[:, None]).clip(-LARGEST, LARGEST)
+        scales = np.maximum(scales, np.finfo(np.float32).tiny)
+        integers = np.rint(rows / scales[:, None]).clip(-LARGEST, LARGEST)
         with np.errstate(invalid="ignore"):  # NaN, which the scale keeps
             tensors[name] = integers.astype(np.int8).reshape(array.shape)
         tensors[name + SCALE] = bits.astype(np.uint16)
@@ -148,25 +151,29 @@ def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[s
 class StoredTensors:
     """The tensors of a file, stored as floating-point numbers or as integers; ``shapes`` has no scales."""
 
-    def __init__(self, file: TensorFile, what: str) -> None:
-        self._file, self._what = file, what
-        self.shapes = dict(file.shapes)
-        self._integers = {name for name, dtype in file.dtypes.items() if dtype == "I8"}
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = TensorFile(path)
+        self.shapes = dict(self._file.shapes)
+        self._integers = {name for name, dtype in self._file.dtypes.items() if dtype == "I8"}
         for name in self._integers:
-            expected, shape = self.shapes[name][:1], self.shapes.pop(name + SCALE, None)
+            expected = self.shapes[name][:1]
+            shape = self.shapes.pop(name + SCALE, None)
             if shape != expected or not expected:
                 raise TensorMismatchError(
-                    f"{what} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
+                    f"{path} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
                     f"{name + SCALE}, have the shape {shape}; expected one for each row."
                 )
 
     def read(self, name: str) -> Array:
         """Read a tensor; integers are multiplied by their scales."""
-        if (integers := self.integers(name)) is None:
+        stored = self.integers(name)
+        if stored is None:
             return self._file.read(name)
-        array, scales = integers
+        integers, scales = stored
+        of_rows = scales.reshape(-1, *[1] * (integers.ndim - 1))
         with np.errstate(over="ignore"):  # too large for float32: infinity, which the readers of weights refuse
-            return np.multiply(array, scales.reshape(-1, *[1] * (array.ndim - 1)), dtype=np.float32)
+            return np.multiply(integers, of_rows, dtype=np.float32)
 
     def integers(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
         """Read a tensor's integers, and the scale of each row; None if it is stored as floating-point numbers."""
@@ -175,5 +182,5 @@ class StoredTensors:
         scales = self._file.read(name + SCALE).astype(np.float32)
         # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
         if not bool((np.isfinite(scales) & (scales >= 0)).all()):
-            raise FormatError(f"{self._what} holds scales in {name + SCALE} that are negative, NaN or infinite.")
+            raise FormatError(f"{self.path} holds scales in {name + SCALE} that are negative, NaN or infinite.")
         return self._file.read(name), scales

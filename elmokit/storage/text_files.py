@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
-from elmokit.storage.bounded import LARGEST_LINE_LIMIT, whole_number
+from elmokit.storage.whole_number import whole_number
 
 TextPaths = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
@@ -34,6 +34,8 @@ TEXT_SUFFIXES = or_packed(".txt")
 
 MAX_LINE_BYTES = 1 << 24
 """The default limit on the length of a line, which is a sentence."""
+LARGEST_LINE_LIMIT = 1 << 40
+"""The largest limit on the length of a line that can be chosen."""
 MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
 """The environment variable that changes the limit."""
 LINES_BETWEEN_PROGRESS = 1000

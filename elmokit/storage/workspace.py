@@ -84,8 +84,12 @@ class OtherVersionError(OutputError):
     def as_committed(self) -> Committed:
         """Return what is needed to start anew: the settings and the names of files."""
         settings, sizes = self.recorded.get("settings"), self.recorded.get("sizes")
-        names = dict.fromkeys(sizes, 0) if isinstance(sizes, dict) else {}
-        return Committed(self.folder, settings if isinstance(settings, dict) else {}, {}, names)
+        committed = Committed(self.folder, {}, {}, {})
+        if isinstance(settings, dict):
+            committed.settings.update(settings)
+        if isinstance(sizes, dict):
+            committed.sizes.update(dict.fromkeys(sizes, 0))
+        return committed
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -300,12 +304,12 @@ class Workspace:
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
         name = None
         if state is not None:
-            name = _STATES[self.committed.state == _STATES[0]]  # never the one that the journal refers to
+            first, second = _STATES
+            name = second if self.committed.state == first else first  # never the one that the journal refers to
             (self.folder / name).write_bytes(state)
             sync(self.folder / name)
-        self._write_journal(
-            replace(self.committed, progress=dict(progress), sizes=self.committed.sizes | sizes, state=name)
-        )
+        sizes = self.committed.sizes | sizes
+        self._write_journal(replace(self.committed, progress=dict(progress), sizes=sizes, state=name))
         self._committed_at = time.monotonic()
 
     def publish(self, name: str, target: Path) -> None:
@@ -349,7 +353,8 @@ class Workspace:
         if self._overwrite or is_former or not recorded.can_continue:
             self._names.update(recorded.sizes)
             return None
-        if difference := first_difference(recorded.settings, self.committed.settings):
+        difference = first_difference(recorded.settings, self.committed.settings)
+        if difference is not None:
             restart = _restart(self.folder, self._overwrite)
             raise OtherSettingsError(f"{self.folder} was started with {difference}: {restart}.")
         return recorded
@@ -390,11 +395,18 @@ class Workspace:
     def _remove_files(self) -> None:
         """Remove what the workspace and its owner wrote. Other files, which a user has put there, stay."""
         for path in self.folder.iterdir():
-            if path.name in {*self._names, *_STATES} or any(fnmatchcase(path.name, name) for name in self._others):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+            if not self._is_own(path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _is_own(self, name: str) -> bool:
+        """Check whether the workspace or its owner wrote a file."""
+        if name in self._names or name in _STATES:
+            return True
+        return any(fnmatchcase(name, pattern) for pattern in self._others)
 
     def _remove(self) -> None:
         """Remove the directory, unless a user has put files there."""
@@ -428,11 +440,7 @@ def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | N
     """
     if not folder.exists():
         check_writable(folder)
-        return
-    # Listed once: another process may write the first journal and more right now.
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
-    # The two are left by a process that died before it wrote the first journal.
-    if folder.is_dir() and (JOURNAL in names or names <= {LOCK, _NEW_JOURNAL}):
+    elif _is_workspace(folder):
         check_writable(folder)
         if overwrite is False:
             read_workspace(folder, _restart(folder, overwrite))  # raises an error about another version
@@ -442,6 +450,15 @@ def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | N
         )
     elif not overwrite:
         raise OtherVersionError(folder, {}, _restart(folder, overwrite))
+
+
+def _is_workspace(folder: Path) -> bool:
+    """Check for a directory with a journal, or with nothing but what a process left that died before it wrote one."""
+    if not folder.is_dir():
+        return False
+    # Listed once: another process may write the first journal and more right now.
+    names = {path.name for path in folder.iterdir()}
+    return JOURNAL in names or names <= {LOCK, _NEW_JOURNAL}
 
 
 def is_former_run(folder: Path, former: Collection[str]) -> bool:
@@ -454,14 +471,19 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
     for name in [*settings, *recorded]:
         old, new = recorded.get(name), settings.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            if difference := first_difference(old, new, f"{table}{name}."):
+            difference = first_difference(old, new, f"{table}{name}.")
+            if difference is not None:
                 return difference
-        elif old != new:
+            continue
+        if old == new:
+            continue
+        what = f"{table}{name}"
+        if not table and name.isidentifier():
             # Names of files, and of settings as a config has them in its tables, stay as they are.
-            what = name.replace("_", " ") if name.isidentifier() and not table else f"{table}{name}"
-            if _is_digest(old) and _is_digest(new):
-                return f"another {what.removeprefix('the ')}"
-            return f"{what} {_shown(old)}, and now it is {_shown(new)}"
+            what = name.replace("_", " ")
+        if _is_digest(old) and _is_digest(new):
+            return f"another {what.removeprefix('the ')}"
+        return f"{what} {_shown(old)}, and now it is {_shown(new)}"
     return None
 
 
@@ -471,12 +493,20 @@ def _is_digest(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = "not set" if value is None else "set" if _is_digest(value) else repr(value)
+    """Return a setting's value for a message, cut to 80 characters."""
+    if value is None:
+        return "not set"
+    if _is_digest(value):
+        return "set"
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _restart(folder: Path, overwrite: bool | None = None) -> str:
-    return f"to start anew, {f'delete {folder}' if overwrite is None else 'pass --overwrite'}"
+    """Say how to start anew; see :class:`Workspace` for ``overwrite``."""
+    if overwrite is None:
+        return f"to start anew, delete {folder}"
+    return "to start anew, pass --overwrite"
 
 
 def _damaged(path: Path, how: object) -> OutputError:
@@ -485,8 +515,11 @@ def _damaged(path: Path, how: object) -> OutputError:
 
 def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
     """Write everything: an unbuffered file may take only a part at a time."""
-    # A view of the array's memory, not a copy.
-    rest = memoryview(data if isinstance(data, bytes) else np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+    if isinstance(data, bytes):
+        rest = memoryview(data)
+    else:
+        # A view of the array's memory, not a copy.
+        rest = memoryview(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
     # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
     while rest:
         rest = rest[file.write(rest) :]

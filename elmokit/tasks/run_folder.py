@@ -37,8 +37,9 @@ from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import json_crc32, size_and_crc32, text_digest, whole_number
+from elmokit.storage.checksums import json_crc32, size_and_crc32, text_digest
 from elmokit.storage.text_files import check_names, open_binary, path_list
+from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.task_config import Paths, expand_paths
 from elmokit.tasks.task_vocabulary import Coverage

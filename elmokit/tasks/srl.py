@@ -28,9 +28,9 @@ from torch.nn import functional as F
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
-from elmokit.storage.bounded import whole_number
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
+from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval

@@ -42,7 +42,7 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import sync
-from elmokit.storage.bounded import file_digest, sentences_digest, text_digest
+from elmokit.storage.checksums import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.storage.workspace import check_folder, read_workspace
 from elmokit.text.text import read_sentences

@@ -47,7 +47,7 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write, recover_interrupted
-from elmokit.storage.bounded import size_and_crc32
+from elmokit.storage.checksums import size_and_crc32
 from elmokit.storage.workspace import Committed, Workspace
 from elmokit.version import __version__
 

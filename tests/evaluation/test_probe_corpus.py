@@ -11,7 +11,7 @@ from elmokit.errors import ConfigError
 from elmokit.evaluation import probe_corpus as corpus
 from elmokit.evaluation.probe_corpus import model_digest, read_chunks
 from elmokit.evaluation.tagged import read_tagged
-from elmokit.storage.bounded import sentences_digest
+from elmokit.storage.checksums import sentences_digest
 from tests.conftest import random_model
 
 

@@ -23,7 +23,7 @@ from elmokit.formats.many_langs_weights import read_entries
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_checkpoint import TFCheckpoint
 from elmokit.formats.tf_hub import TFHub
-from elmokit.storage.tensor_file import StoredTensors, TensorFile
+from elmokit.storage.tensor_file import StoredTensors
 from elmokit.text.vocabulary import Vocabulary, read_words
 from tests.helpers.http_client import AppClient
 
@@ -92,8 +92,7 @@ def _archive(path: Path) -> None:
 
 
 def _safetensors(path: Path) -> None:
-    file = TensorFile(path)
-    tensors = StoredTensors(file, str(path))
+    tensors = StoredTensors(path)
     for name in tensors.shapes:
         tensors.read(name)
 

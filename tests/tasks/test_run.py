@@ -27,7 +27,7 @@ from elmokit.errors import (
 )
 from elmokit.formats.save import save_model
 from elmokit.storage.atomic import file_lock
-from elmokit.storage.bounded import json_crc32
+from elmokit.storage.checksums import json_crc32
 from elmokit.tasks import layer_cache
 from elmokit.tasks.config_file import load_config
 from elmokit.tasks.coref import parse_document

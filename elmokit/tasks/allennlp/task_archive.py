@@ -54,8 +54,9 @@ from elmokit.network.bilm import BiLM
 from elmokit.network.tensors import save_tensors, tensor_of
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.bounded import is_file, whole_number
 from elmokit.storage.text_files import expand_user, read_lines
+from elmokit.storage.whole_files import is_file
+from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig
 from elmokit.tasks.allennlp.config_import import convert_batches
 from elmokit.tasks.allennlp.config_table import ConfigTable

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.storage.bounded import read_bounded, whole_number
+from elmokit.storage.whole_files import read_bounded
+from elmokit.storage.whole_number import whole_number
 
 
 def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
