@@ -22,8 +22,8 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
-from elmokit.lm.perplexity import Perplexity, Spelling, perplexity, spelling_of
-from elmokit.lm.substitutes import Direction, Substitute, expected_words
+from elmokit.lm.perplexity import Perplexity, Spelling, add_spelling, perplexity, spelling_of
+from elmokit.lm.substitutes import Direction, Substitute, Wanted, expected_words
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     MinimalPairScores,
@@ -36,9 +36,8 @@ from elmokit.lm.surprisal import (
     sum_by_word,
     sum_region,
     surprisals,
-    words_as_read,
 )
-from elmokit.lm.word_cache import CacheSettings, cache_settings, cached_surprisals
+from elmokit.lm.word_cache import CacheSettings, DocumentCache, cache_settings, cached_surprisals
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files
 from elmokit.text.batching import check_sentence, check_texts
@@ -322,7 +321,8 @@ class LanguageModel:
 
         def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
             if cache is not None:
-                return cached_surprisals(self.computer, texts, cache, self._spelling.nats, self.start, batch_tokens)
+                words = self._document_cache(cache)
+                return cached_surprisals(self.computer, texts, words, self.start, batch_tokens)
             read = texts if documents else chain.from_iterable(texts)
             return map(self._priced, surprisals(self.computer, read, self.start, batch_tokens, documents=documents))
 
@@ -376,8 +376,7 @@ class LanguageModel:
         def after(sentence: Surprisal) -> None:
             file, line = places.popleft() if places else (None, None)
             if on_sentence is not None:
-                priced = sentence if settings is not None else self._priced(sentence)
-                on_sentence(replace(priced, line=line, file=file))
+                on_sentence(replace(sentence, line=line, file=file))
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
@@ -388,7 +387,7 @@ class LanguageModel:
             batch_tokens=batch_tokens,
             spelling=self._spelling,
             on_sentence=after,
-            cache=settings,
+            cache=None if settings is None else self._document_cache(settings),
         )
 
     def bilm_tf_perplexity(
@@ -413,6 +412,7 @@ class LanguageModel:
         *,
         special_words: bool = False,
         before: Sequence[Sentence] = (),
+        cache: bool | CacheSettings = False,
     ) -> list[Substitute]: ...
 
     @overload
@@ -425,6 +425,7 @@ class LanguageModel:
         *,
         special_words: bool = False,
         before: Sequence[Sentence] = (),
+        cache: bool | CacheSettings = False,
     ) -> list[list[Substitute]]: ...
 
     def substitutes(
@@ -436,6 +437,7 @@ class LanguageModel:
         *,
         special_words: bool = False,
         before: Sequence[Sentence] = (),
+        cache: bool | CacheSettings = False,
     ) -> list[Substitute] | list[list[Substitute]]:
         """Find the words that the model expects at a position, most probable first. The model does not
         see the token at that position.
@@ -451,6 +453,8 @@ class LanguageModel:
             special_words: Include <S>, </S> and <UNK>. Otherwise the probabilities are normalized over the
                 other words.
             before: The sentences before it, to read it in its document.
+            cache: Expect words of the document again, too, as in :meth:`surprisal_documents`: those of the sentences
+                before, and those that the model sees of this one. Unknown words can then be among the words.
 
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
@@ -458,9 +462,10 @@ class LanguageModel:
         n_tokens = len(check_sentence(sentence))
         positions = range(n_tokens) if position is None else [token_index("position", position, n_tokens)]
         document = [*((other, ()) for other in before), (sentence, positions)]
-        *_, found = expected_words(
-            self.computer, [document], [direction], n, self.start, special_words=special_words, documents=True
-        )
+        settings = cache_settings(cache, documents=True)
+        words_before = None if settings is None else DocumentCache(self.model, settings, self._spelling.nats)
+        wanted = Wanted([direction], n, special_words)
+        *_, found = expected_words(self.computer, [document], wanted, self.start, documents=True, cache=words_before)
         words = [one[direction] for one in found]
         return words if position is None else words[0]
 
@@ -479,15 +484,14 @@ class LanguageModel:
     def _spelling(self) -> Spelling:
         return spelling_of(self.model)
 
+    def _document_cache(self, settings: CacheSettings) -> DocumentCache:
+        return DocumentCache(self.model, settings, self._spelling.nats)
+
     def _priced(self, sentence: Surprisal) -> Surprisal:
         """Add what the letters of unknown words cost."""
-        words = words_as_read(self.model, sentence)
-        # Without an unknown word, no spelling model needs to be made.
-        nats = [
-            self._spelling.nats(word) if is_unknown else 0.0
-            for word, is_unknown in zip(words, sentence.is_unknown.tolist(), strict=True)
-        ]
-        return replace(sentence, spelling_nats=np.array(nats))
+        if not sentence.is_unknown.any():  # then no spelling model needs to be made
+            return replace(sentence, spelling_nats=np.zeros(len(sentence.tokens)))
+        return add_spelling(self.model, self._spelling, sentence)
 
     def _sentences(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from elmokit.lm.surprisal import (
     surprisals,
     words_as_read,
 )
-from elmokit.lm.word_cache import CacheSettings, cached_surprisals
+from elmokit.lm.word_cache import DocumentCache, cached_surprisals
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 from elmokit.text.vocabulary import UnknownWords, name_words
@@ -156,7 +156,7 @@ def perplexity(
     batch_tokens: int = BATCH_TOKENS,
     spelling: Spelling | None = None,
     on_sentence: Callable[[Surprisal], object] | None = None,
-    cache: CacheSettings | None = None,
+    cache: DocumentCache | None = None,
 ) -> Perplexity:
     """Compute the perplexity of a text, without dropout.
 
@@ -164,8 +164,7 @@ def perplexity(
         texts, start, documents, batch_tokens: As in ``surprisals``.
         spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
-        cache: Expect words of a document again, by ``cached_surprisals``. It needs ``spelling``, and ``texts`` that are
-            documents.
+        cache: Expect words of a document again, by ``cached_surprisals``, in ``texts`` that are documents.
     """
     computer = computer_of(model)
     total = np.zeros(computer.model.config.n_directions)
@@ -176,20 +175,17 @@ def perplexity(
     if cache is None:
         scored = surprisals(computer, texts, start, batch_tokens, documents=documents)
     else:
-        assert spelling is not None
-        scored = cached_surprisals(computer, texts, cache, spelling.nats, start, batch_tokens)
+        scored = cached_surprisals(computer, texts, cache, start, batch_tokens)
     for sentence in scored:
         total += np.nansum(sentence.nats, axis=1, dtype=np.float64)
+        if spelling is not None and sentence.spelling_nats is None:
+            sentence = add_spelling(computer.model, spelling, sentence)
         words = sentence.tokens[1:-1]
         n_sentences += 1
         n_characters += sum(len(compose(word)) for word in words) + max(1, len(words))
-        is_unknown = sentence.is_unknown[1:-1]
-        unknown.add(words, is_unknown)
+        unknown.add(words, sentence.is_unknown[1:-1])
         if sentence.spelling_nats is not None:
             spelling_bits += float(sentence.spelling_nats.sum()) / math.log(2)
-        elif spelling is not None:
-            read = words_as_read(computer.model, sentence)[1:-1]
-            spelling_bits += sum(spelling.bits(read[position]) for position in is_unknown.nonzero()[0])
         if on_sentence is not None:
             on_sentence(sentence)
     if not n_sentences:
@@ -201,7 +197,7 @@ def perplexity(
         unknown_ratio=unknown.ratio,
         n_sentences=n_sentences,
         n_characters=n_characters,
-        spelling_bits=None if spelling is None else spelling_bits,
+        spelling_bits=None if spelling is None and cache is None else spelling_bits,
         unknown_words=tuple(unknown.first),
     )
 
@@ -211,6 +207,15 @@ def spelling_of(model: PretrainedBiLM) -> Spelling:
     vocabulary = softmax_vocabulary(model)
     specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
     return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
+
+
+def add_spelling(model: PretrainedBiLM, spelling: Spelling, sentence: Surprisal) -> Surprisal:
+    """Add what the letters of the unknown words of a sentence cost."""
+    words = words_as_read(model, sentence.tokens, sentence.is_unknown)
+    nats = np.zeros(len(words))
+    for position in sentence.is_unknown.nonzero()[0].tolist():
+        nats[position] = spelling.nats(words[position])
+    return replace(sentence, spelling_nats=nats)
 
 
 def unknown_words_warning(unknown_ratio: float, unknown_words: Sequence[str] = ()) -> str | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.computer import Computer, computer_of
@@ -18,6 +21,7 @@ from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary, softmax_vocabulary
+from elmokit.lm.word_cache import CachedWords, DocumentCache, DocumentStarts
 from elmokit.text.batching import check_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
@@ -27,6 +31,8 @@ UNIGRAM_POWER = 0.75
 by this power of it: 0.75 was best of 0.5, 0.75 and 1 (results/tried.md)."""
 Query = tuple[Sequence[str], Sequence[int]]
 """A sentence, and the indices of its tokens."""
+Expected = dict[Direction, list["Substitute"]]
+"""The words that each direction expects at a position."""
 
 
 class Substitute(NamedTuple):
@@ -38,6 +44,30 @@ class Substitute(NamedTuple):
     score: float
     """The score before the softmax, whose probabilities are ``probability``."""
     word_id: int
+    """Its number in the vocabulary; that of ``<UNK>`` for an unknown word of the document, from a cache."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which words are wanted at each position."""
+
+    directions: Sequence[Direction]
+    n: int = 10
+    """How many for each direction."""
+    special_words: bool = False
+    """Whether ``<S>``, ``</S>`` and ``<UNK>`` can be among them. Otherwise the probabilities are normalized over the
+    other words: ``<UNK>`` has the probability of all rare words together, so it would often come first."""
+
+    def check(self, model: PretrainedBiLM) -> None:
+        """Check that a model can find them."""
+        softmax_vocabulary(model)
+        for direction in self.directions:
+            check_choice("direction", direction, get_args(Direction))
+            if direction != "forward" and not model.config.bidirectional:
+                raise ConfigError(
+                    f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'."
+                )
+        check_at_least("n", self.n, 1)
 
 
 def all_substitutes(
@@ -51,31 +81,29 @@ def all_substitutes(
 ) -> Iterator[list[list[Substitute]]]:
     """Yield for each sentence, in order, the substitutes of each of its tokens."""
     queries = ((sentence, range(len(sentence))) for sentence in check_sentences(sentences))
-    for positions in expected_words(model, queries, [direction], n, start, batch_tokens, special_words):
+    wanted = Wanted([direction], n, special_words)
+    for positions in expected_words(model, queries, wanted, start, batch_tokens):
         yield [words[direction] for words in positions]
 
 
 def expected_words(
     model: PretrainedBiLM | Computer,
     texts: Iterable[Any],
-    directions: Sequence[Direction],
-    n: int = 10,
+    wanted: Wanted,
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
-    special_words: bool = False,
     *,
     documents: bool = False,
-) -> Iterator[list[dict[Direction, list[Substitute]]]]:
+    cache: DocumentCache | None = None,
+) -> Iterator[list[Expected]]:
     """Yield for each query, in order, the words that each direction expects at each of its positions.
 
     ``texts`` are queries; or, with ``documents``, those of the sentences of each document. Every sentence is read once,
-    however many positions and directions there are. With ``special_words``, ``<S>``, ``</S>`` and ``<UNK>`` can be
-    among the words. Otherwise the probabilities are normalized over the other words: ``<UNK>`` has the probability of
-    all rare words together, so it would often come first.
+    however many positions and directions there are. With ``cache``, words of a document are expected again, unknown
+    ones included.
     """
     computer = computer_of(model)
-    for direction in directions:
-        _check(computer.model, direction, n)
+    wanted.check(computer.model)
     asked: deque[Sequence[int]] = deque()  # the positions of the sentences that were read
 
     def sentences_of(queries: Iterable[Query]) -> Iterator[Sequence[str]]:
@@ -83,71 +111,154 @@ def expected_words(
             asked.append(positions)
             yield sentence
 
-    read = map(sentences_of, texts) if documents else sentences_of(texts)
+    starts = DocumentStarts(map(sentences_of, texts)) if documents else None
+    read = sentences_of(texts) if starts is None else starts
     first = start_state(computer, start)
-    hidden = read_texts(read, partial(_hidden, computer), first, batch_tokens, documents=documents)
-    for sides in hidden:
+    for sentence in read_texts(read, partial(_read, computer), first, batch_tokens, documents=documents):
         positions = list(asked.popleft())
-        yield _best(computer, [side[positions] for side in sides], directions, n, special_words)
+        if starts is not None and starts.next_begins() and cache is not None:
+            cache.begin()
+        cached = None
+        if cache is not None:
+            cached = cache.expected_words(sentence.tokens, sentence.hidden, positions)
+        yield _best(computer, sentence.predicting(computer.model, positions), wanted, cached, cache)
 
 
-def _check(model: PretrainedBiLM, direction: str, n: int) -> None:
-    softmax_vocabulary(model)
-    check_choice("direction", direction, get_args(Direction))
-    if direction != "forward" and not model.config.bidirectional:
-        raise ConfigError(f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'.")
-    check_at_least("n", n, 1)
+class _ReadSentence(NamedTuple):
+    """What a model computed for a sentence."""
+
+    tokens: Sequence[str]
+    """Without boundaries, ``(n,)``."""
+    hidden: list[Floats]
+    """For each direction ``(n + 1, projection_dim)``: the top layer, by position in the text."""
+
+    def predicting(self, model: PretrainedBiLM, positions: Sequence[int]) -> list[Floats]:
+        """Return for each direction what predicts the tokens at positions, ``(positions, projection_dim)``."""
+        # The forward LSTM predicts a token from the position before it, the backward LSTM from the one after it.
+        sides = zip(self.hidden, model.config.read_backward, strict=True)
+        return [(top[1:] if backward else top[:-1])[positions] for top, backward in sides]
 
 
-def _hidden(
+def _read(
     computer: Computer, rows: Sequence[Sequence[Sequence[str]]], state: State
-) -> tuple[list[list[Floats]], State]:
-    """Compute what predicts each token, per sentence and direction ``(tokens, projection_dim)``; see ``read_on``."""
-    config = computer.model.config
-    _, layers, after = read_on(computer, rows, state, [config.n_layers])
+) -> tuple[list[_ReadSentence], State]:
+    """Compute what predicts each token of the next sentences of some documents; see ``read_on``."""
+    model = computer.model
+    _, layers, after = read_on(computer, rows, state, [model.config.n_layers])
     for tops in layers:
         for top in tops:
             computer.check_finite(top)
-    # The forward LSTM predicts a token from the position before it, the backward LSTM from the one after it.
-    predicting = [
-        [top[1:] if backward else top[:-1] for (top,) in tops]
-        for tops, backward in zip(layers, config.read_backward, strict=True)
-    ]
-    return list(map(list, zip(*predicting, strict=True))), after
+    found = []
+    for number, sentence in enumerate(chain.from_iterable(rows)):
+        found.append(_ReadSentence(sentence, [tops[number][0] for tops in layers]))
+    return found, after
 
 
 def _best(
-    computer: Computer, sides: Sequence[Floats], directions: Sequence[Direction], n: int, special_words: bool
-) -> list[dict[Direction, list[Substitute]]]:
+    computer: Computer,
+    sides: Sequence[Floats],
+    wanted: Wanted,
+    cached: Sequence[Sequence[CachedWords]] | None,
+    cache: DocumentCache | None,
+) -> list[Expected]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
     softmax, vocabulary = softmax_and_vocabulary(computer)
-    omitted = [] if special_words else [i for word in SPECIALS if (i := vocabulary.ids.get(word)) is not None]
-    # Only the sides that a direction needs: forward is the first, backward the last.
-    needed: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
-    positions: list[dict[Direction, list[Substitute]]] = []
+    # Forward is the first side, backward the last.
+    of_direction: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
+    needed = {number for direction in wanted.directions for number in of_direction[direction]}
+    omitted = []
+    if not wanted.special_words:
+        omitted = [vocabulary.ids[word] for word in SPECIALS if word in vocabulary.ids]
+    positions: list[Expected] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
-        numbers = {number for direction in directions for number in needed[direction]}
-        scores = {number: softmax.scores(sides[number][first : first + ROWS_AT_ONCE]) for number in numbers}
-        for of_direction in scores.values():
-            computer.check_finite(of_direction)
-        rows: list[dict[Direction, list[Substitute]]] = [{} for _ in sides[0][first : first + ROWS_AT_ONCE]]
-        for direction in directions:
-            own = [scores[number] for number in needed[direction]]
-            total = own[0].copy()
-            if len(own) == 2:
-                with np.errstate(over="ignore"):  # scores near the bound of float32 become -infinity: probability 0
-                    total = sum(score - _log_sum_exp(score) for score in own) - UNIGRAM_POWER * log_unigram(vocabulary)
+        block = slice(first, first + ROWS_AT_ONCE)
+        scores = {number: softmax.scores(sides[number][block]) for number in needed}
+        for of_side in scores.values():
+            computer.check_finite(of_side)
+        if cache is None or cached is None:
+            words = _Words(vocabulary, ())
+        else:
+            words = _Words(vocabulary, tuple(cache.unknown))
+            spelling = np.array(list(cache.unknown.values()))
+            scores = {
+                number: words.add_cache(of_side, cached[number][block], spelling) for number, of_side in scores.items()
+            }
+        rows: list[Expected] = [{} for _ in sides[0][block]]
+        for direction in wanted.directions:
+            total = words.combine([scores[number] for number in of_direction[direction]])
             total[:, omitted] = -np.inf
-            ids = _largest(total, min(n, len(vocabulary) - len(omitted)))
-            best = np.take_along_axis(total, ids, axis=1)
-            with np.errstate(invalid="ignore"):
-                probabilities = np.exp(best - _log_sum_exp(total))
-            computer.check_finite(probabilities)
-            columns = zip(rows, ids.tolist(), probabilities.tolist(), best.tolist(), strict=True)
-            for row, *cells in columns:
-                row[direction] = [Substitute(vocabulary.words[i], p, q, i) for i, p, q in zip(*cells, strict=True)]
+            n = min(wanted.n, total.shape[1] - len(omitted))
+            for row, best in zip(rows, _best_of(computer, words, total, n), strict=True):
+                row[direction] = best
         positions += rows
     return positions
+
+
+class _Words:
+    """The words that can be expected: those of a vocabulary, and after them the unknown words of a document."""
+
+    def __init__(self, vocabulary: Vocabulary, strings: Sequence[str]) -> None:
+        self.vocabulary, self.strings = vocabulary, strings
+
+    def substitute(self, number: int, probability: float, score: float) -> Substitute:
+        """Return a word by its number among them."""
+        n_known = len(self.vocabulary)
+        if number < n_known:
+            return Substitute(self.vocabulary.words[number], probability, score, number)
+        return Substitute(self.strings[number - n_known], probability, score, self.vocabulary.unknown_id)
+
+    def add_cache(self, scores: Floats, cached: Sequence[CachedWords], spelling: NDArray[np.float64]) -> Floats:
+        """Mix what a cache expects into the scores of the vocabulary.
+
+        Args:
+            scores: ``(rows, vocabulary)``.
+            cached: What the cache expects, for each row.
+            spelling: The nats of the letters of each unknown word of the document.
+
+        Returns:
+            Log probabilities, ``(rows, words)``: -infinity for an unknown word that the cache does not have.
+        """
+        n_known, unknown_id = len(self.vocabulary), self.vocabulary.unknown_id
+        by_model = scores - _log_sum_exp(scores)
+        mixed = np.full((len(scores), n_known + len(spelling)), -np.inf, np.float32)
+        for row, (numbers, probabilities, weight) in enumerate(cached):
+            mixed[row, :n_known] = by_model[row] + np.log1p(-weight)
+            strings = -1 - numbers[numbers < 0]
+            unknown = mixed[row, unknown_id]
+            mixed[row, n_known + strings] = unknown - spelling[strings]
+            mixed[row, unknown_id] = unknown + np.log1p(-np.exp(-spelling[strings]).sum())  # all other strings
+            if weight > 0:
+                columns = np.where(numbers < 0, n_known - 1 - numbers, numbers)
+                by_cache = np.log(weight * probabilities)
+                mixed[row, columns] = np.logaddexp(mixed[row, columns], by_cache)
+        return mixed
+
+    def combine(self, sides: Sequence[Floats]) -> Floats:
+        """Return the scores of one direction, or of the product of two; a copy."""
+        if len(sides) == 1:
+            return sides[0].copy()
+        forward, backward = sides
+        unigram = log_unigram(self.vocabulary)
+        if self.strings:  # each is as frequent as the rarest word
+            unigram = np.append(unigram, np.full(len(self.strings), unigram.min(), np.float32))
+        with np.errstate(over="ignore"):  # scores near the bound of float32 become -infinity: probability 0
+            total: Floats = forward - _log_sum_exp(forward) + (backward - _log_sum_exp(backward))
+            return total - np.float32(UNIGRAM_POWER) * unigram
+
+
+def _best_of(computer: Computer, words: _Words, scores: Floats, n: int) -> list[list[Substitute]]:
+    """Return the best words of each row of scores, ``(rows, words)``."""
+    ids = _largest(scores, n)
+    best = np.take_along_axis(scores, ids, axis=1)
+    with np.errstate(invalid="ignore"):
+        probabilities = np.exp(best - _log_sum_exp(scores))
+    computer.check_finite(probabilities)
+    found = []
+    for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
+        substitutes = list(map(words.substitute, *row))
+        # An unknown word that the cache does not have here is not one of the words.
+        found.append([one for one in substitutes if one.word_id != words.vocabulary.unknown_id or one.score > -np.inf])
+    return found
 
 
 def log_unigram(vocabulary: Vocabulary) -> Floats:

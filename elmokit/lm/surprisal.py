@@ -329,12 +329,17 @@ def predict_rows(
     return predictions, after
 
 
-def words_as_read(model: PretrainedBiLM, sentence: Surprisal) -> list[str]:
-    """Return the tokens of a sentence as its model reads them, where they are unknown; the others as they are."""
-    words = list(sentence.tokens)
-    if sentence.is_unknown.any():
+def words_as_read(model: PretrainedBiLM, tokens: Sequence[str], is_unknown: NDArray[np.bool_]) -> list[str]:
+    """Return the tokens of a sentence as its model reads them, where they are unknown; the others as they are.
+
+    Args:
+        tokens: With the boundaries, ``(n + 2,)``.
+        is_unknown: Which of them are not in the vocabulary.
+    """
+    words = list(tokens)
+    if is_unknown.any():
         words[1:-1] = model.read.in_case(words[1:-1])
-        for position in sentence.is_unknown.nonzero()[0].tolist():
+        for position in is_unknown.nonzero()[0].tolist():
             words[position] = model.read(words[position])
     return words
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, Predictions, Surprisal, predict_rows, softmax_vocabulary, words_as_read
 from elmokit.text.batching import check_sentences
+from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.foreign import UNKNOWN_MARKS
 
 MAX_THETA = 40.0
 """Up to here, exp(theta (cos - 1)) is above 0 in float32."""
@@ -68,6 +71,17 @@ def cache_settings(cache: bool | CacheSettings, documents: bool) -> CacheSetting
     return CacheSettings() if cache is True else cache
 
 
+class Remembered(NamedTuple):
+    """What a cache holds for some positions."""
+
+    words: Ids
+    """``(entries,)``: the numbers of the words, of which some are equal."""
+    shares: Floats
+    """``(positions, entries)``: the probability of each entry: 0 for words that a position does not have before it."""
+    weights: NDArray[np.float64]
+    """``(positions,)``: the weight of the cache; 0 for the first word of a document, which has nothing before it."""
+
+
 class WordCache:
     """The last words of a document in the order in which one direction read them."""
 
@@ -82,70 +96,71 @@ class WordCache:
             hidden: What predicts the next words, ``(positions, dim)``, in the order in which they are read.
             words: The numbers of these words, which are remembered.
         """
-        norms = np.linalg.norm(hidden, axis=1, keepdims=True)
-        vectors = hidden / np.maximum(norms, np.finfo(np.float32).tiny)
         probabilities, weights = np.zeros(len(words)), np.zeros(len(words))
-        for first in range(0, len(words), ROWS_AT_ONCE):
-            block = slice(first, first + ROWS_AT_ONCE)
-            probabilities[block], weights[block] = self._expect_block(vectors[block], words[block])
+        for block, remembered in self.read(hidden, words):
+            is_same = remembered.words == words[block, None]
+            probabilities[block] = (remembered.shares * is_same).sum(axis=1, dtype=np.float64)
+            weights[block] = remembered.weights
         return probabilities, weights
 
-    def _expect_block(self, vectors: Floats, words: Ids) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def read(self, hidden: Floats, words: Ids) -> Iterator[tuple[slice, Remembered]]:
+        """Yield what the cache holds for the next positions, some at a time, and remember their words."""
+        norms = np.linalg.norm(hidden, axis=1, keepdims=True)
+        vectors = hidden / np.maximum(norms, np.finfo(np.float32).tiny)
+        for first in range(0, len(words), ROWS_AT_ONCE):
+            block = slice(first, first + ROWS_AT_ONCE)
+            yield block, self._read_block(vectors[block], words[block])
+
+    def _read_block(self, vectors: Floats, words: Ids) -> Remembered:
         n_before, size = len(self.words), self.settings.size
-        self.vectors = np.concatenate([self.vectors, vectors])
-        self.words = np.concatenate([self.words, words])
-        entries = np.arange(len(self.words))
-        positions = np.arange(n_before, len(self.words))[:, None]
-        remembered = (entries < positions) & (entries >= positions - size)
-        strengths = np.exp(self.settings.theta * (vectors @ self.vectors.T - 1)) * remembered
-        total = strengths.sum(axis=1, dtype=np.float64)
-        same = (strengths * (self.words == words[:, None])).sum(axis=1, dtype=np.float64)
+        all_vectors = np.concatenate([self.vectors, vectors])
+        all_words = np.concatenate([self.words, words])
+        self.vectors, self.words = all_vectors[-size:], all_words[-size:]
+        entries = np.arange(len(all_words))
+        positions = np.arange(n_before, len(all_words))[:, None]
+        is_remembered = (entries < positions) & (entries >= positions - size)
+        strengths = np.exp(self.settings.theta * (vectors @ all_vectors.T - 1)) * is_remembered
+        total = strengths.sum(axis=1, keepdims=True)
         n_remembered = np.minimum(positions[:, 0], size)
         weights = self.weights[np.searchsorted(SIZES, n_remembered, side="right")]
-        self.vectors, self.words = self.vectors[-size:], self.words[-size:]
-        # The first word of a document has nothing before it.
-        return same / np.where(total > 0, total, 1), np.where(n_remembered > 0, weights, 0)
+        shares = strengths / np.where(total > 0, total, 1)
+        return Remembered(all_words, shares, np.where(n_remembered > 0, weights, 0))
+
+
+class CachedWords(NamedTuple):
+    """The words that a cache expects at a position, each once."""
+
+    words: Ids
+    """Their numbers: below 0, ``-1 - i`` for the unknown word ``i`` of :class:`DocumentCache`."""
+    probabilities: NDArray[np.float64]
+    weight: float
+    """That of the cache."""
 
 
 class DocumentCache:
-    """The caches of both directions of a document, which add what they expect to the surprisal of its sentences."""
+    """The caches of both directions of a document, which expect the words of its sentences again.
 
-    def __init__(
-        self,
-        settings: CacheSettings,
-        read_backward: Sequence[bool],
-        words_as_read: Callable[[Surprisal], list[str]],
-        spell: Callable[[str], float],  # the nats of the letters of an unknown word
-    ) -> None:
-        self.settings, self.read_backward = settings, read_backward
-        self.words_as_read, self.spell = words_as_read, spell
+    Args:
+        model: The model that reads the documents.
+        settings: Those of the caches.
+        spell: The nats of the letters of an unknown word, ``Spelling.nats``.
+    """
+
+    def __init__(self, model: PretrainedBiLM, settings: CacheSettings, spell: Callable[[str], float]) -> None:
+        self.model, self.settings, self.spell = model, settings, spell
+        self.unknown: dict[str, float] = {}
+        """The unknown words of the document, in the order in which they came, with the nats of their letters."""
+        self._numbers: dict[str, int] = {}
         self._caches: list[WordCache] = []
-        self._unknown: dict[str, int] = {}
 
     def begin(self) -> None:
         """Forget all words: a document begins."""
-        self._caches, self._unknown = [], {}
+        self.unknown, self._numbers, self._caches = {}, {}, []
 
     def add_to(self, predictions: Predictions) -> Surprisal:
         """Return the surprisal of the next sentence with the cache, with ``spelling_nats``, and remember its words."""
-        found, word_ids, hidden = predictions
-        if not self._caches:
-            dim = hidden[0].shape[1]
-            self._caches = [
-                WordCache(self.settings, BACKWARD_WEIGHTS if backward else FORWARD_WEIGHTS, dim)
-                for backward in self.read_backward
-            ]
-        words, spelling = self._number_words(found, word_ids)
-        expected = np.zeros(found.nats.shape)
-        weights = np.zeros(found.nats.shape)
-        for direction, backward in enumerate(self.read_backward):
-            if backward:
-                order = np.arange(len(words) - 2, -1, -1)
-                rows = hidden[direction][::-1]
-            else:
-                order = np.arange(1, len(words))
-                rows = hidden[direction]
-            expected[direction, order], weights[direction, order] = self._caches[direction].expect(rows, words[order])
+        found = predictions.surprisal
+        expected, weights, spelling = self.expect(predictions)
         # An unknown word that is in a cache is a word of its own, whose letters are part of its nats.
         is_expected = found.is_unknown & (expected > 0).any(axis=0)
         spelled = np.where(is_expected, spelling, 0.0)
@@ -156,16 +171,85 @@ class DocumentCache:
         nats = nats.clip(min=0).astype(np.float32)  # rounding could give a certain word slightly less than 0
         return replace(found, nats=nats, spelling_nats=spelling - spelled)
 
-    def _number_words(self, found: Surprisal, word_ids: Ids) -> tuple[Ids, NDArray[np.float64]]:
+    def expect(self, predictions: Predictions) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Remember the words of the next sentence.
+
+        Returns:
+            For each direction the probability of each word in its cache, and the weight of the cache, both
+            ``(directions, n + 2)`` and 0 where a direction predicts nothing; and the nats of the letters of unknown
+            words, ``(n + 2,)``.
+        """
+        found, word_ids, hidden = predictions
+        words, spelling = self._number_words(found.tokens, word_ids)
+        expected, weights = np.zeros(found.nats.shape), np.zeros(found.nats.shape)
+        for direction, (cache, order, rows) in enumerate(self._directions(hidden)):
+            expected[direction, order], weights[direction, order] = cache.expect(rows, words[order])
+        return expected, weights, spelling
+
+    def expected_words(
+        self, sentence: Sequence[str], hidden: Sequence[Floats], positions: Sequence[int]
+    ) -> list[list[CachedWords]]:
+        """Return for each direction the words that its cache expects at positions, and remember those of the sentence.
+
+        Args:
+            sentence: The tokens of the next sentence.
+            hidden: As in :class:`Predictions`.
+            positions: Indices of its tokens.
+        """
+        tokens = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
+        read = map(self.model.read, self.model.read.in_case(sentence))
+        word_ids = softmax_vocabulary(self.model).word_ids([BEGIN_SENTENCE, *read, END_SENTENCE])
+        words, _ = self._number_words(tokens, word_ids)
+        asked = set(positions)
+        found = []
+        for cache, order, rows in self._directions(hidden):
+            expected: dict[int, CachedWords] = {}
+            for block, remembered in cache.read(rows, words[order]):
+                for row, position in enumerate((order[block] - 1).tolist()):
+                    if position in asked:
+                        expected[position] = _sum_by_word(remembered, row)
+            found.append([expected[position] for position in positions])
+        return found
+
+    def _directions(self, hidden: Sequence[Floats]) -> Iterator[tuple[WordCache, NDArray[np.intp], Floats]]:
+        """Yield for each direction its cache, the positions that it predicts in its order, and from what it does."""
+        read_backward = self.model.config.read_backward
+        if not self._caches:
+            dim = hidden[0].shape[1]
+            for backward in read_backward:
+                weights = BACKWARD_WEIGHTS if backward else FORWARD_WEIGHTS
+                self._caches.append(WordCache(self.settings, weights, dim))
+        for cache, rows, backward in zip(self._caches, hidden, read_backward, strict=True):
+            if backward:
+                yield cache, np.arange(len(rows) - 1, -1, -1), rows[::-1]
+            else:
+                yield cache, np.arange(1, len(rows) + 1), rows
+
+    def _number_words(self, tokens: Sequence[str], word_ids: Ids) -> tuple[Ids, NDArray[np.float64]]:
         """Return the number of each word, below 0 for unknown ones, and the nats of the letters of these."""
         numbers, spelling = word_ids.copy(), np.zeros(len(word_ids))
-        if found.is_unknown.any():
-            words = self.words_as_read(found)
-            for position in found.is_unknown.nonzero()[0].tolist():
-                word = words[position]
-                numbers[position] = self._unknown.setdefault(word, -1 - len(self._unknown))
-                spelling[position] = self.spell(word)
+        is_unknown = word_ids == softmax_vocabulary(self.model).unknown_id
+        if not is_unknown.any():
+            return numbers, spelling
+        words = words_as_read(self.model, tokens, is_unknown)
+        for position in is_unknown.nonzero()[0].tolist():
+            word = words[position]
+            if word in UNKNOWN_MARKS:
+                continue  # it stands for any unknown word
+            if word not in self.unknown:
+                self._numbers[word] = -1 - len(self.unknown)
+                self.unknown[word] = self.spell(word)
+            numbers[position], spelling[position] = self._numbers[word], self.unknown[word]
         return numbers, spelling
+
+
+def _sum_by_word(remembered: Remembered, row: int) -> CachedWords:
+    """Add up the entries of each word at a position."""
+    is_before = remembered.shares[row] > 0
+    words, places = np.unique(remembered.words[is_before], return_inverse=True)
+    probabilities = np.zeros(len(words))
+    np.add.at(probabilities, places, remembered.shares[row, is_before])
+    return CachedWords(words, probabilities, float(remembered.weights[row]))
 
 
 class DocumentStarts:
@@ -193,8 +277,7 @@ class DocumentStarts:
 def cached_surprisals(
     model: PretrainedBiLM | Computer,
     documents: Iterable[Iterable[Sequence[str]]],
-    settings: CacheSettings,
-    spell: Callable[[str], float],
+    cache: DocumentCache,
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Surprisal]:
@@ -206,20 +289,18 @@ def cached_surprisals(
     Args:
         model, start, batch_tokens: As in ``surprisals``.
         documents: The tokenized sentences of each document.
-        settings: Those of the cache.
-        spell: The nats of the letters of an unknown word, ``Spelling.nats``.
+        cache: The cache, which no other call is using.
     """
     computer = computer_of(model)
     softmax_vocabulary(computer.model)
     starts = DocumentStarts(documents)
-    words = DocumentCache(settings, computer.model.config.read_backward, partial(words_as_read, computer.model), spell)
     compute = partial(predict_rows, computer, TokenCache())
     read = read_texts(starts, compute, start_state(computer, start), batch_tokens, documents=True)
-    return _add_cache(read, starts, words)
+    return _add_cache(read, starts, cache)
 
 
-def _add_cache(read: Iterator[Predictions], starts: DocumentStarts, words: DocumentCache) -> Iterator[Surprisal]:
+def _add_cache(read: Iterator[Predictions], starts: DocumentStarts, cache: DocumentCache) -> Iterator[Surprisal]:
     for predictions in read:
         if starts.next_begins():
-            words.begin()
-        yield words.add_to(predictions)
+            cache.begin()
+        yield cache.add_to(predictions)

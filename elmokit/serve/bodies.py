@@ -97,6 +97,12 @@ Encoding = Annotated[
 Documents = Annotated[
     bool, Field(strict=True, description="Read each text as a document: each sentence after the one before it.")
 ]
+Cache = Annotated[
+    bool,
+    Field(
+        strict=True, description="With documents: expect words that the document has had again, unknown ones included."
+    ),
+]
 
 
 class _ServeRequest(BaseModel):
@@ -143,6 +149,7 @@ class SurprisalRequest(_ServeRequest):
 
     input: Texts
     documents: Documents = False
+    cache: Cache = False
     words: Annotated[
         bool, Field(strict=True, description="Also sum up the tokens of each word as it is written, in raw texts.")
     ] = False
@@ -161,6 +168,7 @@ class SubstitutesRequest(_PositionRequest):
     """A request for the words that the model expects at a position."""
 
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
+    cache: Cache = False
 
 
 class NeighborsRequest(_PositionRequest):
@@ -243,6 +251,12 @@ def surprisal_data(
             "tokens": [token for sentence in sentences for token in sentence.tokens[1:-1]],
             "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
             "is_unknown": [flag for sentence in sentences for flag in sentence.is_unknown[1:-1].tolist()],
+            "spelling_nats": [
+                nats
+                for sentence in sentences
+                if sentence.spelling_nats is not None
+                for nats in sentence.spelling_nats[1:-1].tolist()
+            ],
         }
         result |= dict(zip(directions, inner.tolist(), strict=True))
         if len(directions) > 1:
@@ -258,9 +272,10 @@ def surprisal_data(
 
 def word_rows(text: str, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:
     """Return the surprisal of each word of a raw text as it is written, the sum over its tokens, as plain values."""
-    omitted = {"text_index", "spelling_nats"}  # there is one text, and letters have no price here
-    rows = (row._asdict() for row in sum_by_word(text, scored))
-    return [{name: value for name, value in row.items() if name not in omitted} for row in rows]
+    rows = [row._asdict() for row in sum_by_word(text, scored)]
+    for row in rows:
+        del row["text_index"]  # there is one text
+    return rows
 
 
 def words_by_direction(expected: Expected) -> dict[str, list[dict[str, Any]]]:

@@ -166,12 +166,13 @@ class Endpoints:
             _check_limit("input", f"input has {total:,} tokens with n_expected", total, MAX_EXPECTED_TOKENS, advice)
         if body.words and not all(isinstance(text, str) for text in body.input):
             raise Problem(422, "words are those of raw texts. Send strings, or leave words out.", param="words")
-        surprisals = partial(self.model.surprisals, documents=body.documents)
-        scored = await self._compute(("surprisal", body.documents), surprisals, texts)
+        _check_cache(body)
+        surprisals = partial(self.model.surprisals, documents=body.documents, cache=body.cache)
+        scored = await self._compute(("surprisal", body.documents, body.cache), surprisals, texts)
         expected: list[Any] = [None] * len(texts)
         if n:
             queries = [[(sentence, range(len(sentence))) for sentence in text] for text in texts]
-            expected = await self._expected(queries, n, body.documents)
+            expected = await self._expected(queries, n, body.documents, body.cache)
 
         def content() -> bytes:
             data = surprisal_data(scored, expected, self.model.directions)
@@ -189,7 +190,9 @@ class Endpoints:
         (text,) = texts = await self._texts([body.sentence], "sentence")
         tokens, number, position = _token_at(text, body.position)
         queries = [*((sentence, []) for sentence in text[:number]), (text[number], [position])]
-        ((words,),) = await self._expected([queries if body.documents else queries[-1:]], body.n, body.documents)
+        _check_cache(body)
+        read = queries if body.documents else queries[-1:]
+        ((words,),) = await self._expected([read], body.n, body.documents, body.cache)
 
         def content() -> bytes:
             head = {"object": "substitutes", "model": self.model.name, "tokens": tokens}
@@ -290,12 +293,14 @@ class Endpoints:
         _check_limit(param, f"{param} has {total:,} tokens", total, config.max_request_tokens, advice)
         return split_texts
 
-    async def _expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
+    async def _expected(
+        self, texts: Sequence[Sequence[Query]], n: int, documents: bool, cache: bool
+    ) -> list[list[Any]]:
         """Find the words that are expected at positions of the sentences of each text."""
         items = texts if documents else [[query] for text in texts for query in text]
         costs = [sum(len(one) + EXPECTED_COST * len(positions) for one, positions in item) for item in items]
-        compute = partial(self.model.expected, n=n, documents=documents)
-        found = iter(await self._compute(("expected", n, documents), compute, items, costs))
+        compute = partial(self.model.expected, n=n, documents=documents, cache=cache)
+        found = iter(await self._compute(("expected", n, documents, cache), compute, items, costs))
         return [list(chain.from_iterable(islice(found, 1 if documents else len(text)))) for text in texts]
 
     async def _compute(
@@ -321,6 +326,12 @@ class Endpoints:
         """Call a function that takes long enough to hold up other requests."""
         result: Result = await to_thread.run_sync(function, limiter=self.threads)
         return result
+
+
+def _check_cache(body: SurprisalRequest | SubstitutesRequest) -> None:
+    """Refuse a cache without documents."""
+    if body.cache and not body.documents:
+        raise Problem(422, "cache expects words of a document again. Send documents: true, too.", param="cache")
 
 
 async def _disconnected(request: Request) -> None:

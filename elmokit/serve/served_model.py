@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
-from elmokit.lm.substitutes import Direction, Query, expected_words
+from elmokit.lm.perplexity import Spelling, add_spelling, spelling_of
+from elmokit.lm.substitutes import Direction, Query, Wanted, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
+from elmokit.lm.word_cache import CacheSettings, DocumentCache, cached_surprisals
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.text.tokenize import split_lines, split_tokens, text_splitter
@@ -106,19 +108,40 @@ class ServedModel:
         """Count the layers that a request for token vectors gets."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
-    def surprisals(self, texts: Sequence[SplitText], documents: bool = False) -> list[list[Surprisal]]:
+    def surprisals(
+        self, texts: Sequence[SplitText], documents: bool = False, cache: bool = False
+    ) -> list[list[Surprisal]]:
         """Compute the surprisal of each token of each sentence, by text."""
-        read = texts if documents else chain.from_iterable(texts)
-        scored = surprisals(self.elmo.computer, read, self.elmo.start_state, documents=documents)
+        computer, start = self.elmo.computer, self.elmo.start_state
+        if cache:
+            scored = cached_surprisals(computer, texts, self._document_cache(), start)
+        else:
+            read = texts if documents else chain.from_iterable(texts)
+            unpriced = surprisals(computer, read, start, documents=documents)
+            scored = map(partial(add_spelling, self.elmo.model, self._spelling), unpriced)
         return [list(islice(scored, len(text))) for text in texts]
 
-    def expected(self, texts: Sequence[Sequence[Query]], n: int, documents: bool) -> list[list[Any]]:
+    def expected(
+        self, texts: Sequence[Sequence[Query]], n: int, documents: bool = False, cache: bool = False
+    ) -> list[list[Any]]:
         """Find the words that each direction, and both together, expect at positions of the sentences of each text."""
         read = texts if documents else chain.from_iterable(texts)
         found = expected_words(
-            self.elmo.computer, read, self.expectations, n, self.elmo.start_state, documents=documents
+            self.elmo.computer,
+            read,
+            Wanted(self.expectations, n),
+            self.elmo.start_state,
+            documents=documents,
+            cache=self._document_cache() if cache else None,
         )
         return [list(chain.from_iterable(islice(found, len(text)))) for text in texts]
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return spelling_of(self.elmo.model)
+
+    def _document_cache(self) -> DocumentCache:
+        return DocumentCache(self.elmo.model, CacheSettings(), self._spelling.nats)
 
 
 def _split_at_spaces(text: str) -> list[list[str]]:

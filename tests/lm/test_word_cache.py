@@ -12,6 +12,7 @@ import pytest
 from elmokit import LanguageModel
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import word_cache as module
+from elmokit.lm.substitutes import Direction
 from elmokit.lm.word_cache import CacheSettings, WordCache
 from tests.helpers.shell import Shell
 
@@ -77,6 +78,43 @@ def test_probabilities_of_all_words_and_strings_add_up_to_one(model: PretrainedB
     others = math.exp(-words[-1].nats[direction, position]) * left
     assert [one.spelling_nats[position] for one in words[-3:-1]] == [0, 0]  # type: ignore[index]
     assert np.exp(-np.array(total[:-1], float)).sum() + others == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_substitutes_have_the_probabilities_of_surprisal(model: PretrainedBiLM, direction: Direction) -> None:
+    lm = LanguageModel(model)
+    place, number = (4, 0) if direction == "forward" else (0, 1)
+    last = [*DOCUMENT[-1], "."]
+    found = lm.substitutes(last, place, direction, n=1000, special_words=True, before=DOCUMENT, cache=True)
+    probabilities = {one.word: one.probability for one in found if one.probability > 0}
+    assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
+    assert probabilities.keys() >= {"zebra", "gnu"}
+    for word in ("the", "cat", "zebra", "gnu"):
+        last[place] = word
+        *_, scored = lm.surprisal_documents([[*DOCUMENT, last]], cache=True)[0]
+        assert probabilities[word] == pytest.approx(math.exp(-scored.nats[number, place + 1]), rel=1e-4)
+    known = [one.word for one in lm.substitutes(last, place, direction, n=1000, before=DOCUMENT, cache=True)]
+    assert "zebra" in known
+    assert "<UNK>" not in known
+
+
+def test_both_directions_expect_a_word_of_the_document_again(model: PretrainedBiLM) -> None:
+    lm = LanguageModel(model)
+    for word in ("zebra", "cat"):
+        found = [
+            {
+                one.word: one.probability
+                for one in lm.substitutes(["the", word, "."], 1, n=1000, before=before, cache=True)
+            }
+            for before in ([], DOCUMENT * 4)
+        ]
+        assert found[1][word] > found[0].get(word, 0)
+
+
+def test_substitutes_without_cache_do_not_need_an_unknown_word(model: PretrainedBiLM) -> None:
+    sentences = [["the", "zebra"], ["the", "cat", "."]]
+    plain = [LanguageModel(model).substitutes(sentence, before=sentences) for sentence in sentences]
+    assert [len(positions) for positions in plain] == [2, 3]
 
 
 def test_backward_reads_the_words_after_and_the_sentences_before(model: PretrainedBiLM) -> None:

@@ -200,6 +200,25 @@ def test_a_document_is_predicted_and_searched_from_sentence_to_sentence(client: 
     assert client.post("/v1/neighbors", asked).json()["layers"] == expected["layers"]
 
 
+def test_the_words_of_a_document_are_expected_again(client: Client, model: ServedModel) -> None:
+    lm = LanguageModel(model.elmo.model)
+    document = [["the", "zebra", "sat"], ["the", "zebra", "and", "a", "gnu"]]
+    reading = {"documents": True, "cache": True}
+    (one,) = client.post("/v1/surprisal", {"input": [document], **reading, "n_expected": 50}).json()["data"]
+    (scored,) = lm.surprisal_documents([document], cache=True)
+    nats = np.concatenate([sentence.nats[:, 1:-1] for sentence in scored], axis=1)
+    assert np.allclose([one["forward"], one["backward"]], nats)
+    spelling = np.concatenate([sentence.spelling_nats[1:-1] for sentence in scored])  # type: ignore[index]
+    assert np.allclose(one["spelling_nats"], spelling)
+    assert one["spelling_nats"][1] > 0
+    assert one["spelling_nats"][4] == 0
+    asked = {"sentence": document, "position": 4, **reading, "n": 40}
+    words = [one.word for one in lm.substitutes(document[1], 1, n=40, before=document[:1], cache=True)]
+    assert "zebra" in words
+    assert [one["word"] for one in client.post("/v1/substitutes", asked).json()["both"]] == words
+    assert [one["word"] for one in one["expected"]["both"][4]][:40] == words
+
+
 def test_words_have_their_places_in_the_text_and_the_sums_of_their_tokens(client: Client, model: ServedModel) -> None:
     text = "The cat didn't sit (on the mat). A dog ran."
     rows = LanguageModel(model.elmo.model).word_surprisal([text], documents=True)
@@ -292,6 +311,8 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("neighbors", {"sentence": "a", "position": 0, "layers": [0]}, 422, "layer 0"),
     ("surprisal", {"input": "a", "n_expected": 51}, 422, "n_expected"),
     ("surprisal", {"input": [["a"]], "words": True}, 422, "raw texts"),
+    ("surprisal", {"input": "a", "cache": True}, 422, "documents: true"),
+    ("substitutes", {"sentence": "a", "position": 0, "cache": True}, 422, "documents: true"),
     ("tokens", {"input": [[["a"], []]]}, 422, "has an empty sentence"),
     ("tokens", {"input": "a", "documents": 1}, 422, "documents"),
 ]
@@ -582,7 +603,7 @@ def test_the_sentences_of_a_text_are_computed_by_themselves(client: Client, mode
     (one,) = client.post("/v1/surprisal", {"input": TWO, "n_expected": 2}).json()["data"]
     parts = client.post("/v1/surprisal", {"input": SPLIT, "n_expected": 2}).json()["data"]
     assert (one["tokens"], one["sentence_lengths"]) == (tokens, [4, 4])
-    for name in ("forward", "backward", "both", "is_unknown"):
+    for name in ("forward", "backward", "both", "is_unknown", "spelling_nats"):
         assert one[name] == parts[0][name] + parts[1][name]
     assert one["total"]["forward"] == parts[0]["total"]["forward"] + parts[1]["total"]["forward"]
     assert one["expected"]["both"] == parts[0]["expected"]["both"] + parts[1]["expected"]["both"]
