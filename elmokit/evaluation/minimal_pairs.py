@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -145,15 +144,19 @@ class MinimalPairsResult(Result):
     def table_rows(self, by_paradigm: bool = False) -> list[Row]:
         """Return accuracies in percent: a row for each phenomenon, or for each paradigm, and one for all."""
         if by_paradigm:
-            groups = [(paradigm.name, [paradigm]) for paradigm in self.paradigms]
+            groups = {paradigm.name: [paradigm] for paradigm in self.paradigms}
         else:
-            groups = [(name, self._of(name)) for name in self.phenomena]
-        return [
-            {self.measure: name, "pairs": sum(row.n_pairs for row in paradigms)}
-            | {choice: 100 * _mean_accuracy(paradigms, choice) for choice in self.choices}
-            | {model: 100 * self._mean_published(paradigms, model) for model in self.published}
-            for name, paradigms in [*groups, (OVERALL, self.paradigms)]
-        ]
+            groups = {name: self._of(name) for name in self.phenomena}
+        rows = [self._row(name, paradigms) for name, paradigms in groups.items()]
+        return [*rows, self._row(OVERALL, self.paradigms)]
+
+    def _row(self, name: str, paradigms: Sequence[ParadigmScore]) -> Row:
+        row: dict[str, Any] = {self.measure: name, "pairs": sum(paradigm.n_pairs for paradigm in paradigms)}
+        for choice in self.choices:
+            row[choice] = 100 * _mean_accuracy(paradigms, choice)
+        for model in self.published:
+            row[model] = 100 * self._mean_published(paradigms, model)
+        return row
 
     def notes(self) -> list[str]:
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
@@ -209,7 +212,7 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
     """
     paradigms: dict[str, Paradigm] = {}
     for path in paths:
-        n_before = sum(len(paradigm.pairs) for paradigm in paradigms.values())
+        has_pair = False
         for number, row in _table_rows(path) if is_table(path) else _json_rows(path):
             name, phenomenon, good, bad = _pair(row, path, number)
             paradigm = paradigms.setdefault(name, Paradigm(name, phenomenon, []))
@@ -220,7 +223,8 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
                 )
             paradigm.pairs.append((good, bad))
             paradigm.rows.append(row)
-        if sum(len(paradigm.pairs) for paradigm in paradigms.values()) == n_before:
+            has_pair = True
+        if not has_pair:
             raise TextError(f"{path} contains no pair of sentences.")
     return list(paradigms.values())
 
@@ -231,7 +235,8 @@ def _table_rows(path: str | Path) -> Iterator[tuple[int, Row]]:
     for long, short in SHORT.items():
         if long not in columns:
             columns[table.column(short)] = short  # it may be in another case
-    yield from ((number, dict(zip(columns, cells, strict=True))) for number, cells in table.rows)
+    for number, cells in table.rows:
+        yield number, dict(zip(columns, cells, strict=True))
 
 
 def _json_rows(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -301,11 +306,11 @@ def evaluate_minimal_pairs(
         >>> result = evaluate_minimal_pairs(open_model("en-mini"), paradigms, get_tokenizer("treebank"))
         >>> result.accuracy("both")
     """
-    name, n_times = Counter(paradigm.name for paradigm in paradigms).most_common(1)[0] if paradigms else ("", 0)
-    if n_times > 1:
-        raise TextError(f"Two paradigms have the name {name!r}.")
+    for name, n_times in Counter(paradigm.name for paradigm in paradigms).items():
+        if n_times > 1:
+            raise TextError(f"Two paradigms have the name {name!r}.")
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
-    columns = {name: "" for paradigm in paradigms for row in paradigm.rows for name in row}
+    columns = dict.fromkeys((column for paradigm in paradigms for row in paradigm.rows for column in row), "")
     computer = computer_of(model)
     scores = []
     for paradigm in paradigms:
@@ -314,15 +319,15 @@ def evaluate_minimal_pairs(
         nats = _nats_by_choice(compared, computer.model.config.direction_names)
         scores.append(_paradigm_score(paradigm, compared, nats))
         if on_pair is not None:
-            for results, row in zip(_pair_results(compared, nats), paradigm.rows or repeat({}), strict=False):
-                if repeated := columns.keys() & results.keys():
-                    raise TextError(f"A column of the results has the name {min(repeated)!r}, too; rename yours.")
-                on_pair(columns | _as_cells(row) | results)
+            for row in _pair_rows(paradigm, columns, compared, nats):
+                on_pair(row)
     if published is None:
         return MinimalPairsResult(scores)
-    groups = published.phenomena
-    scores = [dataclasses.replace(score, phenomenon=groups.get(score.name, score.phenomenon)) for score in scores]
-    return MinimalPairsResult(scores, published.by_model)
+    regrouped = []
+    for score in scores:
+        phenomenon = published.phenomena.get(score.name, score.phenomenon)
+        regrouped.append(dataclasses.replace(score, phenomenon=phenomenon))
+    return MinimalPairsResult(regrouped, published.by_model)
 
 
 def _nats_by_choice(compared: MinimalPairScores, directions: Sequence[str]) -> dict[str, NDArray[np.float64]]:
@@ -350,18 +355,36 @@ def _paradigm_score(
     )
 
 
-def _pair_results(compared: MinimalPairScores, nats: Mapping[str, NDArray[np.float64]]) -> Iterator[dict[str, Any]]:
-    """Yield the columns of results of each pair."""
-    directions = [choice for choice in nats if choice not in (BOTH, PAID)]
-    for pair in range(len(compared.unknown)):
-        results: dict[str, Any] = {}
-        for side, name in enumerate(SHORT.values()):
-            for direction in directions:
-                results[f"{name}_{direction}_nats"] = float(nats[direction][pair, side])
-            results[f"{name}_unknown"] = int(compared.unknown[pair, side])
+def _pair_rows(
+    paradigm: Paradigm,
+    columns: Mapping[str, str],
+    compared: MinimalPairScores,
+    nats: Mapping[str, NDArray[np.float64]],
+) -> Iterator[Row]:
+    """Yield for each pair the columns of its file, all of ``columns``, and the columns of results."""
+    for number in range(len(paradigm.pairs)):
+        results = _pair_results(number, compared, nats)
+        repeated = columns.keys() & results.keys()
+        if repeated:
+            raise TextError(f"A column of the results has the name {min(repeated)!r}, too; rename yours.")
+        cells = _as_cells(paradigm.rows[number]) if paradigm.rows else {}
+        yield {**columns, **cells, **results}
+
+
+def _pair_results(
+    number: int, compared: MinimalPairScores, nats: Mapping[str, NDArray[np.float64]]
+) -> dict[str, float]:
+    """Return the columns of results of a pair."""
+    results: dict[str, float] = {}
+    for side, name in enumerate(SHORT.values()):
         for choice, pairs in nats.items():
-            results[f"correct_{choice}".replace(" ", "_")] = int(pairs[pair, 0] < pairs[pair, 1])
-        yield results
+            if choice not in (BOTH, PAID):
+                results[f"{name}_{choice}_nats"] = float(pairs[number, side])
+        results[f"{name}_unknown"] = int(compared.unknown[number, side])
+    for choice, pairs in nats.items():
+        good, bad = pairs[number]
+        results[f"correct_{choice}".replace(" ", "_")] = int(good < bad)
+    return results
 
 
 def _as_cells(row: Row) -> dict[str, str]:
@@ -370,11 +393,14 @@ def _as_cells(row: Row) -> dict[str, str]:
 
 
 def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
+    """Return the paradigm, the phenomenon and the two sentences of a row."""
     if isinstance(row, Mapping):
-        good, bad = (row.get(long, row.get(short)) for long, short in SHORT.items())
-        cells = row.get(PARADIGM, Path(path).name.split(".")[0]), row.get(PHENOMENON, ""), good, bad
-        if all(isinstance(cell, str) for cell in cells) and good.strip() and bad.strip():
-            return cells
+        name = row.get(PARADIGM, Path(path).name.split(".")[0])
+        phenomenon = row.get(PHENOMENON, "")
+        good, bad = row.get(GOOD, row.get(SHORT[GOOD])), row.get(BAD, row.get(SHORT[BAD]))
+        are_texts = all(isinstance(cell, str) for cell in (name, phenomenon, good, bad))
+        if are_texts and good.strip() and bad.strip():
+            return name, phenomenon, good, bad
     raise TextError(
         f"{path}, line {number}: expected two sentences, in the columns good and bad, or in JSON as "
         f'{{"{GOOD}": "She ran.", "{BAD}": "She runned.", "{PARADIGM}": "past_tense", '

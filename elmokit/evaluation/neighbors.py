@@ -63,10 +63,11 @@ class Neighbors:
         words = ", ".join(f"{word.word} {word.similarity:.2f}" for word in self.context_free) or "none"
         lines = [f"             {in_context(self.words, self.token)}", f"without context: {words}"]
         for layer, neighbors in self.layers.items():
-            lines += [
-                f"layer {layer}  {neighbor.similarity:.2f}  {in_context(neighbor.words, neighbor.token)}"
-                for neighbor in neighbors
-            ] or [f"layer {layer}  none"]
+            for neighbor in neighbors:
+                shown = in_context(neighbor.words, neighbor.token)
+                lines.append(f"layer {layer}  {neighbor.similarity:.2f}  {shown}")
+            if not neighbors:
+                lines.append(f"layer {layer}  none")
         return "\n".join(lines)
 
 
@@ -95,13 +96,16 @@ def nearest_tokens(
     """
     query = vectors[sentence][layer, token]
     neighbors: list[Neighbor] = []
-    for other, array in enumerate(vectors):
+    for other, layers in enumerate(vectors):
         if other == sentence:
             continue
-        tokens = range(array.shape[1]) if among is None else [index for number, index in among if number == other]
-        rows = array[layer, list(tokens)]
+        tokens = list(range(layers.shape[1]))
+        if among is not None:
+            tokens = [index for number, index in among if number == other]
+        rows = layers[layer, tokens]
         cosines = rows @ query / (np.linalg.norm(rows, axis=1) * np.linalg.norm(query))
-        neighbors += [Neighbor(other, index, float(cosine)) for index, cosine in zip(tokens, cosines, strict=True)]
+        for index, cosine in zip(tokens, cosines, strict=True):
+            neighbors.append(Neighbor(other, index, float(cosine)))
     return sorted(neighbors, key=lambda neighbor: -neighbor.similarity)[:n_neighbors]
 
 
@@ -111,9 +115,10 @@ def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
     The brackets of several such lines are aligned.
     """
     # More words than characters do not fit.
-    before, after = list(tokens[max(token - width - 1, 0) : token]), list(tokens[token + 1 : token + width + 2])
+    before = list(tokens[max(token - width - 1, 0) : token])
+    after = list(tokens[token + 1 : token + width + 2])
     while len(" ".join(before)) > width:
-        before = before[1:]
+        del before[0]
     while len(" ".join(after)) > width:
-        after = after[:-1]
+        del after[-1]
     return f"{' '.join(before):>{width}} [{tokens[token]}] {' '.join(after)}".rstrip()

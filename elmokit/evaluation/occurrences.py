@@ -85,32 +85,39 @@ def build_index(
     check_elmo(elmo)
     check_has_name(path)
     check_folder(Path(path), overwrite=overwrite)
-    n_sentences = n_tokens = 0
-
-    def counted() -> Iterator[list[str]]:
-        nonlocal n_sentences, n_tokens
-        for sentence in sentences():
-            n_sentences, n_tokens = n_sentences + 1, n_tokens + len(sentence)
-            yield sentence
-
-    text = sentences_digest(counted())
-    if not n_tokens:
+    counted = _Counted(sentences())
+    digest = sentences_digest(counted)
+    if not counted.n_tokens:
         raise TextError("The corpus has no words to index.")
     settings = {
         "what": KIND,
         **model_settings(elmo),
         "elmokit": __version__,
         "model_name": model_name,
-        "text": text,
-        "n_sentences": n_sentences,
-        "n_tokens": n_tokens,
+        "text": digest,
+        "n_sentences": counted.n_sentences,
+        "n_tokens": counted.n_tokens,
         "n_layers": elmo.n_layers,
         "dim": elmo.output_dim,
     }
     with Workspace(path, settings, overwrite=overwrite) as workspace:
-        if workspace.progress.get("n_done") != n_sentences:
+        if workspace.progress.get("n_done") != counted.n_sentences:
             _fill(elmo, sentences(), workspace, progress)
     return OccurrenceIndex(path)
+
+
+class _Counted:
+    """Sentences that are counted while they are read."""
+
+    def __init__(self, sentences: Iterator[list[str]]) -> None:
+        self._sentences = sentences
+        self.n_sentences = self.n_tokens = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for sentence in self._sentences:
+            self.n_sentences += 1
+            self.n_tokens += len(sentence)
+            yield sentence
 
 
 def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: Workspace, progress: ProgressCallback | None) -> None:
@@ -121,20 +128,20 @@ def _fill(elmo: Elmo, sentences: Iterator[list[str]], store: Workspace, progress
     count = StageCounter(progress, "index", settings["n_tokens"], done=n_tokens)
     count(0)
     for chunk in read_chunks(islice(sentences, n_done, None)):
-        new: list[str] = []
-        for words, array in zip(chunk, elmo.embed(chunk, layers="all"), strict=True):
-            unit = unit_vectors(array).astype(FLOAT16)
+        n_types = len(types)
+        for words, vectors in zip(chunk, elmo.embed(chunk, layers="all"), strict=True):
+            unit = unit_vectors(vectors).astype(FLOAT16)
             for layer in range(1, elmo.n_layers):
                 store.append(f"layer-{layer}.f16", unit[layer])
             store.append("starts.i64", np.array([n_tokens], dtype=INT64))
             for token, word in enumerate(words):
                 if word not in types:
                     types[word] = len(types)
-                    new.append(word)
                     store.append("types.f16", unit[0, token])
             store.append("tokens.i32", np.array([types[word] for word in words], dtype=INT32))
             n_tokens += len(words)
-        store.append("types.jsonl", "".join(json.dumps(word) + "\n" for word in new).encode("ascii"))
+        new = "".join(f"{json.dumps(word)}\n" for word in islice(types, n_types, None))
+        store.append("types.jsonl", new.encode("ascii"))
         n_done += len(chunk)
         store.commit({"n_done": n_done})
         count(n_tokens - count.done)
@@ -169,8 +176,10 @@ class OccurrenceIndex:
 
     def sentence(self, number: int) -> list[str]:
         """Return the words of a sentence."""
-        stop = self.starts[number + 1] if number + 1 < self.n_sentences else self.n_tokens
-        return [self.types[kind] for kind in self.tokens[self.starts[number] : stop]]
+        start, stop = self.starts[number], self.n_tokens
+        if number + 1 < self.n_sentences:
+            stop = self.starts[number + 1]
+        return [self.types[kind] for kind in self.tokens[start:stop]]
 
     def neighbors(
         self,
@@ -269,10 +278,10 @@ class OccurrenceIndex:
         for start in range(0, self.n_tokens, COUNT_ROWS):
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
         cosines = np.concatenate([rows @ vector for _, rows in _blocks(self.type_vectors)])
+        is_shown = ~self._is_spelling_of(word) & (counts >= min_count)
         order = np.argsort(-cosines, kind="stable")
-        is_own = self._is_spelling_of(word)
-        others = (kind for kind in order if not is_own[kind] and counts[kind] >= min_count)
-        return [SimilarWord(float(cosines[k]), self.types[k], int(counts[k])) for k in islice(others, n_neighbors)]
+        best = order[is_shown[order]][:n_neighbors]
+        return [SimilarWord(float(cosines[kind]), self.types[kind], int(counts[kind])) for kind in best]
 
     def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
         """Mark the distinct words that differ from a word only in marks or codes of characters: ``(types,)``."""
@@ -288,11 +297,13 @@ class OccurrenceIndex:
             cosines = rows @ vector
             if among != "any":
                 is_own = is_spelling[self.tokens[start : start + len(rows)]]
-                cosines = np.where(is_own == (among == "same"), cosines, -np.inf)
+                is_searched = is_own if among == "same" else ~is_own
+                cosines = np.where(is_searched, cosines, -np.inf)
             floor = best[-1].similarity if len(best) == n_neighbors else -np.inf
             here = np.flatnonzero(cosines > floor)
             here = here[np.argsort(-cosines[here], kind="stable")]
-            best = self._merged(best, ((float(cosines[row]), start + int(row)) for row in here), words, n_neighbors)
+            more = ((float(cosines[row]), start + int(row)) for row in here)
+            best = self._merged(best, more, words, n_neighbors)
         return best
 
     def _merged(
@@ -322,4 +333,5 @@ def _read_types(store: Committed) -> list[str]:
 def _blocks(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield the first row of each block, and the block in float32."""
     for start in range(0, len(rows), BLOCK_ROWS):
-        yield start, np.asarray(rows[start : start + BLOCK_ROWS], dtype=np.float32)
+        block = rows[start : start + BLOCK_ROWS]
+        yield start, np.asarray(block, dtype=np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,11 +193,8 @@ def probe_pos(
     check_at_least("the number of seeds", len(seeds), 1)
     _check_tagged("training", train)
     _check_tagged("test", test)
-    tags = sorted({tag for sentence in train for tag in sentence.tags if tag is not None})
-    is_tagged = np.array([tag is not None for sentence in test for tag in sentence.tags])
-    probed = LabeledTexts("", len(tags), _labels(train, tags), _labels(test, tags), is_tagged)
-    control_task = _control_task(train, test, probed) if control else None
-
+    tagged = _label_tags(train, test)
+    control_task = _control_task(train, test, tagged) if control else None
     with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as folder:
         train_layers = _vectors(elmo, "train", train, chosen, Path(folder), progress)
         test_layers = _vectors(elmo, "test", test, chosen, Path(folder), progress)
@@ -205,16 +202,23 @@ def probe_pos(
         for name, indices in _combinations(chosen):
             trained_on = [train_layers[index] for index in indices]
             tested_on = [test_layers[index] for index in indices]
-            probes = _train_probes(name, trained_on, probed, seeds, settings, progress)
-            accuracies = [_accuracy(probe, tested_on, probed) for probe in probes]
-            controls = None
+            probes = _train_probes(name, trained_on, tagged, seeds, settings, progress)
+            accuracies = [_accuracy(probe, tested_on, tagged) for probe in probes]
+            controls = weights = None
             if control_task is not None:
                 memorizing = _train_probes(name, trained_on, control_task, seeds, settings, progress)
                 controls = [_accuracy(probe, tested_on, control_task) for probe in memorizing]
-            rows.append(PosRow(name, accuracies, controls, _mean_weights(probes) if name == MIX else None))
-    n_unknown = int((is_tagged & (probed.test < 0)).sum())
-    n_train = int((probed.train >= 0).sum())
-    return PosResult(n_train, int(is_tagged.sum()), len(tags), n_unknown, _baseline(train, test), rows)
+            if name == MIX:
+                weights = _mean_weights(probes)
+            rows.append(PosRow(name, accuracies, controls, weights))
+    return PosResult(
+        n_train_tokens=int((tagged.train >= 0).sum()),
+        n_test_tokens=int(tagged.is_scored.sum()),
+        n_tags=tagged.n_classes,
+        n_unknown_tags=int((tagged.is_scored & (tagged.test < 0)).sum()),
+        baseline=_baseline(train, test),
+        rows=rows,
+    )
 
 
 class LabeledTexts(NamedTuple):
@@ -232,7 +236,7 @@ class LabeledTexts(NamedTuple):
 
 
 def _check_tagged(name: str, text: Sequence[TaggedSentence]) -> None:
-    if not any(tag is not None for sentence in text for tag in sentence.tags):
+    if all(tag is None for tag in _tags(text)):
         raise TextError(f"The {name} text of the probe has no tagged word.")
 
 
@@ -299,26 +303,44 @@ def _vectors(
     return [np.memmap(path, FLOAT16, mode="r", shape=(n_tokens, elmo.output_dim)) for path in paths]
 
 
-def _labels(text: Sequence[TaggedSentence], tags: list[str]) -> NDArray[np.int64]:
-    """Look up the index of each token's tag, ``(tokens,)``; -1 if it has none or an unknown one."""
-    index_of: dict[str | None, int] = {tag: index for index, tag in enumerate(tags)}
-    return np.array([index_of.get(tag, -1) for sentence in text for tag in sentence.tags], dtype=np.int64)
+def _label_tags(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> LabeledTexts:
+    """Number the tags of the training text, and label the tokens of both texts with them."""
+    train_tags, test_tags = _tags(train), _tags(test)
+    numbers: dict[str | None, int] = {}
+    for tag in sorted({tag for tag in train_tags if tag is not None}):
+        numbers[tag] = len(numbers)
+    return LabeledTexts(
+        title="",
+        n_classes=len(numbers),
+        train=np.array([numbers.get(tag, -1) for tag in train_tags], np.int64),
+        test=np.array([numbers.get(tag, -1) for tag in test_tags], np.int64),
+        is_scored=np.array([tag is not None for tag in test_tags]),
+    )
+
+
+def _tags(text: Iterable[TaggedSentence]) -> list[str | None]:
+    """List the tags of all tokens."""
+    return [tag for sentence in text for tag in sentence.tags]
+
+
+def _words(text: Iterable[TaggedSentence]) -> list[str]:
+    """List all tokens."""
+    return [word for sentence in text for word in sentence.words]
 
 
 def _baseline(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> float:
+    """Score the most frequent tag of each word; for unknown words, the most frequent tag of all words."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     overall: Counter[str] = Counter()
-    for sentence in train:
-        for word, tag in zip(sentence.words, sentence.tags, strict=True):
-            if tag is not None:
-                counts[word][tag] += 1
-                overall[tag] += 1
-    hits = [
-        tag == counts.get(word, overall).most_common(1)[0][0]
-        for sentence in test
-        for word, tag in zip(sentence.words, sentence.tags, strict=True)
-        if tag is not None
-    ]
+    for word, tag in zip(_words(train), _tags(train), strict=True):
+        if tag is not None:
+            counts[word][tag] += 1
+            overall[tag] += 1
+    hits = []
+    for word, tag in zip(_words(test), _tags(test), strict=True):
+        if tag is not None:
+            (best, _), *_ = counts.get(word, overall).most_common(1)
+            hits.append(tag == best)
     return float(np.mean(hits))
 
 
@@ -328,12 +350,13 @@ def _control_task(
     """Draw random labels of the training and test tokens: one per word, with the frequencies of the real tags."""
     has_tag = tagged.train >= 0
     frequencies = np.bincount(tagged.train[has_tag], minlength=tagged.n_classes) / has_tag.sum()
+    train_words, test_words = _words(train), _words(test)
+    words = sorted({*train_words, *test_words})
     draw = np.random.default_rng(CONTROL_SEED)
-    words = sorted({word for text in (train, test) for sentence in text for word in sentence.words})
     drawn = draw.choice(tagged.n_classes, size=len(words), p=frequencies).tolist()
     label_of = dict(zip(words, drawn, strict=True))
-    train_labels = np.array([label_of[word] for sentence in train for word in sentence.words], dtype=np.int64)
-    test_labels = np.array([label_of[word] for sentence in test for word in sentence.words], dtype=np.int64)
+    train_labels = np.array([label_of[word] for word in train_words], dtype=np.int64)
+    test_labels = np.array([label_of[word] for word in test_words], dtype=np.int64)
     train_labels[~has_tag] = -1
     return tagged._replace(title="control task", train=train_labels, test=test_labels)
 
@@ -419,10 +442,13 @@ def _rows(layers: LayerRows, chosen: NDArray[np.int64] | slice) -> Tensor:
 
 def _mean_and_deviation(layers: LayerRows, tokens: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """Compute the mean and deviation of each feature of the averaged layers over some tokens: ``(dim,)`` twice."""
-    total = square = torch.zeros(layers[0].shape[1], dtype=torch.float64)
+    dim = layers[0].shape[1]
+    total = torch.zeros(dim, dtype=torch.float64)
+    square = torch.zeros(dim, dtype=torch.float64)
     for start in range(0, len(tokens), READ_ROWS):
         rows = _rows(layers, tokens[start : start + READ_ROWS]).double().mean(dim=0)
-        total, square = total + rows.sum(dim=0), square + (rows**2).sum(dim=0)
+        total += rows.sum(dim=0)
+        square += (rows**2).sum(dim=0)
     mean = total / len(tokens)
     deviation = (square / len(tokens) - mean**2).clamp(min=0).sqrt()
     return mean.float(), torch.where(deviation < 1e-6, 1.0, deviation).float()

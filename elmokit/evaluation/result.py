@@ -35,9 +35,12 @@ class Result(ABC):
 
     def to_text(self, rows: Sequence[Row] | None = None) -> str:
         """Return the table, or that of other rows, and the notes for people."""
-        notes = self.notes()
         table = tabulate(self.table_rows() if rows is None else rows, self.digits)
-        return "\n".join([table.to_text(), *([""] if notes else []), *notes])
+        lines = [table.to_text()]
+        notes = self.notes()
+        if notes:
+            lines += ["", *notes]
+        return "\n".join(lines)
 
 
 def number_or_none(number: float) -> float | None:
@@ -60,16 +63,16 @@ class Table:
 
     def to_text(self) -> str:
         """Return aligned columns: text to the left, numbers to the right."""
-        cells = [self.head, *self.rows]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(self.head))]
-        lines = (
-            "  ".join(
-                cell.ljust(width) if column < self.n_text_columns else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in cells
-        )
-        return "\n".join(line.rstrip() for line in lines)
+        lines = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(self._aligned(cells, widths) for cells in lines)
+
+    def _aligned(self, cells: Sequence[str], widths: Sequence[int]) -> str:
+        """Return a line of the text."""
+        padded = []
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            padded.append(cell.ljust(width) if column < self.n_text_columns else cell.rjust(width))
+        return "  ".join(padded).rstrip()
 
 
 def tabulate(rows: Sequence[Row], digits: int) -> Table:

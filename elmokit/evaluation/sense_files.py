@@ -64,13 +64,16 @@ def find_sense_set(path: str | Path) -> SenseSet:
         TextError: One of the files is missing, or the directory contains several datasets.
     """
     path = Path(path)
-    files = [file for end in or_packed(DATA) for file in path.glob(f"*{end}")] if path.is_dir() else [path]
-    if len(files) != 1 or not files[0].is_file() or DATA not in files[0].name:
+    files = [path]
+    if path.is_dir():
+        files = [file for end in or_packed(DATA) for file in path.glob(f"*{end}")]
+    data = files[0] if len(files) == 1 else None
+    if data is None or DATA not in data.name or not data.is_file():
         raise TextError(f"{path}: expected a file *{DATA}, or a directory that contains exactly one.")
-    (data,) = files
     stem = data.name.rpartition(DATA)[0]
     for end in or_packed(GOLD):
-        if (gold := data.with_name(stem + end)).is_file():
+        gold = data.with_name(stem + end)
+        if gold.is_file():
             return SenseSet(stem, data, gold)
     raise TextError(f"{data} has no gold keys next to it: expected {data.with_name(stem + GOLD)}.")
 
@@ -112,16 +115,20 @@ def _read_sentence(element: ElementTree.Element, where: str, seen: set[str]) -> 
             continue
         words = split_tokens(" ".join("".join(part.itertext()).splitlines()))
         if part.tag == "instance":
-            key, lemma, pos = (part.get(name, "") for name in ("id", "lemma", "pos"))
-            if not (key and lemma and pos and words):
-                raise TextError(f"{where}: expected an <instance> with id, lemma, pos and a text, found {part.attrib}.")
-            if key in seen:
-                raise TextError(f"{where}: a second instance {key}; ids must be unique.")
-            seen.add(key)
-            start = len(sentence.words)
-            sentence.instances.append(Instance(key, normal_lemma(lemma), pos.upper(), start, start + len(words)))
+            instance = _read_instance(part, words, len(sentence.words), where)
+            if instance.id in seen:
+                raise TextError(f"{where}: a second instance {instance.id}; ids must be unique.")
+            seen.add(instance.id)
+            sentence.instances.append(instance)
         sentence.words.extend(words)
     return sentence
+
+
+def _read_instance(part: ElementTree.Element, words: list[str], start: int, where: str) -> Instance:
+    key, lemma, pos = part.get("id"), part.get("lemma"), part.get("pos")
+    if not (key and lemma and pos and words):
+        raise TextError(f"{where}: expected an <instance> with id, lemma, pos and a text, found {part.attrib}.")
+    return Instance(key, normal_lemma(lemma), pos.upper(), start, start + len(words))
 
 
 def normal_lemma(lemma: str) -> str:
@@ -131,14 +138,15 @@ def normal_lemma(lemma: str) -> str:
 
 def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
     """Read a key file: for each instance id its correct senses. Lines with the same id are merged."""
-    keys: dict[str, dict[str, None]] = {}
+    keys: dict[str, list[str]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         columns = split_tokens(line)
         if len(columns) == 1:
             raise TextError(f"{path}, line {number}: {line!r} has no sense, expected: id key [key ...].")
         if columns:
-            keys.setdefault(columns[0], {}).update(dict.fromkeys(columns[1:]))
-    return {instance: tuple(senses) for instance, senses in keys.items()}
+            instance, *senses = columns
+            keys.setdefault(instance, []).extend(senses)
+    return {instance: tuple(dict.fromkeys(senses)) for instance, senses in keys.items()}
 
 
 def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
@@ -155,19 +163,29 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
         if not line or line.startswith("# "):
             continue
         columns = line.split("\t")
-        if len(columns) == 3 and columns[2].strip():
-            entry = numbered.setdefault((normal_lemma(columns[0]), columns[1].upper()), [])
-            entry += [(len(entry) + index, key) for index, key in enumerate(split_tokens(columns[2]))]
-            continue
         fields = line.split()
-        lemma, mark, rest = fields[0].rpartition("%") if len(fields) == 4 else ("", "", "")
-        order = whole_number(fields[2]) if mark and rest[:1] in PARTS else None
-        if order is None:
+        if len(columns) == 3 and columns[2].strip():
+            lemma, pos, keys = columns
+            senses = numbered.setdefault((normal_lemma(lemma), pos.upper()), [])
+            for key in split_tokens(keys):
+                senses.append((len(senses), key))
+        elif _is_index_line(fields):
+            key, _, order, _ = fields
+            lemma, _, rest = key.rpartition("%")
+            numbered.setdefault((lemma, PARTS[rest[0]]), []).append((int(order), key))
+        else:
             raise TextError(
                 f"{path}, line {number}: expected lemma, POS and sense keys separated by tabs, or a line of WordNet's "
                 f"index.sense, but found {line[:60]!r}."
             )
-        numbered.setdefault((lemma, PARTS[rest[0]]), []).append((order, fields[0]))
     if not numbered:
         raise TextError(f"{path} lists no sense.")
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}
+
+
+def _is_index_line(fields: list[str]) -> bool:
+    """Check for a line of ``index.sense``: a key such as ``bank%1:14:00::``, an offset, an order and a count."""
+    if len(fields) != 4 or whole_number(fields[2]) is None:
+        return False
+    _, mark, rest = fields[0].rpartition("%")
+    return bool(mark) and rest[:1] in PARTS

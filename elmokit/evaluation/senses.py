@@ -66,12 +66,13 @@ def score_senses(gold: Mapping[str, Collection[str]], answers: Mapping[str, Coll
     for name, senses in answers.items():
         distinct = set(senses)
         if name in gold and distinct:
-            right += sum(sense in gold[name] for sense in distinct) / len(distinct)
+            right += len(distinct.intersection(gold[name])) / len(distinct)
             n_answered += 1
-    precision = right / n_answered if n_answered else 0.0
-    recall = right / len(gold) if gold else 0.0
-    total = precision + recall
-    return SenseScore(precision, recall, 2 * precision * recall / total if total else 0.0)
+    precision = right / max(n_answered, 1)
+    recall = right / max(len(gold), 1)
+    if right == 0:
+        return SenseScore(precision, recall, 0.0)
+    return SenseScore(precision, recall, 2 * precision * recall / (precision + recall))
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,12 @@ def probe_senses(
         >>> print(result.to_text())
     """
     gold = _read_gold(tests)
-    texts = {test.name: list(read_sense_xml(test.data)) for test in tests}
-    pos_of = {name: _parts_of_speech(text) for name, text in texts.items()}
+    texts: dict[str, list[SenseSentence]] = {}
+    pos_of: dict[str, dict[str, str]] = {}
     for test in tests:
-        if not pos_of[test.name].keys() & gold[test.name].keys():
+        texts[test.name] = list(read_sense_xml(test.data))
+        pos_of[test.name] = _parts_of_speech(texts[test.name])
+        if pos_of[test.name].keys().isdisjoint(gold[test.name]):
             raise TextError(f"{test.gold} has no key for any instance of {test.data}.")
     means = train_senses(elmo, train, path, progress, overwrite=overwrite)
     answers: dict[str, dict[str, dict[str, str]]] = {}
@@ -186,9 +189,13 @@ def probe_senses(
         n_backed_off[name] = len(backed_off & gold[name].keys())
         for row, senses in by_row.items():
             answers.setdefault(row, {})[name] = senses
-    rows = [_sense_row(row, gold, by_set, pos_of) for row, by_set in answers.items()]
-    n_instances = {name: len(keys) for name, keys in gold.items()}
-    return SenseResult(len(means.rows), n_instances, n_backed_off, rows, answers)
+    return SenseResult(
+        n_senses=len(means.rows),
+        n_instances={name: len(keys) for name, keys in gold.items()},
+        n_backed_off=n_backed_off,
+        rows=[_sense_row(row, gold, by_set, pos_of) for row, by_set in answers.items()],
+        answers=answers,
+    )
 
 
 def _read_gold(tests: Sequence[SenseSet]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -233,8 +240,9 @@ def write_answers(result: SenseResult, path: str | Path, overwrite: bool = False
         for row, by_set in result.answers.items():
             title = layer_title(row).replace(" ", "-")
             for name, senses in by_set.items():
-                lines = "".join(f"{instance} {sense}\n" for instance, sense in senses.items())
-                (folder / f"{name}.{title}.key.txt").write_text(lines, encoding="utf-8", newline="\n")
+                lines = [f"{instance} {sense}\n" for instance, sense in senses.items()]
+                file = folder / f"{name}.{title}.key.txt"
+                file.write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
 def answer_senses(
@@ -261,21 +269,31 @@ def answer_senses(
     for sentence, vectors in embed_instances(elmo, sentences):
         for instance in sentence.instances:
             lemma_pos = (instance.lemma, instance.pos)
-            first = next(iter(inventory.get(lemma_pos, ())), None)
-            most_frequent = means.most_frequent(lemma_pos) or first
+            chosen: dict[str, str] = {}
+            listed = inventory.get(lemma_pos, ())
+            if listed:
+                chosen = dict.fromkeys(answers, listed[0])
+            most_frequent = means.most_frequent(lemma_pos)
+            if most_frequent is not None:
+                chosen[MOST_FREQUENT] = most_frequent
             candidates = means.candidates(lemma_pos, inventory)
             if candidates:
-                vector = vectors[:, instance.start : instance.stop].mean(axis=1)
+                vector = _mean_vector(instance, vectors)
                 nearest = means.nearest(vector, candidates, average=True)
-                chosen: Sequence[str | None] = [*nearest, with_prior.best(vector, lemma_pos, candidates)]
+                best = with_prior.best(vector, lemma_pos, candidates)
+                chosen.update(zip(layers, [*nearest, best], strict=True))
             else:
                 backed_off.add(instance.id)
-                chosen = [first] * len(layers)
-            for name, sense in zip(answers, (first, most_frequent, *chosen), strict=True):
-                if sense is not None:
-                    answers[name][instance.id] = sense
+            for name, sense in chosen.items():
+                answers[name][instance.id] = sense
         count(len(sentence.instances))
     return answers, backed_off
+
+
+def _mean_vector(instance: Instance, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean vector of an instance's tokens, ``(layers, dim)``."""
+    mean: NDArray[np.float32] = vectors[:, instance.start : instance.stop].mean(axis=1)
+    return mean
 
 
 def _pooled(by_set: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
@@ -307,11 +325,16 @@ class SenseMeans:
             tagged[sense] += 1
             row = self.rows.setdefault(sense, len(self.rows))
             if row == len(self.sums):
-                more = max(1024, row // 2)
-                self.sums = np.concatenate([self.sums, np.zeros((more, *self.sums.shape[1:]), dtype=np.float32)])
-                self.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
+                self._make_room()
             self.sums[row] += vector
             self.counts[row] += 1
+
+    def _make_room(self) -> None:
+        """Add rows for further senses, more of them each time."""
+        n_more = max(1024, len(self.sums) // 2)
+        more_sums = np.zeros((n_more, *self.sums.shape[1:]), dtype=np.float32)
+        self.sums = np.concatenate([self.sums, more_sums])
+        self.counts = np.concatenate([self.counts, np.zeros(n_more, dtype=np.int64)])
 
     def most_frequent(self, lemma_pos: LemmaPos) -> str | None:
         """Look up the sense that a lemma was tagged with most often, if it is in training."""
@@ -320,9 +343,9 @@ class SenseMeans:
 
     def candidates(self, lemma_pos: LemmaPos, inventory: Inventory) -> list[str]:
         """List the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
-        tagged = self.tagged.get(lemma_pos, Counter[str]())
-        listed = [*inventory.get(lemma_pos, ()), *(sense for sense, _ in tagged.most_common())]
-        return [sense for sense in dict.fromkeys(listed) if sense in self.rows]
+        by_frequency = [sense for sense, _ in self.tagged.get(lemma_pos, Counter[str]()).most_common()]
+        listed = dict.fromkeys([*inventory.get(lemma_pos, ()), *by_frequency])
+        return [sense for sense in listed if sense in self.rows]
 
     def nearest(self, vector: NDArray[np.float32], senses: list[str], average: bool = False) -> list[str]:
         """Choose for each layer of ``(layers, dim)`` the sense with the nearest mean; ties go to the earlier one."""
@@ -398,10 +421,12 @@ class FrequencyProbe:
 
     def best(self, vector: NDArray[np.float32], lemma_pos: LemmaPos, senses: list[str]) -> str:
         """Choose a sense for the vectors ``(layers, dim)`` of a word; ties go to the earlier one."""
-        cosines = self._directions[[self._means.rows[sense] for sense in senses]] @ self._unit(vector[self._layer])
+        directions = self._directions[[self._means.rows[sense] for sense in senses]]
+        cosines = directions @ self._unit(vector[self._layer])
         tagged = self._means.tagged.get(lemma_pos, Counter[str]())
         counts = np.array([tagged[sense] + 0.5 for sense in senses])
-        return senses[int(np.argmax(cosines + PRIOR_WEIGHT * np.log(counts / counts.sum())))]
+        scores = cosines + PRIOR_WEIGHT * np.log(counts / counts.sum())
+        return senses[int(np.argmax(scores))]
 
     def _unit(self, vectors: NDArray[Any]) -> NDArray[np.float64]:
         return unit_vectors((vectors - self._center) @ self._matrix)
@@ -462,7 +487,7 @@ def _add_instances(
             if instance.id not in keys:
                 raise TextError(f"{source.data}: instance {instance.id} has no key in {source.gold}.")
         for instance in sentence.instances:
-            means.add(instance, keys[instance.id], vectors[:, instance.start : instance.stop].mean(axis=1))
+            means.add(instance, keys[instance.id], _mean_vector(instance, vectors))
         means.n_sentences += 1
         count(len(sentence.instances))
     if not means.rows:

@@ -28,8 +28,6 @@ PAIRS_AT_ONCE = 256
 COSINE_DIGITS = 6
 """Decimal places of cosines that are compared: float32 rounds the vectors, so that those of two identical pairs of
 sentences differ in the seventh, and would get different ranks."""
-STORED = ("stored whitening", "stored head")
-"""The weightings that the maps of sentence vectors that a model stores belong to."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,15 @@ class PoolingScore:
     weighting: str
     spearman: float
     pearson: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "layers": self.layers,
+            "weighting": self.weighting,
+            "spearman": number_or_none(self.spearman),
+            "pearson": number_or_none(self.pearson),
+        }
 
 
 @dataclass(frozen=True)
@@ -106,33 +113,24 @@ class SimilarityResult(Result):
         return list(rows.values())
 
     def notes(self) -> list[str]:
-        notes = []
-        for name, poolings in self.scores.items():
-            best, defined = self.best(name), _defined(poolings)
-            sentences = [
-                f"{name}: Spearman correlation of cosines with people's scores, {count_of(self.n_pairs[name], 'pair')}."
-            ]
-            if defined:
-                sentences.append(f"Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}.")
-            if len(defined) < len(poolings):
-                sentences.append("Where all cosines are equal, there is no correlation.")
-            notes.append(" ".join(sentences))
-        return notes
+        return [self._note(name) for name in self.results]
+
+    def _note(self, name: str) -> str:
+        """Describe the scores of a file."""
+        poolings = self.results[name].poolings
+        defined = _defined(poolings)
+        n_pairs = count_of(self.n_pairs[name], "pair")
+        note = f"{name}: Spearman correlation of cosines with people's scores, {n_pairs}."
+        if defined:
+            best = self.best(name)
+            note += f" Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}."
+        if len(defined) < len(poolings):
+            note += " Where all cosines are equal, there is no correlation."
+        return note
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            name: {
-                "n_pairs": result.n_pairs,
-                "poolings": [
-                    {
-                        "layers": score.layers,
-                        "weighting": score.weighting,
-                        "spearman": number_or_none(score.spearman),
-                        "pearson": number_or_none(score.pearson),
-                    }
-                    for score in result.poolings
-                ],
-            }
+            name: {"n_pairs": result.n_pairs, "poolings": [score.to_dict() for score in result.poolings]}
             for name, result in self.results.items()
         }
 
@@ -156,35 +154,66 @@ def read_scored_pairs(
     Raises:
         TextError: The file cannot be read, has no pair, or a row is not such a triple.
     """
-    needed = columns or (1, 2, 3)
-    is_csv = unpacked_name(path).endswith(".csv")
     pairs = []
     try:
-        for number, row in enumerate(_split_rows(path, is_csv), start=1):
+        for number, row in enumerate(_split_rows(path), start=1):
             if not row:
                 continue
-            has_columns = 1 <= min(needed) <= max(needed) <= len(row) and (columns is not None or len(row) == 3)
-            first, second, score = (row[column - 1].replace("\n", " ") if has_columns else "" for column in needed)
-            value = _number(score)
-            if number == 1 and has_columns and value is None:  # a header
+            cells = _choose_cells(row, columns)
+            is_header = number == 1 and cells is not None and _number(cells[2]) is None
+            if is_header:
                 continue
-            tokens = tokenize(first), tokenize(second)
-            if value is None or not math.isfinite(value) or not all(tokens):
-                where = "" if columns is None else f" in columns {needed[0]}, {needed[1]} and {needed[2]}"
-                separated = "commas" if is_csv else "tabs or spaces"
-                remedy = ""
-                if is_csv and any("\t" in cell for cell in row):  # as in the original release of the STS benchmark
-                    remedy = " If its columns are separated by tabs, give the file a name that ends in .tsv."
-                raise TextError(
-                    f"{path}, row {number}: expected two sentences and a number{where}, separated by {separated}, but "
-                    f"got {row}.{remedy}"
-                )
-            pairs.append(ScoredPair(*tokens, value))
+            pair = None if cells is None else _as_pair(cells, tokenize)
+            if pair is None:
+                raise TextError(f"{path}, row {number}: {_expected_row(path, row, columns)}")
+            pairs.append(pair)
     except csv.Error as error:
         raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
     if not pairs:
         raise TextError(f"{path} contains no pair, expected two sentences and a number in each row.")
     return pairs
+
+
+def _is_csv(path: str | Path) -> bool:
+    return unpacked_name(path).endswith(".csv")
+
+
+def _split_rows(path: str | Path) -> Iterator[list[str]]:
+    """Yield the cells of each row."""
+    if _is_csv(path):  # a quoted field may contain line ends, so the reader needs them
+        yield from csv.reader(f"{line}\n" for line in read_lines(path))
+        return
+    for line in read_lines(path):
+        yield line.split("\t") if "\t" in line else line.split()
+
+
+def _choose_cells(row: list[str], columns: tuple[int, int, int] | None) -> list[str] | None:
+    """Return the cells of the two sentences and of the score; None if the row lacks one, or has more than expected."""
+    if columns is None:
+        chosen = row if len(row) == 3 else None
+    elif min(columns) < 1 or max(columns) > len(row):
+        chosen = None
+    else:
+        chosen = [row[column - 1] for column in columns]
+    return None if chosen is None else [cell.replace("\n", " ") for cell in chosen]
+
+
+def _as_pair(cells: list[str], tokenize: Callable[[str], list[str]]) -> ScoredPair | None:
+    """Convert two sentences and a score; None if one of them is empty or the score is no finite number."""
+    first, second, score = tokenize(cells[0]), tokenize(cells[1]), _number(cells[2])
+    if not first or not second or score is None or not math.isfinite(score):
+        return None
+    return ScoredPair(first, second, score)
+
+
+def _expected_row(path: str | Path, row: list[str], columns: tuple[int, int, int] | None) -> str:
+    """Say for an error message what a row should have been."""
+    where = "" if columns is None else f" in columns {columns[0]}, {columns[1]} and {columns[2]}"
+    separated = "commas" if _is_csv(path) else "tabs or spaces"
+    text = f"expected two sentences and a number{where}, separated by {separated}, but got {row}."
+    if _is_csv(path) and any("\t" in cell for cell in row):  # as in the original release of the STS benchmark
+        text += " If its columns are separated by tabs, give the file a name that ends in .tsv."
+    return text
 
 
 def score_similarity(embedder: SentenceEmbedder, pairs: Sequence[ScoredPair]) -> SimilarityScores:
@@ -245,19 +274,21 @@ def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
 ) -> dict[tuple[str, str], SentenceEmbedder]:
     """Make an embedder for each choice of layers and weighting."""
-    weightings = _weightings(elmo, smoothings)
-    embedders = {
-        (_layers_name(layers), name): SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
-        for layers in (*range(elmo.n_layers), "average", "all")
-        for name, pooling in weightings.items()
-    }
-    for name, linear_map in zip(STORED, (elmo.model.whitening, elmo.model.sentence_head), strict=True):
+    plain: dict[tuple[str, str], SentenceEmbedder] = {}
+    for layers in (*range(elmo.n_layers), "average", "all"):
+        for name, pooling in _weightings(elmo, smoothings).items():
+            plain[_layers_name(layers), name] = SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
+    embedders = dict(plain)
+    for name, linear_map in (
+        ("stored whitening", elmo.model.whitening),
+        ("stored head", elmo.model.sentence_head),
+    ):
         if linear_map is not None:
             key = (_layers_name(linear_map.pooling.layers), name)
             embedders[key] = SentenceEmbedder(elmo, linear_map=linear_map)
     if whiten:
-        plain = {key: embedder for key, embedder in embedders.items() if embedder.linear_map is None}
-        for (layers, name), vectors in _pool(elmo, plain, [list(tokens) for tokens in whiten if len(tokens)]).items():
+        sentences = [list(tokens) for tokens in whiten if len(tokens)]
+        for (layers, name), vectors in _pool(elmo, plain, sentences).items():
             whitening = fit_whitening([vectors], plain[layers, name].pooling)
             embedders[layers, f"{name}, whitened"] = SentenceEmbedder(elmo, linear_map=whitening)
     return embedders
@@ -281,15 +312,31 @@ def _pool(
     elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
 ) -> dict[tuple[str, str], NDArray[np.float32]]:
     """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. Layers above 0 are computed once for all."""
-    pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    contextual: dict[tuple[str, str], SentenceEmbedder] = {}
+    context_free: dict[tuple[str, str], SentenceEmbedder] = {}
+    for key, embedder in embedders.items():
+        group = context_free if embedder.pooling.is_context_free else contextual
+        group[key] = embedder
+    pooled = _pool_group(elmo, contextual, sentences, "all") | _pool_group(elmo, context_free, sentences, [0])
+    return {key: pooled[key] for key in embedders}
+
+
+def _pool_group(
+    elmo: Elmo,
+    embedders: Mapping[tuple[str, str], SentenceEmbedder],
+    sentences: Sequence[list[str]],
+    layers: Any,
+) -> dict[tuple[str, str], NDArray[np.float32]]:
+    """Pool by embedders that read the same layers of the same tokens."""
+    if not embedders:
+        return {}
     # Without context, some words are read in lower case.
-    computed: tuple[Any, Any] = ("all", [0])
-    for is_context_free in (False, True):
-        group = {key: one for key, one in embedders.items() if one.pooling.is_context_free == is_context_free}
-        folded = [list(next(iter(group.values())).fold(tokens)) for tokens in sentences] if group else []
-        for tokens, layers in zip(folded, elmo.embed(iter(folded), layers=computed[is_context_free]), strict=True):
-            for key, embedder in group.items():
-                pooled[key].append(embedder.pool(tokens, _select(layers, embedder.pooling.layers)))
+    any_embedder = next(iter(embedders.values()))
+    folded = [list(any_embedder.fold(tokens)) for tokens in sentences]
+    pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    for tokens, vectors in zip(folded, elmo.embed(iter(folded), layers=layers), strict=True):
+        for key, embedder in embedders.items():
+            pooled[key].append(embedder.pool(tokens, _select(vectors, embedder.pooling.layers)))
     return {key: np.stack(rows) for key, rows in pooled.items()}
 
 
@@ -300,7 +347,10 @@ def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
     if wanted == "average":
         mean: NDArray[np.float32] = layers.mean(axis=0)
         return mean
-    return layers[-1 if wanted == "top" else list(wanted) if isinstance(wanted, tuple) else wanted]
+    if wanted == "top":
+        wanted = -1
+    chosen: NDArray[np.float32] = layers[list(wanted) if isinstance(wanted, tuple) else wanted]
+    return chosen
 
 
 def _layers_name(layers: Any) -> str:
@@ -329,15 +379,11 @@ def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> Sim
     """Compare cosines with scores. Vectors are ``(2 * pairs, dim)``: of the first and second sentence of each pair."""
     scores = np.array([pair.score for pair in pairs])
     unit = unit_vectors(vectors)
-    cosines = (unit[0::2].astype(np.float64) * unit[1::2]).sum(axis=1)
+    first, second = unit[0::2].astype(np.float64), unit[1::2]
+    cosines = (first * second).sum(axis=1)
     rounded = cosines.round(COSINE_DIGITS)
-    return SimilarityScores(cosines, _correlation(_ranks(rounded), _ranks(scores)), _correlation(rounded, scores))
-
-
-def _split_rows(path: str | Path, is_csv: bool) -> Iterator[list[str]]:
-    if is_csv:  # a quoted field may contain line ends, so the reader needs them
-        return csv.reader(f"{line}\n" for line in read_lines(path))
-    return (line.split("\t") if "\t" in line else line.split() for line in read_lines(path))
+    spearman = _correlation(_ranks(rounded), _ranks(scores))
+    return SimilarityScores(cosines, spearman, pearson=_correlation(rounded, scores))
 
 
 def _number(text: str) -> float | None:

@@ -49,7 +49,11 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
 def read_conllu(path: str | Path, tags: str = "UPOS") -> Iterator[TaggedSentence]:
     """Read CoNLL-U or CoNLL-U Plus. Multiword tokens (``1-2``) and empty nodes (``8.1``) are skipped."""
     for _, rows in read_conllu_rows(path, read_lines(path), "FORM", tags):
-        yield TaggedSentence([word for word, _ in rows], [None if tag == NOT_GIVEN else tag for _, tag in rows])
+        sentence = TaggedSentence([], [])
+        for word, tag in rows:
+            sentence.words.append(word)
+            sentence.tags.append(None if tag == NOT_GIVEN else tag)
+        yield sentence
 
 
 def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[TaggedSentence]:
