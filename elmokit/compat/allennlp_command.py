@@ -21,19 +21,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from elmokit.compat.allennlp_common import ConfigurationError, Source, on_cuda_device
-from elmokit.compat.allennlp_layers import _ElmoCharacterEncoder
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL, _ElmoBiLm
 from elmokit.compat.allennlp_text import ELMoTokenCharactersIndexer, batch_to_ids
 from elmokit.compat.token_lists import token_lists
 from elmokit.config import check_at_least, check_choice
-from elmokit.engine.precision import requested_backend
-from elmokit.engine.token_cache import TokenCache
-from elmokit.network.backends import ParameterCache, are_plain
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
-from elmokit.text.batching import pad_batch, read_ahead
-from elmokit.text.characters import encode_tokens
+from elmokit.text.batching import read_ahead
 
 CombinedLayers = Literal["all", "top", "average"]
 Vectors = NDArray[np.float32]
@@ -57,8 +52,6 @@ class ElmoEmbedder:
         self.indexer = ELMoTokenCharactersIndexer()
         self.elmo_bilm = on_cuda_device(_ElmoBiLm(options_file, weight_file, stateful=stateful).eval(), cuda_device)
         self.cuda_device = cuda_device
-        self._token_cache = TokenCache()
-        self._token_layer_version: ParameterCache[object] = ParameterCache()
 
     def reset_states(self) -> None:
         """Reset the carried state."""
@@ -68,27 +61,11 @@ class ElmoEmbedder:
     def batch_to_embeddings(self, batch: Iterable[Iterable[str]]) -> tuple[Tensor, Tensor]:
         """Return tensors ``(batch, layers, time, dim)`` and their mask ``(batch, time)``, without boundaries."""
         encoder = self.elmo_bilm._token_embedder
-
-        device = encoder._char_embedding_weights.device
-
-        def encode(words: Sequence[str]) -> Vectors:
-            ids = torch.from_numpy(encode_tokens(words, encoder.max_chars))
-            vectors: Vectors = encoder.token_vectors(ids.to(device)).cpu().numpy()
-            return vectors
-
-        sentences = token_lists(batch)
-        has_plain_modules = are_plain([self.elmo_bilm], _ElmoBiLm) and are_plain([encoder], _ElmoCharacterEncoder)
-        if not has_plain_modules or not encoder.is_plain():  # hooks see calls, and what they change is not kept
-            output = self.elmo_bilm(batch_to_ids(sentences, encoder.max_chars).to(device))
-            every_layer, inside = torch.stack(output["activations"], dim=1), output["mask"][:, 2:]
-            return every_layer[:, :, 1:-1] * inside[:, None, :, None], inside
-        padded = pad_batch(sentences)
-        version = self._token_layer_version.get(requested_backend(), list(encoder.parameters()), object)
-        vectors = self._token_cache.vectors(padded.words, encode, version)[padded.index]
-        mask = torch.from_numpy(padded.mask).to(device)
-        layers = torch.stack(self.elmo_bilm.contextualize(torch.from_numpy(vectors).to(device), mask), dim=1)
+        ids = batch_to_ids(token_lists(batch), encoder.max_chars).to(encoder._char_embedding_weights.device)
+        output = self.elmo_bilm(ids)
+        layers, inside = torch.stack(output["activations"], dim=1), output["mask"][:, 2:]
         # A row's last real position is its </S>; without the boundaries everything is one position further left.
-        return layers[:, :, 1:-1] * mask[:, None, 2:, None], mask[:, 2:]
+        return layers[:, :, 1:-1] * inside[:, None, :, None], inside
 
     def embed_sentence(self, sentence: Iterable[str]) -> Vectors:
         """Embed one sentence as ``(layers, tokens, dim)``."""

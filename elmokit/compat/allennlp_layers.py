@@ -1,14 +1,11 @@
 """The layers of AllenNLP's ELMo: sentence boundaries, the scalar mix and the character encoder.
 
 Parameters keep AllenNLP's names, shapes and order, so that its checkpoints load with ``strict=True``, alone or nested
-in another model, and the state of an optimizer that was saved with AllenNLP fits too. The computation is elmokit's:
-from its own parameters, each module builds the layer of :mod:`elmokit.network` that does its work. If a module inside
-has hooks or was replaced, the modules are called in AllenNLP's order and with its shapes.
+in another model, and the state of an optimizer that was saved with AllenNLP fits too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import torch
@@ -16,15 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import ConfigurationError, Source, open_files
-from elmokit.engine.token_layer import TokenLayer
+from elmokit.compat.tracing import untraced
 from elmokit.formats.allennlp_weights import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
-from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
 from elmokit.network.bilm import BiLM
-from elmokit.network.char_cnn import CharCNN
-from elmokit.network.char_convolution import are_plain_convolutions, pooled_by_modules
+from elmokit.network.char_convolution import CharConvolution, read_characters
 from elmokit.network.lstm_module import check_no_gaps
-from elmokit.network.tile_layers import TileLinear
+from elmokit.network.tile_layers import TileLinear, apply_by_row
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
 
@@ -152,46 +147,9 @@ class _Highway(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         for layer in self._layers:
             transformed, gate = layer(inputs).chunk(2, dim=-1)
-            gate = torch.sigmoid(gate)
+            gate = apply_by_row(torch.sigmoid, gate)
             inputs = gate * inputs + (1 - gate) * F.relu(transformed)
         return inputs
-
-
-_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
-
-
-class _CharCNN(CharCNN):
-    """The char CNN over the parameters of an ``_ElmoCharacterEncoder``, which are shared, not copied."""
-
-    def __init__(self, encoder: _ElmoCharacterEncoder) -> None:
-        nn.Module.__init__(self)  # CharCNN's own would create parameters
-        table = encoder._char_embedding_weights
-        self.char_embedding = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
-        self.char_embedding.weight = table  # the constructor wraps its argument in a new parameter
-        self.convolutions = nn.ModuleList(getattr(encoder, name) for name in encoder.convolution_names)
-        self.activation = encoder.activation
-        self.highways = nn.ModuleList([encoder._highways])
-        self.projection = encoder._projection
-        self.output_dim = encoder.output_dim
-        self._packed = encoder._packed
-
-    def is_plain(self) -> bool:
-        """Return True: it is built of a plain encoder only."""
-        return True
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by our names; see :meth:`NativeTokenLayer.tensors`."""
-        theirs = re.compile(r"highways\.0\._layers\.(\d+)\.(weight|bias)")
-        ours = {}
-        for name, tensor in self.named_parameters(remove_duplicate=False):
-            if found := theirs.fullmatch(name):
-                transform, carry = tensor.chunk(2)
-                ours[f"highways.{found[1]}.transform.{found[2]}"] = transform
-                # The gates add to 1, and 1 - sigmoid(x) = sigmoid(-x).
-                ours[f"highways.{found[1]}.gate.{found[2]}"] = -carry
-            else:
-                ours[name] = tensor
-        return ours
 
 
 class _ElmoCharacterEncoder(nn.Module):
@@ -221,11 +179,11 @@ class _ElmoCharacterEncoder(nn.Module):
         self.max_chars = cnn.max_chars
         self.activation = cnn.activation
         self.convolution_names = [f"char_conv_{k}" for k in range(len(cnn.filters))]
-        self._packed: ParameterCache[TokenLayer | None] = ParameterCache()
+        self._widest = max(width for width, _ in cnn.filters)
         with torch.device("meta"):
             self._char_embedding_weights = nn.Parameter(torch.empty(cnn.n_chars + 1, cnn.char_dim))
             for name, (width, count) in zip(self.convolution_names, cnn.filters, strict=True):
-                self.add_module(name, nn.Conv1d(cnn.char_dim, count, width))
+                self.add_module(name, CharConvolution(cnn.char_dim, count, width))
             self._highways = _Highway(cnn.n_features, cnn.n_highway)
             self._projection = TileLinear(cnn.n_features, self.output_dim)
         set_parameters(self, encoder_to_allennlp(bilm), requires_grad)
@@ -246,18 +204,7 @@ class _ElmoCharacterEncoder(nn.Module):
         """Return the size of a token vector."""
         return self.output_dim
 
-    def is_plain(self) -> bool:
-        """Check whether kernels may compute in place of the modules inside."""
-        return (
-            type(self._char_embedding_weights) is nn.Parameter  # parametrizations and `torch.func` put in others
-            and has_memory(self._char_embedding_weights)
-            and are_plain_convolutions(self._convolutions)
-            and are_plain([self._highways], _Highway)
-            and are_plain(self._highways._layers, TileLinear)
-            and are_plain([self._projection], TileLinear)
-        )
-
-    @never_compiled
+    @untraced
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Encode a batch.
 
@@ -276,21 +223,16 @@ class _ElmoCharacterEncoder(nn.Module):
             )
         begin, end = self._boundary_ids(inputs)
         ids, mask = add_sentence_boundary_token_ids(inputs, (inputs > 0).any(dim=-1), begin, end)
-        if not self.is_plain():  # as in AllenNLP, the modules get all tokens
-            return {"token_embedding": self.token_vectors(ids.flatten(0, -2)).view(*mask.shape, -1), "mask": mask}
         distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
         return {"token_embedding": self.token_vectors(distinct)[index.view(mask.shape)], "mask": mask}
 
-    @never_compiled
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""
-        if not self.is_plain():
-            pooled = pooled_by_modules(F.embedding(ids, self._char_embedding_weights), self._convolutions)
-            projected: Tensor = self._projection(self._highways(_ACTIVATIONS[self.activation](pooled)))
-            return projected
-        # The layer is built for each call: a stored one would be a second owner of the parameters, which DataParallel,
-        # for example, does not know of. It takes microseconds; the packed filters are kept by this module.
-        vectors: Tensor = _CharCNN(self)(ids)
+        weight = self._char_embedding_weights
+        characters = read_characters(ids, lambda chars: F.embedding(chars, weight), len(weight), self._widest)
+        features = torch.cat([convolution(characters) for convolution in self._convolutions], dim=1)
+        features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
+        vectors: Tensor = self._projection(self._highways(features))
         return vectors
 
     @torch.no_grad()

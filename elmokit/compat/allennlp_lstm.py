@@ -10,6 +10,7 @@ or an adapter, they are called in AllenNLP's order and with its shapes.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -18,54 +19,47 @@ from torch.nn import functional as F
 
 from elmokit.compat.allennlp_common import Source, open_files
 from elmokit.compat.allennlp_layers import lengths_of, set_parameters
+from elmokit.compat.tracing import untraced
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
-from elmokit.network.backends import are_plain, never_compiled
 from elmokit.network.bilm import BiLMState, stack_states
-from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM
+from elmokit.network.lstm_module import LSTMState
+from elmokit.network.operators import LSTMWeights, has_memory, run_lstm
 
 HiddenAndCell = tuple[Tensor, Tensor]
 
 
-class _CellLayer(ProjectedLSTM):
-    """The LSTM layer over the parameters of an ``LstmCellWithProjection``, which are shared, not copied."""
-
-    def __init__(self, cell: LstmCellWithProjection) -> None:
-        nn.Module.__init__(self)  # ProjectedLSTM's own would create parameters
-        self.input_linearity, self.state_linearity = cell.input_linearity, cell.state_linearity
-        self.state_projection = cell.state_projection
-        self.input_dim, self.hidden_dim, self.projection_dim = cell.input_size, cell.cell_size, cell.hidden_size
-        # AllenNLP treats 0 as "no bound", too.
-        self.cell_clip = cell.memory_cell_clip_value or None
-        self.projection_clip = cell.state_projection_clip_value or None
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        """The matrix for inputs and recurrent state side by side."""
-        return swap_gates(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1))
-
-    @property
-    def bias(self) -> Tensor:  # type: ignore[override]
-        """The bias without the offset of the forget gate."""
-        return gate_bias_from_allennlp(self.state_linearity.bias)
-
-    @property
-    def projection(self) -> Tensor:  # type: ignore[override]
-        """The projection; AllenNLP has one even where the sizes are equal."""
-        return self.state_projection.weight
+def _call_attributes() -> list[str]:
+    """Return the attributes in which a module keeps the hooks of its calls."""
+    probe = nn.Module()
+    for register in (probe.register_forward_pre_hook, probe.register_forward_hook):
+        register(print)
+    for register_backward in (probe.register_full_backward_pre_hook, probe.register_full_backward_hook):
+        register_backward(print)
+    return ["forward", *(name for name, value in vars(probe).items() if isinstance(value, dict) and value)]
 
 
-class _CellStack(LSTMStack):
-    """The layers of one direction as an ``LSTMStack``; they are shared, not copied."""
-
-    def __init__(self, cells: Sequence[LstmCellWithProjection]) -> None:
-        first = cells[0]
-        # Without layers of its own, so that building it for each batch costs no memory.
-        super().__init__(0, first.cell_size, first.hidden_size, None, None, skip_connections=True, dropout=0.0)
-        self.layers.extend(_CellLayer(cell) for cell in cells)
+_CALL_ATTRIBUTES = _call_attributes()
+_GLOBAL_HOOKS = [value for value in vars(nn.modules.module).values() if isinstance(value, OrderedDict)]
 
 
-# Not a subclass of `ProjectedLSTM`, whose parameters are other ones; `_CellLayer` is one.
+def _are_plain(*linears: nn.Module) -> bool:
+    """Check whether calling layers would multiply by their weights and do nothing else.
+
+    People replace linear layers by others: adapters (peft), quantized ones, parametrized ones; and they register hooks.
+    PyTorch's own fused layers ask the same.
+    """
+    if any(_GLOBAL_HOOKS):
+        return False
+    for linear in linears:
+        if type(linear) is not nn.Linear or any(map(vars(linear).get, _CALL_ATTRIBUTES)):
+            return False
+        if not has_memory(linear.weight):  # of a kind that may multiply in another way
+            return False
+    return True
+
+
+# Not a subclass of `ProjectedLSTM`, whose parameters are other ones.
 class LstmCellWithProjection(nn.Module):
     """One LSTM layer in one direction with a projected, clipped recurrent state.
 
@@ -113,14 +107,7 @@ class LstmCellWithProjection(nn.Module):
         # not two.
         self.state_linearity.bias.zero_()[self.cell_size : 2 * self.cell_size] = 1.0
 
-    def is_plain(self) -> bool:
-        """Check whether kernels may compute in place of the linear layers. None of them knows recurrent dropout."""
-        linears = self.input_linearity, self.state_linearity, self.state_projection
-        has_dropout = self.training and self.recurrent_dropout_probability
-        has_biases = [linear.bias is not None for linear in linears] if are_plain(linears, nn.Linear) else None
-        return has_biases == [False, True, False] and not has_dropout
-
-    @never_compiled
+    @untraced
     def forward(
         self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: HiddenAndCell | None = None
     ) -> tuple[Tensor, HiddenAndCell]:
@@ -143,13 +130,32 @@ class LstmCellWithProjection(nn.Module):
         n_rows, n_steps = inputs.shape[:2]
         if initial_state is None:
             initial_state = inputs.new_zeros(1, n_rows, self.hidden_size), inputs.new_zeros(1, n_rows, self.cell_size)
-        if not self.is_plain():
+        if not self._is_one_layer():
             return self._call_modules(inputs, batch_lengths, initial_state)
         lengths = torch.tensor(list(batch_lengths), device=inputs.device)
         mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
-        state = LSTMState(initial_state[0][0], initial_state[1][0])
-        (outputs,), (after,) = _CellStack([self])(inputs, [state], mask, not self.go_forward)
-        return outputs, (after.hidden[None], after.cell[None])
+        hidden, cell = initial_state[0][0], initial_state[1][0]
+        outputs, hidden, cell = run_lstm(
+            inputs, hidden, cell, self._weights(), mask, not self.go_forward, adds_inputs=False
+        )
+        return outputs, (hidden[None], cell[None])
+
+    def _is_one_layer(self) -> bool:
+        """Check whether one operator computes what the linear layers do: it has one bias, and no recurrent dropout."""
+        linears = self.input_linearity, self.state_linearity, self.state_projection
+        if self.training and self.recurrent_dropout_probability:
+            return False
+        return _are_plain(*linears) and [linear.bias is not None for linear in linears] == [False, True, False]
+
+    def _weights(self) -> LSTMWeights:
+        """Return the weights in elmokit's order."""
+        return LSTMWeights(
+            swap_gates(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1)),
+            gate_bias_from_allennlp(self.state_linearity.bias),
+            self.state_projection.weight,  # AllenNLP has one even where the sizes are equal
+            self.memory_cell_clip_value or None,  # it treats 0 as "no bound", too
+            self.state_projection_clip_value or None,
+        )
 
     def _call_modules(
         self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: HiddenAndCell
@@ -231,7 +237,7 @@ class ElmoLstm(nn.Module):
         """
         set_parameters(self, lstm_to_allennlp(open_files(options_file, weight_file).build_bilm()), self.requires_grad)
 
-    @never_compiled
+    @untraced
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Compute all LSTM layers of a batch.
 
@@ -246,22 +252,10 @@ class ElmoLstm(nn.Module):
             ValueError: There is padding before or between tokens.
         """
         lengths = lengths_of(mask)
-        mask = mask != 0
         carried = self._carried_state(inputs)
         # A larger batch than before adds rows that start from zero, as in AllenNLP.
         start = carried.first_rows(len(inputs))
-        outputs: list[list[Tensor]] = []
-        states: list[list[LSTMState]] = []
-        cells = [self._layers_of(direction) for direction in DIRECTIONS]
-        if are_plain([*cells[0], *cells[1]], LstmCellWithProjection) and all(
-            cell.is_plain() for of_direction in cells for cell in of_direction
-        ):
-            for d, direction in enumerate(DIRECTIONS):
-                of_layers, after = _CellStack(cells[d])(inputs, start.of_direction(d), mask, direction == "backward")
-                outputs.append(of_layers)
-                states.append(after)
-        else:
-            outputs, states = self._call_modules(cells, inputs, lengths, start)
+        outputs, states = self._call_cells(inputs, lengths, start)
         if self.stateful:
             self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
         return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
@@ -279,10 +273,11 @@ class ElmoLstm(nn.Module):
         """The layers that read from the last token to the first."""
         return self._layers_of("backward")
 
-    def _call_modules(
-        self, cells: list[list[LstmCellWithProjection]], inputs: Tensor, lengths: Tensor, start: BiLMState
+    def _call_cells(
+        self, inputs: Tensor, lengths: Tensor, start: BiLMState
     ) -> tuple[list[list[Tensor]], list[list[LSTMState]]]:
-        """Call the modules of both directions layer by layer, with the rows that have tokens, longest first."""
+        """Call the cells of both directions layer by layer, with the rows that have tokens, longest first."""
+        cells = [self._layers_of(direction) for direction in DIRECTIONS]
         rows = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
         batch_lengths = lengths[rows].tolist()
         width = max(batch_lengths, default=0)

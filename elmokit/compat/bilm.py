@@ -33,11 +33,11 @@ from elmokit.compat.bilm_data import (
     Vocabulary,
 )
 from elmokit.compat.bilm_tf_training import dump_weights, load_options_latest_checkpoint, load_vocab, test, train
+from elmokit.compat.tracing import untraced
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.sidecars import find_vocabulary, given_or_found, read_embeddings
 from elmokit.formats.tensor_rows import TensorRow, read_through
-from elmokit.network.backends import never_compiled
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.lstm_module import has_gaps
 from elmokit.network.scalar_mix import ScalarMix
@@ -150,7 +150,7 @@ class BidirectionalLanguageModel(nn.Module):
         """Reset the state of every stream."""
         self.states.clear()
 
-    @never_compiled
+    @untraced
     @torch.no_grad()
     def forward(self, ids: NDArray[np.integer[Any]] | Tensor, stream: str = "") -> BilmOps:
         """Compute all layers of one batch.

@@ -165,7 +165,8 @@ class Computer:
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
         """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
-        if cache is None or self.model.config.n_words is not None:  # a word-input model is a table already
+        # A word-input model is a table already, and the weights of a module may change in any way.
+        if cache is None or self.model.config.n_words is not None or self._bilm is not None:
             return self._compute_words(words)
         return cache.vectors(words, self._compute_words, self.word_vector_version)
 

@@ -15,11 +15,10 @@ from elmokit.config import check_at_least
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo, Start, Vectors
 from elmokit.engine.layer_selection import LayerAlignment, Layers
-from elmokit.engine.precision import Precision, requested_backend
+from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM, check_device, check_model
-from elmokit.network.backends import weights_in
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
@@ -82,7 +81,9 @@ class ElmoModule(nn.Module):
     An ``ElmoModule`` owns the module :attr:`bilm` that it makes of a model, which stays what it is. :meth:`to_model`
     goes back.
 
-    ``torch.compile`` compiles what is around the biLM, and calls the biLM itself as it is.
+    It computes in the dtype of its tensors, with and without gradients, by operators that ``torch.compile`` and
+    ``torch.export`` know. The lower precisions of weights are those of :class:`~elmokit.Elmo`:
+    ``Elmo(module.to_model())``.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.
@@ -147,9 +148,9 @@ class ElmoModule(nn.Module):
         self.eval()
 
     def extra_repr(self) -> str:
-        """Return what ``repr`` shows besides the modules. The precision is the lowest that is accepted."""
+        """Return what ``repr`` shows besides the modules."""
         name = self._elmo.model.source_name or "unknown"
-        return f"model={name!r}, start={self.start!r}, precision={requested_backend(self.bilm.precision)!r}"
+        return f"model={name!r}, start={self.start!r}, dtype={self.bilm.dtype}"
 
     def _repr_html_(self) -> str:
         return self.model._repr_html_()
@@ -179,7 +180,7 @@ class ElmoModule(nn.Module):
         Args:
             path_or_name, options, token_embeddings, vocabulary, exact_marks: As in
                 :meth:`elmokit.Elmo.from_pretrained`.
-            precision: The lowest precision in which the biLM may be computed when no gradient is needed, likewise.
+            precision: Likewise, for the model of :meth:`to_model`. The module itself computes in its dtype.
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See
                 :class:`ElmoModule`.
@@ -304,7 +305,7 @@ class ElmoModule(nn.Module):
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
         check_no_gaps(mask)
         # An explicit state wins over `start`, so that a caller can continue rows itself.
-        state = self.start_state(len(ids)) if state is None else state
+        state = self.start_state(ids.shape[0]) if state is None else state
         layers, state = self.layers_of(ids, mask, state)
         # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
         # bilm-tf.
@@ -401,7 +402,7 @@ class ElmoModule(nn.Module):
 
     def _is_trained(self) -> bool:
         """Whether a weight of the biLM is trained: one of an adapter may be where ``trainable`` is False."""
-        return any(parameter.requires_grad for parameter in weights_in([self.bilm]))
+        return any(parameter.requires_grad for parameter in self.bilm.parameters())
 
     def _word_vectors(self, words: Sequence[str]) -> Tensor:
         """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""

@@ -88,57 +88,6 @@ class LSTM:
         rows["layer_stride"] = sizes * dim
         return layers, rows
 
-    def padded(
-        self,
-        vectors: Floats,  # (batch, time, projection_dim)
-        mask: NDArray[np.bool_],  # (batch, time), True on a real token, with holes anywhere
-        start: State,  # of one row for each row of the batch
-        layers: Floats,  # written: (layers + 1, batch, time, directions * projection_dim), in zeros
-        directions: Sequence[int],  # to compute: one, or all
-        reverse: Sequence[bool],  # for each of them, whether to read from the last position to the first
-        threads: int = 1,
-    ) -> State:
-        """Compute the layers of a padded batch, for the PyTorch modules, and return the state after each row.
-
-        The state of a direction that was not computed is arbitrary.
-        """
-        config, dim = self.config, self.config.projection_dim
-        n_rows, n_steps = mask.shape
-        positions = np.flatnonzero(mask)
-        lengths = mask.sum(axis=1)
-        rows = np.zeros(n_rows, self._row)
-        stride = len(directions) * dim
-        rows["layer_stride"] = n_rows * n_steps * stride
-        state: State | None = None
-        # One call for both directions if each reads as it was packed to; else C gets the positions in reverse.
-        as_packed = [config.read_backward[number] for number in directions] == list(reverse)
-        for calls in [list(directions)] if as_packed else [[number] for number in directions]:
-            first = calls[0]
-            flips = config.read_backward[first] != reverse[list(directions).index(first)]
-            read = positions[_flipped(lengths)] if flips else positions
-            # Each direction is written next to the ones before, so the array begins as many numbers earlier.
-            base = address("layers", layers, np.float32, (config.n_layers + 1, n_rows, n_steps, stride))
-            assert base is not None
-            rows["layers"] = base - 4 * dim * directions[0]
-            rows["places"] = _row_addresses("places", read, lengths)
-            after = self._run(
-                rows,
-                NetworkInput(vectors.reshape(-1, dim), read, lengths, start),
-                range(config.n_layers + 1),
-                0,
-                stride,
-                (first, calls[-1] + 1),
-                True,
-                threads,
-            )
-            assert after is not None
-            if state is None:
-                state = after
-            else:
-                state.hidden[first], state.cell[first] = after.hidden[first], after.cell[first]
-        assert state is not None
-        return state
-
     def _run(
         self,
         rows: NDArray[Any],
@@ -195,11 +144,3 @@ def _row_addresses(name: str, numbers: Ids, lengths: NDArray[np.int64]) -> NDArr
     assert base is not None
     addresses: NDArray[np.int64] = base + 8 * (np.cumsum(lengths) - lengths)
     return addresses
-
-
-def _flipped(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for rows that follow each other in memory, the index that reverses each of them."""
-    starts = np.cumsum(lengths) - lengths
-    inside = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-    flipped: NDArray[np.int64] = np.repeat(starts + lengths - 1, lengths) - inside
-    return flipped

@@ -256,7 +256,7 @@ class PretrainedBiLM:
             from elmokit.network.torch_network import build_bilm
 
         vectors = None if self.token_table is None else self.token_table.vectors
-        return build_bilm(self.config, self.arrays, self.precision, vectors)
+        return build_bilm(self.config, self.arrays, vectors)
 
     def build_modules(self) -> tuple[BiLM, SoftmaxModule | None]:
         """Return the biLM, and its softmax if it has one, as new PyTorch modules. A tied softmax shares the word table.

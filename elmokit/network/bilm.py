@@ -14,23 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.engine.architecture import BiLMConfig
-from elmokit.engine.precision import (
-    PLAIN_KERNEL,
-    Computation,
-    LayerKernel,
-    Precision,
-    check_precision,
-    computation_of,
-    requested_backend,
-)
+from elmokit.engine.precision import PLAIN_KERNEL, Computation, LayerKernel, computation_of
 from elmokit.engine.state import State
-from elmokit.network.backends import ParameterCache, are_plain, has_memory, never_compiled
-from elmokit.network.char_cnn import CachedCharCNN, CharCNN, NativeTokenLayer, WordCharLayer, WordEmbedding
+from elmokit.network.char_cnn import CachedCharCNN, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.network.lstm_module import LSTMStack, LSTMState
-from elmokit.network.operators import join_directions
+from elmokit.network.operators import is_traced, join_directions, kernel_for
 from elmokit.network.tensors import tensor_of
-
-TOKEN_LAYERS = (CharCNN, CachedCharCNN, WordCharLayer, WordEmbedding)
 
 
 class BiLMState(NamedTuple):
@@ -121,9 +110,6 @@ class BiLM(nn.Module):
 
     Args:
         config: The architecture.
-        precision: The lowest precision accepted when no gradient is needed: "float32", "bfloat16", "int8" or
-            "int7"; None means
-            float32. It can be changed later. The environment variable ``ELMOKIT_BACKEND`` overrides it.
 
     Example:
         >>> bilm = BiLM(PRESETS["tiny"])
@@ -132,7 +118,7 @@ class BiLM(nn.Module):
         >>> output.layers.shape  # (n_layers + 1, batch, time, output_dim)
     """
 
-    def __init__(self, config: BiLMConfig, precision: Precision | None = None) -> None:
+    def __init__(self, config: BiLMConfig) -> None:
         super().__init__()
         self.config = config
         self.token_layer = _token_layer(config)
@@ -148,21 +134,6 @@ class BiLM(nn.Module):
             )
             for _ in range(config.n_directions)
         )
-        self._token_layer_version: ParameterCache[object] = ParameterCache()
-        self.precision = precision
-
-    @property
-    def precision(self) -> Precision | None:
-        """The lowest precision accepted when no gradient is needed; None means float32."""
-        return self._precision
-
-    @precision.setter
-    def precision(self, precision: Precision | None) -> None:
-        check_precision(precision)
-        self._precision = precision
-        for module in self.modules():
-            if isinstance(module, NativeTokenLayer):
-                module.precision = precision
 
     @property
     def has_token_table(self) -> bool:
@@ -172,11 +143,9 @@ class BiLM(nn.Module):
     def kernels(self) -> list[LayerKernel]:
         """Describe what computes each LSTM layer without gradients: the forward layers, then the backward ones.
 
-        A layer is computed in a higher precision than ``precision`` where that is faster.
-
         Example:
-            >>> BiLM(PRESETS["original"], precision="int8").kernels()[0]
-            LayerKernel(backend='native-int8', precision='int8', instructions='amx')
+            >>> BiLM(PRESETS["original"]).kernels()[0]
+            LayerKernel(backend='native', precision='float32', instructions='amx')
         """
         directions = (
             direction.kernels() if isinstance(direction, LSTMStack) else [PLAIN_KERNEL] for direction in self.directions
@@ -187,23 +156,15 @@ class BiLM(nn.Module):
         """Describe what computes all layers when no gradient is needed.
 
         Example:
-            >>> print(BiLM(PRESETS["original"], precision="int8").computation())
-            int8 (native-int8, avx512-vnni, cpu)
+            >>> print(BiLM(PRESETS["original"]).computation())
+            float32 (native, avx512-vnni, cpu)
         """
         pytorch = f"PyTorch's {torch.backends.cpu.get_cpu_capability()}"
-        layer = self.token_layer
-        kernel = layer.kernel() if isinstance(layer, TOKEN_LAYERS) else PLAIN_KERNEL
+        if isinstance(self.token_layer, CharCNN | WordCharLayer):
+            kernel = kernel_for(next(self.token_layer.parameters()))
+        else:
+            kernel = PLAIN_KERNEL  # a lookup, or a module of somebody else's
         return computation_of(kernel, self.kernels(), self.device.type, pytorch)
-
-    def token_layer_version(self) -> object:
-        """Return an object that stays the same for as long as the token layer computes the same vectors."""
-        layer = self.token_layer
-        tensors = [*layer.parameters(), *layer.buffers()]
-        is_plain = type(layer) in TOKEN_LAYERS and are_plain([layer], type(layer)) and layer.is_plain()
-        if not is_plain or not all(map(has_memory, tensors)):
-            return object()  # what hooks and other modules compute may change at any time
-        key = requested_backend(self.precision), getattr(layer, "activation", None)
-        return self._token_layer_version.get(key, tensors, object)
 
     @property
     def device(self) -> torch.device:
@@ -255,7 +216,6 @@ class BiLM(nn.Module):
         """Return ``(batch, time)`` bool, True on a token: where ids are not all 0. See ``token_vectors`` for ids."""
         return ids > 0 if self.config.n_words is not None else (ids > 0).any(dim=-1)
 
-    @never_compiled
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Return context-free token vectors (layer 0), computing each distinct token once.
 
@@ -269,10 +229,13 @@ class BiLM(nn.Module):
         if self.config.n_words is not None:
             of_words: Tensor = self.token_layer(ids)
             return of_words
-        # The engine takes ids of 64 bits only, and PyTorch would compute others in another precision.
-        distinct, index = torch.unique(ids.long().flatten(0, -2), dim=0, return_inverse=True)
-        vectors: Tensor = self.token_layer(distinct)
-        return vectors[index].view(*ids.shape[:-1], vectors.shape[-1])
+        tokens = ids.long().flatten(0, -2)
+        if is_traced():  # how many of them are distinct depends on the text
+            vectors: Tensor = self.token_layer(tokens)
+        else:
+            distinct, index = torch.unique(tokens, dim=0, return_inverse=True)
+            vectors = self.token_layer(distinct)[index]
+        return vectors.view(*ids.shape[:-1], vectors.shape[-1])
 
     def forward(self, ids: Tensor | None, mask: Tensor, state: BiLMState, vectors: Tensor | None = None) -> BiLMOutput:
         """Compute all layers for a batch.

@@ -1,237 +1,101 @@
-"""Convolutions over the characters of tokens, and the maximum of each filter over positions."""
+"""Convolutions over the characters of tokens, and the maximum of each filter over positions.
+
+A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
+response, so one of them is enough for the maximum, and the others are skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.library import Library
 from elmokit.network import native_training
-from elmokit.network.backends import are_plain, native_library_for, tile_library_for
-from elmokit.network.operators import computes, differentiable_once, has_results_like, loaded_library
+from elmokit.network.operators import (
+    are_hidden,
+    c_library,
+    computes,
+    differentiable_once,
+    has_results_like,
+    is_traced,
+    loaded_library,
+    takes_tiles,
+)
 
-MAX_GROUPS, MIN_GROUP_SIZE = 4, 64  # groups of tokens of similar length that are convolved together
+
+class Characters(NamedTuple):
+    """The characters of tokens, as convolutions read them. There are either ``vectors`` or a ``table``."""
+
+    ids: Tensor  # (tokens, chars)
+    n_distinct: Tensor  # (tokens,): the columns up to the last that differs from the final one
+    vectors: Tensor | None  # (tokens, columns, dim): those of the first columns; others cannot change a maximum
+    table: Tensor | None  # (rows, dim): the vectors of all ids
+
+    def n_windows(self, width: int) -> Tensor:
+        """Return how many windows of each token must be considered: those before the padding and one inside it."""
+        n_columns = self.ids.shape[1] if self.vectors is None else self.vectors.shape[1]
+        # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding.
+        # The clamp is for tokens that fill all columns.
+        return (self.n_distinct + 1).clamp(max=n_columns - width + 1)
 
 
-def pooled_convolutions(
-    char_ids: Tensor,  # (tokens, chars)
-    char_embedding: nn.Embedding,
-    convolutions: Iterable[nn.Module],  # `nn.Conv1d` over the embedded characters, with a bias
-) -> Tensor:
-    """Compute the maximum of each filter over all positions of each token, ``(tokens, filters)``.
+def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int, widest: int) -> Characters:
+    """Embed the characters of tokens.
 
-    A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
-    response, so one of them is enough for the maximum and the others are skipped.
+    Args:
+        ids: ``(tokens, chars)``.
+        embed: Looks up the vectors of characters.
+        n_rows: The number of characters that it knows.
+        widest: The width of the widest filter.
     """
-    layers = [layer for layer in convolutions if isinstance(layer, nn.Conv1d)]
-    widest = max(layer.kernel_size[0] for layer in layers)
-    n_distinct = _distinct_columns(char_ids)
-    tiles = tile_library_for(char_embedding.weight)
-    if tiles is not None and _fits_tables(char_ids, char_embedding, layers):
-        return _convolve_by_table(tiles, char_ids, n_distinct, char_embedding, layers)
-    library = _native_library_for(char_ids, char_embedding, layers)
-    if library is not None and len(char_ids) and char_ids.shape[1] >= widest:
-        # Columns up to one whole window of padding for the longest token; the rest cannot change a maximum.
-        characters = char_embedding(char_ids[:, : int(n_distinct.max()) + widest]).to(torch.float32).contiguous()
-        return torch.cat(
-            [
-                torch.ops.elmokit.convolve.default(
-                    characters, _n_windows(n_distinct, characters.shape[1], layer), *_flat(layer)
-                )[0]
-                for layer in layers
-            ],
-            dim=1,
-        )
-    # Convolve tokens of similar length together, so that short ones do not pay for the longest.
-    order = n_distinct.argsort(stable=True)
-    groups = order.chunk(max(1, min(MAX_GROUPS, len(order) // MIN_GROUP_SIZE)))
-    pooled = torch.cat(
-        [
-            _convolve_torch(char_embedding, char_ids[group], layers, int(n_distinct[group[-1:]].sum()), widest)
-            for group in groups
-        ]
-    )
-    # The argsort of a permutation is its inverse.
-    return pooled[order.argsort()]
-
-
-def are_plain_convolutions(layers: Iterable[nn.Module]) -> bool:
-    """Check whether kernels may compute in place of convolutions: plain ones that visit every window once."""
-    layers = list(layers)
-    return are_plain(layers, nn.Conv1d) and all(
-        (layer.stride, layer.padding, layer.dilation, layer.groups) == ((1,), (0,), (1,), 1)
-        for layer in layers
-        if isinstance(layer, nn.Conv1d)
-    )
-
-
-def pooled_by_modules(
-    embedded: Tensor,  # (tokens, chars, char_dim)
-    convolutions: Iterable[nn.Module],
-) -> Tensor:
-    """Compute the same as ``pooled_convolutions`` by calling the modules, whatever they are."""
-    return torch.cat([convolution(embedded.mT).amax(dim=-1) for convolution in convolutions], dim=1)
-
-
-def _distinct_columns(char_ids: Tensor) -> Tensor:
-    """Return the number of columns of each token up to the last that differs from the final one, ``(tokens,)``."""
     # Columns count from 1, so that a token whose ids are all equal gets 0.
-    columns = torch.arange(1, char_ids.shape[1] + 1, device=char_ids.device)
-    return ((char_ids != char_ids[:, -1:]) * columns).amax(dim=1)
+    columns = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+    n_distinct = ((ids != ids[:, -1:]) * columns).amax(dim=1)
+    if torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
+        # There are a few hundred characters: what each of them adds to a filter at a place of its window is computed
+        # once per step, for all tokens. As an embedding of all rows, so that row 0 gets no gradient.
+        table = embed(torch.arange(n_rows))
+        if takes_tiles(table):
+            return Characters(ids, n_distinct, None, table)
+    n_columns = ids.shape[1]
+    if not is_traced() and ids.numel():
+        n_columns = int(n_distinct.max()) + widest  # columns up to one whole window of padding for the longest token
+    return Characters(ids, n_distinct, embed(ids[:, :n_columns]), None)
 
 
-def _native_library_for(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> Library | None:
-    """Return the native library if every layer can run in it."""
-    if torch.is_autocast_enabled(char_ids.device.type) or not _fits_native(char_ids, char_embedding, layers):
-        return None
-    return native_library_for(char_embedding.weight)
+class CharConvolution(nn.Conv1d):
+    """A convolution over the characters of tokens, and the maximum of each filter over positions.
 
-
-def _fits_native(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Check whether the weights of every layer are as C functions expect them."""
-    return all(
-        layer.bias is not None
-        and layer.in_channels == char_embedding.embedding_dim
-        and all(weight.dtype == torch.float32 and weight.device == char_ids.device for weight in layer.parameters())
-        for layer in layers
-    )
-
-
-def _fits_tables(char_ids: Tensor, char_embedding: nn.Embedding, layers: Sequence[nn.Conv1d]) -> bool:
-    """Check whether the C functions can convolve by table: they would read foreign memory for ids outside it."""
-    return (
-        torch.is_grad_enabled()
-        and char_ids.dtype == torch.int64
-        and len(char_ids) > 0
-        and char_ids.shape[1] >= max(layer.kernel_size[0] for layer in layers)
-        and 0 <= int(char_ids.min()) <= int(char_ids.max()) < char_embedding.num_embeddings
-        and _fits_native(char_ids, char_embedding, layers)
-    )
-
-
-def _convolve_by_table(
-    library: Library,
-    char_ids: Tensor,
-    n_distinct: Tensor,
-    char_embedding: nn.Embedding,
-    layers: Sequence[nn.Conv1d],
-) -> Tensor:
-    """Convolve and pool for a training step in bfloat16: the same sums in another order, in float32.
-
-    There are a few hundred characters. What each of them adds to a filter at a place of its window is computed once per
-    step, for all tokens. Gradients of these tables are summed over tokens, and PyTorch derives those of the weights.
+    Args:
+        char_dim: Size of a character's vector.
+        n_filters: Number of filters.
+        width: Characters that a filter spans.
     """
-    with torch.autocast(char_ids.device.type, enabled=False):
-        # As an embedding of all rows, so that row 0 gets no gradient.
-        characters = char_embedding(torch.arange(char_embedding.num_embeddings))  # (rows, dim)
-        tables, wide = [], library.panel_width()
-        for layer in layers:
-            n_missing = -layer.out_channels % wide
-            padded = F.pad(layer.weight, (0, 0, 0, 0, 0, n_missing))
-            panels = padded.view(-1, wide, *padded.shape[1:])
-            # (panels, dim, width * wide); as in `_flat`, a filter of width 1 needs no other order of its axes
-            in_order = panels.flatten(2).mT if panels.shape[3] == 1 else panels.permute(0, 2, 3, 1)
-            flat = in_order.flatten(2)
-            tables.append((characters @ flat).view(len(panels), len(characters), -1, wide))
-        n_windows = [_n_windows(n_distinct, char_ids.shape[1], layer) for layer in layers]
-        biases = [layer.bias for layer in layers]
-        pooled: Tensor = torch.ops.elmokit.table_convolve.default(char_ids.contiguous(), n_windows, tables, biases)[0]
-    return pooled
+
+    def __init__(self, char_dim: int, n_filters: int, width: int) -> None:
+        super().__init__(char_dim, n_filters, width)
+
+    def forward(self, characters: Characters) -> Tensor:  # type: ignore[override]
+        """Return the maxima, ``(tokens, filters)``."""
+        weight, bias = self.weight, self.bias
+        if bias is None:
+            bias = weight.new_zeros(len(weight))
+        n_windows = characters.n_windows(weight.shape[2])
+        if characters.table is not None:
+            return _convolve_by_table(characters.ids, n_windows, characters.table, weight, bias)
+        assert characters.vectors is not None
+        vectors = characters.vectors
+        device = vectors.device.type
+        if torch.is_autocast_enabled(device):
+            low_dtype = torch.get_autocast_dtype(device)
+            vectors, weight, bias = vectors.to(low_dtype), weight.to(low_dtype), bias.to(low_dtype)
+        return convolve(vectors, n_windows, weight, bias)
 
 
-torch.library.define(
-    "elmokit::table_convolve",
-    "(Tensor char_ids, Tensor[] n_windows, Tensor[] tables, Tensor[] biases) -> (Tensor, Tensor)",
-)
-torch.library.define(
-    "elmokit::table_convolve_backward",
-    "(Tensor upstream, Tensor char_ids, Tensor winners, SymInt[] n_filters, SymInt[] shapes) -> Tensor[]",
-)
-
-
-@computes("elmokit::table_convolve")
-def _table_convolve(
-    char_ids: Tensor, n_windows: Sequence[Tensor], tables: Sequence[Tensor], biases: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Call ``native_training.table_convolve`` for all convolutions: the maxima, and the windows that have them."""
-    sizes = [len(bias) for bias in biases]
-    pooled = tables[0].new_empty(len(char_ids), sum(sizes))
-    winners = torch.empty_like(pooled, dtype=torch.int32)
-    columns = torch.split(pooled, sizes, 1), torch.split(winners, sizes, 1)
-    for windows, table, bias, own_pooled, own_winners in zip(n_windows, tables, biases, *columns, strict=True):
-        native_training.table_convolve(
-            loaded_library(), char_ids, windows, table.contiguous(), bias.contiguous(), own_pooled, own_winners
-        )
-    return pooled, winners
-
-
-@computes("elmokit::table_convolve_backward")
-def _table_convolve_backward(
-    upstream: Tensor, char_ids: Tensor, winners: Tensor, n_filters: Sequence[int], shapes: Sequence[int]
-) -> list[Tensor]:
-    """Return the gradients of the tables, which only winning windows have; shapes: the four axes of each table."""
-    upstream = upstream.contiguous()
-    tables = [upstream.new_zeros(shapes[start : start + 4]) for start in range(0, len(shapes), 4)]
-    parts = (torch.split(tensor, list(n_filters), 1) for tensor in (winners, upstream))
-    for table, own_winners, own_gradient in zip(tables, *parts, strict=True):
-        native_training.table_convolve_backward(loaded_library(), char_ids, own_winners, own_gradient, table)
-    return tables
-
-
-@has_results_like("elmokit::table_convolve")
-def _fake_table_convolve(
-    char_ids: Tensor, n_windows: Sequence[Tensor], tables: Sequence[Tensor], biases: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    pooled = tables[0].new_empty(char_ids.shape[0], sum(bias.shape[0] for bias in biases))
-    return pooled, torch.empty_like(pooled, dtype=torch.int32)
-
-
-@has_results_like("elmokit::table_convolve_backward")
-def _fake_table_convolve_backward(
-    upstream: Tensor, char_ids: Tensor, winners: Tensor, n_filters: Sequence[int], shapes: Sequence[int]
-) -> list[Tensor]:
-    return [upstream.new_empty(shapes[start : start + 4]) for start in range(0, len(shapes), 4)]
-
-
-def _keep_tables(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    char_ids, n_windows, tables, biases = inputs
-    ctx.save_for_backward(char_ids, output[1])
-    ctx.n_filters = [bias.shape[0] for bias in biases]
-    ctx.shapes = [size for table in tables for size in table.shape]
-    ctx.no_windows = [None] * len(n_windows)
-
-
-def _differentiate_tables(ctx: Any, upstream: Tensor, of_winners: None) -> tuple[Any, ...]:
-    of_tables = torch.ops.elmokit.table_convolve_backward.default(
-        upstream, *ctx.saved_tensors, ctx.n_filters, ctx.shapes
-    )
-    return None, ctx.no_windows, of_tables, list(torch.split(upstream.sum(dim=0), ctx.n_filters))
-
-
-torch.library.register_autograd("elmokit::table_convolve", _differentiate_tables, setup_context=_keep_tables)
-differentiable_once("elmokit::table_convolve_backward")
-
-
-def _n_windows(n_distinct: Tensor, n_columns: int, convolution: nn.Conv1d) -> Tensor:
-    """Return how many windows of each token must be considered: those before the padding and one inside it."""
-    # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding. The
-    # clamp is for tokens that fill all columns.
-    return (n_distinct + 1).clamp(max=n_columns - convolution.kernel_size[0] + 1)
-
-
-def _flat(convolution: nn.Conv1d) -> tuple[Tensor, Tensor]:
-    """Return the weight as ``(filters, width * dim)``, so that a window is one stretch of memory, and the bias."""
-    assert convolution.bias is not None
-    # Conv1d stores (filters, dim, width); characters lie in memory as (chars, dim).
-    weight = convolution.weight
-    if convolution.kernel_size[0] > 1:  # a filter of width 1 needs no transposition, whose gradient would be strided
-        weight = weight.transpose(1, 2)
-    return weight.flatten(1).contiguous(), convolution.bias
-
+# By windows
 
 torch.library.define(
     "elmokit::convolve", "(Tensor characters, Tensor n_windows, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
@@ -242,21 +106,84 @@ torch.library.define(
 )
 
 
+def convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the maximum of each filter over the windows of each token, ``(tokens, filters)``.
+
+    Args:
+        characters: ``(tokens, columns, dim)``.
+        n_windows: ``(tokens,)``: how many windows of each token count, from the first on.
+        weight: ``(filters, dim, width)``.
+        bias: ``(filters,)``.
+    """
+    if are_hidden(characters, n_windows, weight, bias):
+        return _responses(characters, n_windows, weight).max(dim=1).values + bias
+    maxima: Tensor = torch.ops.elmokit.convolve.default(characters, n_windows, weight, bias)[0]
+    return maxima
+
+
+def _responses(characters: Tensor, n_windows: Tensor, weight: Tensor) -> Tensor:
+    """Return what every window gives, ``(tokens, windows, filters)``; minus infinity beyond a token's windows."""
+    # One matrix product over all windows takes half the time of ``conv1d`` on a CPU.
+    responses = F.linear(_windows(characters, weight), weight.flatten(1))
+    places = torch.arange(responses.shape[1], device=responses.device)
+    return responses.masked_fill((places >= n_windows[:, None])[..., None], float("-inf"))
+
+
+def _windows(characters: Tensor, weight: Tensor) -> Tensor:
+    """Return the windows of all tokens, ``(tokens, windows, dim * width)``."""
+    return characters.unfold(1, weight.shape[2], 1).flatten(2)
+
+
 @computes("elmokit::convolve")
 def _convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Call ``native_training.convolve``: the maximum of each filter, and the window that has it."""
-    library = loaded_library()
-    return native_training.convolve(library, characters, n_windows, native_training.pack_filters(library, weight, bias))
+    """Return the maximum of each filter, and the window that has it."""
+    _check_windows(characters, n_windows, weight, bias)
+    library = c_library(characters, weight, bias)
+    if library is not None and len(characters):
+        filters = native_training.pack_filters(library, weight.contiguous(), bias.contiguous())
+        return native_training.convolve(library, characters.contiguous(), n_windows.contiguous(), filters)
+    with torch.autocast(characters.device.type, enabled=False):
+        best = _responses(characters, n_windows, weight).max(dim=1)
+    return best.values + bias, best.indices.int()
+
+
+def _check_windows(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Refuse sizes that do not fit together: C would read foreign memory."""
+    n_tokens, n_columns, dim = characters.shape
+    n_filters, _, width = weight.shape
+    if weight.shape[1] != dim or bias.shape != (n_filters,) or n_windows.shape != (n_tokens,):
+        raise RuntimeError("The sizes of characters, filters and biases do not fit together.")
+    if n_columns < width:
+        raise RuntimeError(f"A filter spans {width} characters, but tokens have {n_columns}.")
+    if not n_windows.is_cpu or not n_tokens:
+        return
+    if n_windows.dtype != torch.int64 or int(n_windows.min()) < 1 or int(n_windows.max()) > n_columns - width + 1:
+        raise RuntimeError(f"n_windows must be numbers from 1 to {n_columns - width + 1} in int64.")
 
 
 @computes("elmokit::convolve_backward")
 def _convolve_backward(
     upstream: Tensor, characters: Tensor, weight: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    of_characters = torch.zeros_like(characters)
-    of_weight = native_training.convolve_backward(
-        loaded_library(), characters, weight, positions, upstream.contiguous(), of_characters
-    )
+    n_filters, dim, width = weight.shape
+    library = c_library(upstream, characters, weight)
+    of_characters = torch.zeros_like(characters, memory_format=torch.contiguous_format)
+    if library is not None and len(characters):
+        # C takes a window as one stretch of memory, in which characters follow each other.
+        flat = weight.transpose(1, 2).flatten(1).contiguous()
+        of_flat = native_training.convolve_backward(
+            library, characters.contiguous(), flat, positions, upstream.contiguous(), of_characters
+        )
+        return of_characters, of_flat.view(n_filters, width, dim).transpose(1, 2).contiguous()
+    with torch.autocast(characters.device.type, enabled=False):
+        windows = _windows(characters, weight)
+        n_windows = windows.shape[1]
+        of_responses = windows.new_zeros(len(characters), n_windows, n_filters)
+        of_responses.scatter_(1, positions.long()[:, None], upstream[:, None])
+        of_weight = (of_responses.flatten(0, 1).mT @ windows.flatten(0, 1)).view_as(weight)
+        of_windows = (of_responses @ weight.flatten(1)).view(-1, n_windows, dim, width)
+        for place in range(width):
+            of_characters[:, place : place + n_windows] += of_windows[..., place]
     return of_characters, of_weight
 
 
@@ -270,7 +197,7 @@ def _fake_convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: 
 def _fake_convolve_backward(
     upstream: Tensor, characters: Tensor, weight: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(characters), torch.empty_like(weight)
+    return characters.new_empty(characters.shape), weight.new_empty(weight.shape)
 
 
 def _keep_convolution(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -288,21 +215,77 @@ torch.library.register_autograd("elmokit::convolve", _differentiate_convolution,
 differentiable_once("elmokit::convolve_backward")
 
 
-def _convolve_torch(
-    char_embedding: nn.Embedding, char_ids: Tensor, convolutions: Iterable[nn.Conv1d], n_distinct: int, widest: int
-) -> Tensor:
-    """Convolve and pool in PyTorch operations, for tokens whose ids repeat from column ``n_distinct`` on."""
-    embedded = char_embedding(char_ids[:, : n_distinct + widest])  # (tokens, chars, char_dim)
-    return torch.cat([_convolve_and_pool(embedded, convolution, n_distinct) for convolution in convolutions], dim=1)
+# By a table of what each character adds to each filter at each place of its window
+
+torch.library.define(
+    "elmokit::table_convolve", "(Tensor char_ids, Tensor n_windows, Tensor table, Tensor bias) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "elmokit::table_convolve_backward",
+    "(Tensor upstream, Tensor char_ids, Tensor winners, SymInt[] shape) -> Tensor",
+)
 
 
-def _convolve_and_pool(embedded: Tensor, convolution: nn.Conv1d, n_distinct: int) -> Tensor:
-    """Map ``(tokens, chars, char_dim)`` to ``(tokens, filters)``, the maximum over positions of one convolution.
+def _convolve_by_table(char_ids: Tensor, n_windows: Tensor, characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve and pool for a training step in bfloat16: the same sums in another order, in float32.
 
-    One matrix product over all windows takes half the time of ``conv1d`` on a CPU.
+    Gradients of the table are summed over tokens, and PyTorch derives that of the weight.
     """
-    width = convolution.kernel_size[0]
-    windows = embedded[:, : n_distinct + width].unfold(1, width, 1).flatten(2)  # (tokens, positions, char_dim * width)
-    responses = F.linear(windows, convolution.weight.flatten(1), convolution.bias)
-    # Both are the maximum: ``max`` has the faster backward pass, ``amax`` the faster forward pass.
-    return responses.max(dim=1).values if torch.is_grad_enabled() else responses.amax(dim=1)
+    with torch.autocast(char_ids.device.type, enabled=False):
+        wide = loaded_library().panel_width()
+        panels = F.pad(weight, (0, 0, 0, 0, 0, -len(weight) % wide)).view(-1, wide, *weight.shape[1:])
+        # (panels, dim, width * wide); a filter of width 1 needs no other order of its axes, whose gradient would be
+        # strided.
+        in_order = panels.flatten(2).mT if panels.shape[3] == 1 else panels.permute(0, 2, 3, 1)
+        table = (characters @ in_order.flatten(2)).view(len(panels), len(characters), -1, wide)
+        maxima: Tensor = torch.ops.elmokit.table_convolve.default(char_ids.long(), n_windows, table, bias)[0]
+    return maxima
+
+
+@computes("elmokit::table_convolve")
+def _table_convolve(char_ids: Tensor, n_windows: Tensor, table: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Call ``native_training.table_convolve``: the maximum of each filter, and the window that has it."""
+    if int(char_ids.min()) < 0 or int(char_ids.max()) >= table.shape[1]:
+        raise IndexError("index out of range: a character is not in the table.")
+    pooled = table.new_empty(len(char_ids), len(bias))
+    winners = torch.empty_like(pooled, dtype=torch.int32)
+    native_training.table_convolve(
+        loaded_library(), char_ids.contiguous(), n_windows, table.contiguous(), bias.contiguous(), pooled, winners
+    )
+    return pooled, winners
+
+
+@computes("elmokit::table_convolve_backward")
+def _table_convolve_backward(upstream: Tensor, char_ids: Tensor, winners: Tensor, shape: list[int]) -> Tensor:
+    """Return the gradient of the table, which only winning windows have; shape: that of the table."""
+    table = upstream.new_zeros(shape)
+    native_training.table_convolve_backward(
+        loaded_library(), char_ids.contiguous(), winners, upstream.contiguous(), table
+    )
+    return table
+
+
+@has_results_like("elmokit::table_convolve")
+def _fake_table_convolve(char_ids: Tensor, n_windows: Tensor, table: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    pooled = table.new_empty(char_ids.shape[0], bias.shape[0])
+    return pooled, torch.empty_like(pooled, dtype=torch.int32)
+
+
+@has_results_like("elmokit::table_convolve_backward")
+def _fake_table_convolve_backward(upstream: Tensor, char_ids: Tensor, winners: Tensor, shape: list[int]) -> Tensor:
+    return upstream.new_empty(shape)
+
+
+def _keep_table(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    char_ids, _, table, _ = inputs
+    ctx.save_for_backward(char_ids, output[1])
+    ctx.shape = table.shape
+
+
+def _differentiate_table(ctx: Any, upstream: Tensor, of_winners: None) -> tuple[Tensor | None, ...]:
+    of_table = torch.ops.elmokit.table_convolve_backward.default(upstream, *ctx.saved_tensors, ctx.shape)
+    return None, None, of_table, upstream.sum(dim=0)
+
+
+torch.library.register_autograd("elmokit::table_convolve", _differentiate_table, setup_context=_keep_table)
+differentiable_once("elmokit::table_convolve_backward")

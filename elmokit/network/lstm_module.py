@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.engine.precision import LayerKernel
-from elmokit.network.backends import never_compiled
-from elmokit.network.operators import LSTMWeights, kernel_for, run_lstm
+from elmokit.network.operators import LSTMWeights, is_traced, kernel_for, run_lstm
 from elmokit.network.tile_layers import Dropout
 
 
@@ -141,10 +140,9 @@ class LSTMStack(nn.Module):
         return [kernel_for(layer.weight) for layer in self.layers if isinstance(layer, ProjectedLSTM)]
 
 
-@never_compiled
 def check_no_gaps(mask: Tensor) -> None:
-    """Refuse a mask with padding before or between tokens, with a ``ValueError``."""
-    if has_gaps(mask):
+    """Refuse a mask with padding before or between tokens, with a ``ValueError``, unless the computation is traced."""
+    if not is_traced() and has_gaps(mask):
         raise ValueError("There is padding before or between tokens; pad on the right only.")
 
 

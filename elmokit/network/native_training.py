@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from elmokit.engine.library import Library
 from elmokit.engine.threads import n_threads
@@ -134,6 +133,16 @@ def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
     n_bytes = torch.zeros(3, dtype=torch.int64)
     library.window_bytes(n_threads(), *sizes, n_bytes.data_ptr())
     return [int(size) for size in n_bytes]
+
+
+def linear_rows(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``inputs @ weight.T + bias``, where each row has the same bits in any batch."""
+    outputs = inputs.new_empty(len(inputs), len(weight))
+    library.linear_rows(
+        *(n_threads(), *inputs.shape, len(weight), inputs.data_ptr(), weight.data_ptr()),
+        *(None if bias is None else bias.data_ptr(), outputs.data_ptr()),
+    )
+    return outputs
 
 
 def linear_forward(
@@ -257,12 +266,15 @@ def table_convolve_backward(
 
 
 def pack_filters(library: Library, weight: Tensor, bias: Tensor) -> PackedFilters:
-    """Pack the weight ``(filters, width * dim)``, the first character's numbers first, and the bias."""
+    """Pack the weight ``(filters, dim, width)`` and the bias."""
+    n_filters, dim, width = weight.shape
     wide = library.panel_width()
-    n_missing = -len(bias) % wide
-    panels = F.pad(weight, (0, 0, 0, n_missing)).view(-1, wide, weight.shape[1]).transpose(1, 2).contiguous()
-    # The kernel loads whole vectors of the bias, also for the last panel.
-    return PackedFilters(panels, F.pad(bias, (0, n_missing)), len(bias))
+    n_panels = -(-n_filters // wide)
+    panels, padded_bias = weight.new_empty(n_panels, width * dim, wide), bias.new_empty(n_panels * wide)
+    library.pack_filters(
+        *(n_filters, dim, width, weight.data_ptr(), bias.data_ptr(), panels.data_ptr(), padded_bias.data_ptr())
+    )
+    return PackedFilters(panels, padded_bias, n_filters)
 
 
 def convolve(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
@@ -51,7 +51,12 @@ class LSTMWeights(NamedTuple):
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Check whether an operator sees the numbers of a tensor: they are hidden inside ``torch.func`` and duals."""
+    """Check whether an operator sees the numbers of a tensor.
+
+    It does not inside ``torch.func`` and in duals, and those of a subclass may stand for others.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return False
     if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
         return False
     try:
@@ -69,6 +74,29 @@ def are_hidden(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return not all(has_memory(tensor) for tensor in tensors if tensor is not None)
+
+
+def is_traced() -> bool:
+    """Check whether a computation is recorded, to be repeated with other numbers: it must not depend on these."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+
+
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Check whether a computation with these tensors is to be differentiated."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def takes_tiles(*tensors: Tensor | None) -> bool:
+    """Check whether autocast asks for products in bfloat16, and the C functions have them (AMX, AVX-512 BF16).
+
+    In a compiled function, which cannot ask the processor, autocast does what it always does.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
+        return False
+    library = c_library(*tensors)
+    return library is not None and bool(library.has_bfloat16()) and not are_hidden(*tensors)
 
 
 def c_library(*tensors: Tensor | None) -> Library | None:
@@ -274,8 +302,7 @@ def join_directions(layers: list[list[Tensor]], mask: Tensor) -> Tensor:
     They are 0 where the mask ``(batch, time)`` is False.
     """
     halves = [half for of_layer in zip(*layers, strict=True) for half in of_layer]
-    needs_gradient = torch.is_grad_enabled() and any(half.requires_grad for half in halves)
-    if needs_gradient or are_hidden(mask, *halves):
+    if needs_gradient(*halves) or are_hidden(mask, *halves):
         return _join_in_pytorch(halves, mask, len(layers))
     result: Tensor = torch.ops.elmokit.join_directions.default(halves, mask, len(layers))
     return result
@@ -543,12 +570,6 @@ def loaded_library() -> Library:
     return library
 
 
-def has_tiles(*tensors: Tensor | None) -> bool:
-    """Check whether the C functions can multiply tensors in bfloat16 (AMX, AVX-512 BF16)."""
-    library = c_library(*tensors)
-    return library is not None and bool(library.has_bfloat16())
-
-
 def _keep_tile_window(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     of_layer, hidden, cell, _, _, _, *ctx.bounds = inputs
     outputs, _, kept = output
@@ -592,7 +613,7 @@ def run_lstm(
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
         return outputs + inputs if adds_inputs else outputs, hidden, cell
     weight, bias, projection, *clips = weights
-    if not torch.is_grad_enabled() or not any(tensor is not None and tensor.requires_grad for tensor in tensors):
+    if not needs_gradient(*tensors):
         results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
             inputs, hidden, cell, weight, bias, projection, mask, *clips, reverse, adds_inputs
         )
@@ -628,7 +649,7 @@ def _run_window(
     # Tiles give no gradient of the state, which training windows do not need.
     is_cut = not hidden.requires_grad and not cell.requires_grad and lengths is None
     is_rounded = low_dtype == torch.bfloat16 and projection is not None and is_cut and inputs.numel() > 0
-    if is_rounded and has_tiles(inputs, hidden, cell, weight, bias, projection):
+    if is_rounded and takes_tiles(inputs, hidden, cell, weight, bias, projection):
         outputs, after, _ = torch.ops.elmokit.lstm_tile_window.default(
             inputs, hidden, cell, weight, bias, projection, *clips
         )

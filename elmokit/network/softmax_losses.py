@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.engine.softmax import ROWS_AT_ONCE
-from elmokit.network.backends import tile_library_for
+from elmokit.network.operators import takes_tiles
 from elmokit.network.softmax_module import WordSoftmaxModule
 from elmokit.network.tile_layers import tile_cross_entropy
 
@@ -76,8 +76,7 @@ def sampled_softmax_loss(
     both = torch.cat([word_ids, drawn])
     correction = log_expected_count(both, n_words, n_samples, sample.n_draws).to(hidden.dtype)
     rows, offsets = F.embedding(both, weight), bias[both] - correction
-    library = tile_library_for(hidden) if weight.dtype == torch.float32 and n_positions else None
-    if library is not None and torch.is_grad_enabled():
+    if n_positions and torch.is_grad_enabled() and takes_tiles(hidden, weight, bias):
         own = (hidden * rows[:n_positions]).sum(dim=1) + offsets[:n_positions]
         # Where the word to predict is in the sample, or a negative number.
         indices = torch.full((n_words,), -1).index_put_((drawn,), torch.arange(n_samples))

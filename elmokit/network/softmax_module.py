@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.engine.precision import Precision, requested_backend
-from elmokit.engine.softmax import ROWS_AT_ONCE, InnerTensors, NativeInnerLayer, SoftmaxConfig, softmax_nats
-from elmokit.network.backends import are_plain, has_memory, native_library_for, tile_library_for
+from elmokit.engine.softmax import ROWS_AT_ONCE, SoftmaxConfig, softmax_nats
 from elmokit.network.char_cnn import WordCharLayer, WordEmbedding
+from elmokit.network.operators import are_hidden, c_library, takes_tiles
 from elmokit.network.tile_layers import TileLinear, tile_cross_entropy
 
 
@@ -43,10 +42,6 @@ class InnerLayer(nn.Module):
         """Map ``(positions, input_dim)`` to the same size."""
         result: Tensor = hidden + self.reduce(self.expand(hidden).relu())
         return result
-
-    def is_plain(self) -> bool:
-        """Check whether kernels may compute in place of the two linear layers."""
-        return are_plain([self.expand, self.reduce], TileLinear)
 
 
 class WordSoftmaxModule(nn.Module, ABC):
@@ -83,9 +78,9 @@ class WordSoftmaxModule(nn.Module, ABC):
         return F.linear(self.after_inner(hidden), self.weight, self.bias)
 
     @torch.no_grad()
-    def nats(self, hidden: Tensor, word_ids: Tensor, precision: Precision | None = None) -> Tensor:
+    def nats(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
         """Compute the surprisal of each position's word in nats; see :meth:`elmokit.engine.softmax.Softmax.nats`."""
-        return _nats(self, hidden, word_ids, precision)
+        return _nats(self.after_inner(hidden), self.weight, self.bias, word_ids)
 
 
 class FullSoftmax(WordSoftmaxModule):
@@ -158,10 +153,9 @@ def softmax_config(softmax: SoftmaxModule) -> SoftmaxConfig:
 def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
     device = hidden.device.type
     hidden = hidden.to(weight.dtype)
-    if not all(map(has_memory, (hidden, weight, bias, word_ids))):  # `torch.func` needs PyTorch's own operations
+    if are_hidden(hidden, weight, bias, word_ids):
         return F.cross_entropy(F.linear(hidden, weight, bias), word_ids)
-    library = tile_library_for(hidden)
-    if library is not None and torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0:
+    if torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0 and takes_tiles(hidden, weight, bias):
         # The right word has a score of its own, and does not compete with itself.
         own = (hidden * F.embedding(word_ids, weight)).sum(dim=1) + bias[word_ids]
         return tile_cross_entropy(hidden, weight, bias, own, word_ids) / len(word_ids)
@@ -174,24 +168,17 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
         return total / len(word_ids)
 
 
-def _nats(softmax: WordSoftmaxModule, hidden: Tensor, word_ids: Tensor, precision: Precision | None) -> Tensor:
-    library, inner = native_library_for(hidden), softmax.inner
-    tensors = (softmax.weight, *softmax.parameters())
-    is_plain = inner is None or (are_plain([inner], InnerLayer) and inner.is_plain())
-    if not is_plain or not all(map(has_memory, tensors)):
-        library = None
-    if library is None or any(tensor.dtype != hidden.dtype or tensor.is_cpu != hidden.is_cpu for tensor in tensors):
-        nats = torch.empty_like(hidden[:, 0])
-        for start in range(0, len(hidden), ROWS_AT_ONCE):
-            here = slice(start, start + ROWS_AT_ONCE)
-            nats[here] = F.cross_entropy(softmax.scores(hidden[here]), word_ids[here], reduction="none")
-        return nats
-    backend = requested_backend(precision)
-    assert backend != "reference"  # no library is returned for it
-    rows, weight, bias, words = (_array(tensor) for tensor in (hidden, softmax.weight, softmax.bias, word_ids))
-    if inner is not None:
-        rows = NativeInnerLayer(library, InnerTensors(*map(_array, inner.parameters())))(rows)
-    return torch.from_numpy(softmax_nats(library, rows, weight, bias, words, backend))
+def _nats(rows: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
+    """Compute the surprisal of each row's word, for rows that the inner layer has computed."""
+    library = c_library(rows, weight, bias)
+    if library is not None and not are_hidden(rows, weight, bias, word_ids):
+        hidden, table, offsets, words = (_array(tensor) for tensor in (rows, weight, bias, word_ids))
+        return torch.from_numpy(softmax_nats(library, hidden, table, offsets, words, "float32"))
+    nats = torch.empty_like(rows[:, 0])
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        here = slice(start, start + ROWS_AT_ONCE)
+        nats[here] = F.cross_entropy(F.linear(rows[here], weight, bias), word_ids[here], reduction="none")
+    return nats
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

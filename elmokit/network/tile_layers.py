@@ -1,12 +1,15 @@
-"""Layers that train with products of bfloat16 tiles (AMX, AVX-512 BF16): linear layers, highways, dropout, the loss.
+"""Layers by operators: linear layers, highways, dropout, the loss.
 
-Under ``torch.autocast`` to bfloat16 on a CPU, PyTorch rounds the factors of products, calls oneDNN, and returns rounded
-sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save most of the
-memory traffic. ``backends.tile_library_for`` decides where they are used; elsewhere autocast does what it always does.
+Without gradients, a row has the same bits in any batch. Under ``torch.autocast`` to bfloat16 on a CPU, they train with
+products of bfloat16 tiles (AMX, AVX-512 BF16): PyTorch rounds the factors of products, calls oneDNN, and returns
+rounded sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save
+most of the memory traffic. ``operators.takes_tiles`` decides where they are used; elsewhere autocast does what it
+always does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,40 +17,73 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.network import native_training
-from elmokit.network.backends import has_memory, tile_library_for
-from elmokit.network.operators import computes, differentiable_once, has_results_like, loaded_library
+from elmokit.network.operators import (
+    are_hidden,
+    c_library,
+    computes,
+    differentiable_once,
+    has_results_like,
+    loaded_library,
+    needs_gradient,
+    takes_tiles,
+)
+
+BLOCK = 64
+"""A multiple of the numbers that PyTorch computes at a time on a CPU: up to 32 with AVX-512."""
+
+# A linear layer
 
 
 class TileLinear(nn.Linear):
-    """``nn.Linear`` that trains with bfloat16 tiles, under autocast on a CPU that has them."""
+    """``nn.Linear`` by :func:`linear`."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map ``(rows, in_features)`` to ``(rows, out_features)``."""
-        tensors = (inputs, self.weight, self.bias)
-        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        library = tile_library_for(inputs) if needs_gradient and fits_tiles(inputs, self) else None
-        return super().forward(inputs) if library is None else tile_linear(*tensors)
+        """Map ``(..., in_features)`` to ``(..., out_features)``."""
+        return linear(inputs, self.weight, self.bias)
 
 
-def fits_tiles(inputs: Tensor, *layers: nn.Linear) -> bool:
-    """Check whether C functions can compute layers on these inputs: they would read foreign memory for other sizes."""
-    return (
-        inputs.ndim == 2
-        and len(inputs) > 0
-        and inputs.dtype == torch.float32
-        and all(
-            layer.bias is not None
-            and layer.weight.shape[1] == inputs.shape[1]
-            and layer.weight.dtype == layer.bias.dtype == torch.float32
-            and layer.weight.device == inputs.device
-            and has_memory(layer.weight)
-            and has_memory(layer.bias)
-            for layer in layers
-        )
-    )
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``F.linear(inputs, weight, bias)``, by an operator in float32 on a CPU."""
+    tensors = (inputs, weight, bias)
+    if needs_gradient(*tensors):
+        if bias is not None and inputs.ndim == 2 and len(inputs) and takes_tiles(*tensors):
+            return tile_linear(inputs, weight, bias)
+        return F.linear(inputs, weight, bias)
+    if not computes_rows(*tensors):
+        return F.linear(inputs, weight, bias)
+    outputs: Tensor = torch.ops.elmokit.linear.default(inputs, weight, bias)
+    return outputs
 
 
-# A linear layer
+def computes_rows(*tensors: Tensor | None) -> bool:
+    """Check whether an operator computes with tensors without gradients: in float32 on a CPU, without autocast."""
+    for tensor in tensors:
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype != torch.float32):
+            return False
+    return not torch.is_autocast_enabled("cpu") and not are_hidden(*tensors)
+
+
+torch.library.define("elmokit::linear", "(Tensor inputs, Tensor weight, Tensor? bias) -> Tensor")
+
+
+@computes("elmokit::linear")
+def _linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    library = c_library(inputs, weight, bias)
+    fits = inputs.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
+    if library is None or not fits:  # PyTorch says which sizes do not fit
+        return F.linear(inputs, weight, bias)
+    rows = inputs.reshape(-1, inputs.shape[-1]).contiguous()
+    bias = None if bias is None else bias.contiguous()
+    outputs = native_training.linear_rows(library, rows, weight.contiguous(), bias)
+    return outputs.view(*inputs.shape[:-1], len(weight))
+
+
+@has_results_like("elmokit::linear")
+def _fake_linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return inputs.new_empty(*inputs.shape[:-1], weight.shape[0])
+
+
+# A linear layer with its gradient, by tiles
 
 torch.library.define("elmokit::tile_linear", "(Tensor inputs, Tensor weight, Tensor bias) -> Tensor")
 torch.library.define(
@@ -64,6 +100,8 @@ def tile_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @computes("elmokit::tile_linear")
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if inputs.ndim != 2 or inputs.shape[1:] != weight.shape[1:] or bias.shape != weight.shape[:1]:
+        raise RuntimeError("The sizes of inputs, weight and bias do not fit together.")  # C would read foreign memory
     return native_training.linear_forward(loaded_library(), inputs.contiguous(), weight.contiguous(), bias.contiguous())
 
 
@@ -108,74 +146,87 @@ torch.library.register_autograd("elmokit::tile_linear", _differentiate_linear, s
 differentiable_once("elmokit::tile_linear_backward")
 
 
-# A highway layer
+# The elementwise part of a highway layer
 
+torch.library.define("elmokit::highway", "(Tensor inputs, Tensor transformed, Tensor gate) -> (Tensor, Tensor)")
 torch.library.define(
-    "elmokit::tile_highway",
-    "(Tensor inputs, Tensor transform, Tensor transform_bias, Tensor gate, Tensor gate_bias) -> "
-    "(Tensor, Tensor, Tensor)",
-)
-torch.library.define(
-    "elmokit::tile_highway_backward",
-    "(Tensor upstream, Tensor inputs, Tensor transform, Tensor gate, Tensor transformed, Tensor opened) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "elmokit::highway_backward",
+    "(Tensor upstream, Tensor inputs, Tensor transformed, Tensor opened) -> (Tensor, Tensor, Tensor)",
 )
 
 
-def tile_highway(inputs: Tensor, transform: tuple[Tensor, Tensor], gate: tuple[Tensor, Tensor]) -> Tensor:
-    """Compute a highway layer (``char_cnn.Highway``) on ``(rows, dim)``; both branches are a weight and a bias."""
-    outputs: Tensor = torch.ops.elmokit.tile_highway.default(inputs, *transform, *gate)[0]
-    return outputs
+def highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
+    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, for three tensors of one size."""
+    tensors = (inputs, transformed, gate)
+    if takes_tiles(*tensors) if needs_gradient(*tensors) else computes_rows(*tensors):
+        outputs: Tensor = torch.ops.elmokit.highway.default(inputs, transformed, gate)[0]
+        return outputs
+    return _highway_formula(inputs, transformed, gate)[0]
 
 
-@computes("elmokit::tile_highway")
-def _highway(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    inputs, transform, transform_bias, gate, gate_bias = (tensor.contiguous() for tensor in tensors)
-    library = loaded_library()
-    transformed = native_training.linear_forward(library, inputs, transform, transform_bias)
-    opened = native_training.linear_forward(library, inputs, gate, gate_bias)
-    outputs = native_training.highway_forward(library, inputs, transformed, opened)
-    return outputs, transformed, opened
+def _highway_formula(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    opened = apply_by_row(torch.sigmoid, gate)
+    return opened * F.relu(transformed) + (1 - opened) * inputs, opened
 
 
-@computes("elmokit::tile_highway_backward")
-def _highway_backward(*tensors: Tensor) -> tuple[Tensor, ...]:
-    upstream, inputs, transform, gate, transformed, opened = (tensor.contiguous() for tensor in tensors)
-    library = loaded_library()
-    of_sum, of_gate_sum, gradient = native_training.highway_backward(library, upstream, inputs, transformed, opened)
-    of_transform = native_training.linear_backward(library, inputs, transform, of_sum, gradient, adds=True)
-    of_gate = native_training.linear_backward(library, inputs, gate, of_gate_sum, gradient, adds=True)
-    return gradient, *of_transform, *of_gate
+def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """Apply ``torch.sigmoid`` or ``torch.tanh`` so that each row's result depends on that row alone.
+
+    On a CPU, PyTorch computes blocks of consecutive numbers with vector instructions, and the last few numbers of a
+    tensor, which fill no block, one by one, with other rounding. If the row size is not a multiple of the block, it
+    depends on a row's position in the batch which of its numbers these are. Here every row is padded to whole blocks,
+    unless a gradient is needed: in training a batch is never compared with another.
+    """
+    n_missing = -inputs.shape[-1] % BLOCK
+    if not n_missing or inputs.device.type != "cpu" or (inputs.requires_grad and torch.is_grad_enabled()):
+        return function(inputs)
+    return function(F.pad(inputs, (0, n_missing)))[..., : inputs.shape[-1]]
 
 
-@has_results_like("elmokit::tile_highway")
-def _fake_highway(inputs: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-    return tuple(inputs.new_empty(inputs.shape) for _ in range(3))
+@computes("elmokit::highway")
+def _highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs, and the sigmoid of the gate."""
+    if not inputs.shape == transformed.shape == gate.shape:
+        raise RuntimeError("The inputs, the transformed inputs and the gate must be of one size.")
+    library = c_library(inputs, transformed, gate)
+    if library is None:
+        return _highway_formula(inputs, transformed, gate)
+    opened = gate.clone(memory_format=torch.contiguous_format)  # C replaces the sums
+    outputs = native_training.highway_forward(library, inputs.contiguous(), transformed.contiguous(), opened)
+    return outputs, opened
 
 
-@has_results_like("elmokit::tile_highway_backward")
-def _fake_highway_backward(
-    upstream: Tensor, inputs: Tensor, transform: Tensor, gate: Tensor, *kept: Tensor
-) -> tuple[Tensor, ...]:
-    of_weights = [weight.new_empty(shape) for weight in (transform, gate) for shape in (weight.shape, weight.shape[:1])]
-    return inputs.new_empty(inputs.shape), *of_weights
+@computes("elmokit::highway_backward")
+def _highway_backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    upstream, inputs, transformed, opened = (tensor.contiguous() for tensor in tensors)
+    of_transformed, of_gate, of_inputs = native_training.highway_backward(
+        loaded_library(), upstream, inputs, transformed, opened
+    )
+    return of_inputs, of_transformed, of_gate
 
 
-def _keep_highway(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    of_layer, transform, _, gate, _ = inputs
-    ctx.save_for_backward(of_layer, transform, gate, *output[1:])
-    ctx.set_materialize_grads(False)
+@has_results_like("elmokit::highway")
+def _fake_highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+    return inputs.new_empty(inputs.shape), inputs.new_empty(inputs.shape)
 
 
-def _differentiate_highway(ctx: Any, upstream: Tensor | None, *others: None) -> tuple[Tensor | None, ...]:
-    if upstream is None:
-        return (None,) * 5
-    gradients: tuple[Tensor, ...] = torch.ops.elmokit.tile_highway_backward.default(upstream, *ctx.saved_tensors)
+@has_results_like("elmokit::highway_backward")
+def _fake_highway_backward(upstream: Tensor, inputs: Tensor, *kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return inputs.new_empty(inputs.shape), inputs.new_empty(inputs.shape), inputs.new_empty(inputs.shape)
+
+
+def _keep_highway(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    of_layer, transformed, _ = inputs
+    ctx.save_for_backward(of_layer, transformed, output[1])
+
+
+def _differentiate_highway(ctx: Any, upstream: Tensor, of_opened: None) -> tuple[Tensor, ...]:
+    gradients: tuple[Tensor, ...] = torch.ops.elmokit.highway_backward.default(upstream, *ctx.saved_tensors)
     return gradients
 
 
-torch.library.register_autograd("elmokit::tile_highway", _differentiate_highway, setup_context=_keep_highway)
-differentiable_once("elmokit::tile_highway_backward")
+torch.library.register_autograd("elmokit::highway", _differentiate_highway, setup_context=_keep_highway)
+differentiable_once("elmokit::highway_backward")
 
 
 # The loss
@@ -262,10 +313,8 @@ def dropout(inputs: Tensor, probability: float, training: bool) -> Tensor:
     In bfloat16 with tiles, a compiled function chooses the zeros, from a seed that PyTorch's generator draws: the other
     parts of a step have become so fast that PyTorch's draws took a twentieth of it.
     """
-    if training and 0 < probability < 1 and torch.is_grad_enabled():
-        library = tile_library_for(inputs)
-        if library is not None and inputs.numel():
-            return tile_dropout(inputs, probability)
+    if training and 0 < probability < 1 and torch.is_grad_enabled() and inputs.numel() and takes_tiles(inputs):
+        return tile_dropout(inputs, probability)
     return F.dropout(inputs, probability, training)
 
 

@@ -24,12 +24,11 @@ from elmokit.text.batching import pad_rows
 def build_bilm(
     config: BiLMConfig,
     arrays: Mapping[str, Floats],
-    precision: Precision | None = None,
     token_vectors: Floats | None = None,
 ) -> BiLM:
     """Return a biLM with these weights, and with a table of precomputed vectors ``(rows, projection_dim)`` if given."""
     with torch.device("meta"):
-        bilm = BiLM(config, precision)
+        bilm = BiLM(config)
     load_arrays(bilm, arrays)
     if token_vectors is not None:
         assert isinstance(bilm.token_layer, CharCNN)
@@ -101,7 +100,7 @@ class TorchNetwork:
 
     @property
     def token_layer_version(self) -> object:
-        return self._bilm.token_layer_version()
+        return object()  # its weights may have changed in any way
 
     def computation(self) -> Computation:
         return self._bilm.computation()
@@ -182,7 +181,7 @@ class TorchSoftmax:
 
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
         device = next(self._module.parameters()).device
-        return _numpy(self._module.nats(self._here(hidden), torch.from_numpy(word_ids).to(device), precision))
+        return _numpy(self._module.nats(self._here(hidden), torch.from_numpy(word_ids).to(device)))
 
     def _here(self, hidden: Floats) -> Tensor:
         return torch.from_numpy(hidden).to(next(self._module.parameters()).device)

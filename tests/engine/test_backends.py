@@ -7,35 +7,20 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
-from elmokit import Elmo
+from elmokit import Elmo, ElmoModule
 from elmokit.engine import compiler
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.network import NetworkInput
-from elmokit.engine.precision import NAMES, VARIABLE, requested_backend
+from elmokit.engine.precision import VARIABLE, requested_backend
 from elmokit.errors import ConfigError
-from elmokit.network import backends
 from elmokit.network.bilm import BiLM
 from tests.conftest import random_model
-from tests.helpers.instruction_sets import choose_kernels_as_if, machine_library
-
-CPU = torch.device("cpu")
+from tests.helpers.instruction_sets import machine_library
 
 
 def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "load_library", lambda: None)
-
-
-def test_without_c_functions_and_on_a_gpu_pytorch_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(compiler, "load_library", object)
-        assert [backends.native_precision(CPU, precision) for precision in NAMES] == [*NAMES]
-        assert {backends.native_precision(torch.device("cuda"), precision) for precision in NAMES} == {None}
-        patch.setenv(VARIABLE, "reference")
-        assert {backends.native_precision(CPU, precision) for precision in NAMES} == {None}
-    without_library(monkeypatch)
-    assert {backends.native_precision(CPU, precision) for precision in NAMES} == {None}
 
 
 def test_the_environment_variable_overrides_the_precision_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,15 +39,11 @@ def test_a_wrong_value_of_the_environment_variable_is_an_error(monkeypatch: pyte
         requested_backend()
 
 
-def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() -> None:
-    bilm = BiLM(PRESETS["tiny"], precision="bfloat16")
-    assert bilm.precision == "bfloat16"
-    with pytest.raises(ConfigError, match="precision is 'float16'"):
-        bilm.precision = "float16"  # type: ignore[assignment]
+def test_the_precision_of_a_model_changes_the_vectors_of_elmo_but_not_those_of_its_modules() -> None:
     machine_library()
     model = random_model(scale=1.0)
-    (exact,) = Elmo(model).embed([["the", "cat"]])
-    elmo = Elmo(model.replace(precision="int8"))
+    (exact,) = Elmo(model, start="zero").embed([["the", "cat"]])
+    elmo = Elmo(model.replace(precision="int8"), start="zero")
     (rounded,) = elmo.embed([["the", "cat"]])
     difference = abs(rounded[1:] - exact[1:]).max()
     assert difference < 0.2
@@ -70,29 +51,30 @@ def test_the_precision_of_a_model_reaches_its_lstms_and_changes_their_vectors() 
     assert (difference > 0) == (elmo.computer.network.computation().precision == "int8")
     # The char CNN has the precision too, where the C functions compute it.
     assert abs(rounded[0] - exact[0]).max() < 0.1
+    module = ElmoModule(model.replace(precision="int8"), start="zero")
+    np.testing.assert_allclose(module.embed([["the", "cat"]], layers="all")[0], exact, atol=1e-5)
+    again = Elmo(module.to_model(), start="zero").embed([["the", "cat"]])[0]
+    assert np.array_equal(again, rounded)
 
 
-def test_a_model_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_reports_one_computation_of_all_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    bilm = BiLM(PRESETS["tiny"], precision="int8")
+    bilm = BiLM(PRESETS["tiny"])
     if (library := compiler.load_library()) is not None:
-        with monkeypatch.context() as patch:
-            choose_kernels_as_if(patch, "bfloat16")
-            # A module computes its LSTM layers in the dtype of its weights.
-            assert str(bilm.computation()) == f"int8 (native-int8, native, {library.instructions}, cpu)"
-            bilm.precision = "bfloat16"  # the layers of tiny are too small for it
-            assert bilm.computation().settings() == {
-                "device": "cpu",
-                "instructions": library.instructions,
-                "precision": "float32",
-                "kernels": ["native"] * 5,
-            }
+        assert bilm.computation().settings() == {
+            "device": "cpu",
+            "instructions": library.instructions,
+            "precision": "float32",
+            "kernels": ["native"] * 5,
+        }
+        assert str(bilm.computation()) == f"float32 (native, {library.instructions}, cpu)"
+    assert bilm.double().computation().kernels == ("reference",) * 5
+    bilm.float()
     monkeypatch.setenv(VARIABLE, "reference")
     assert bilm.computation().kernels == ("reference",) * 5
     assert (bilm.computation().instructions or "").startswith("PyTorch's ")
     without_library(monkeypatch)
     monkeypatch.setenv(VARIABLE, "bfloat16")
-    # Without the C functions, everything is computed in float32.
     assert bilm.computation().kernels == ("reference",) * 5
     assert bilm.computation().precision == "float32"
     words = BiLM(BiLMConfig(char_cnn=None, n_words=5, projection_dim=4, hidden_dim=6, n_layers=1))

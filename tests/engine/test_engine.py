@@ -84,37 +84,6 @@ def test_a_sentence_has_the_same_bits_in_any_batch_in_any_order_with_any_threads
                 assert same_bits(rows_of(state, [place]), alone[row][1])
 
 
-@pytest.mark.parametrize("reverse", [(False, True), (True, False), (True, True), (False, False)])
-def test_padding_changes_no_bit_wherever_it_is_and_each_direction_can_read_either_way(
-    reverse: tuple[bool, bool], lstm: LSTM
-) -> None:
-    config = lstm.config
-    dim = config.projection_dim
-    generator = np.random.default_rng(2)
-    mask = generator.random((5, 9)) < 0.6
-    mask[1], mask[3] = False, True
-    vectors, start = generator.normal(size=(5, 9, dim)).astype(np.float32), random_state(config, 5)
-    for directions in ([0, 1], [0], [1]):
-        for threads in (1, 3):
-            layers = np.zeros((3, 5, 9, len(directions) * dim), np.float32)
-            after = lstm.padded(vectors, mask, start, layers, directions, [reverse[d] for d in directions], threads)
-            assert not layers[:, ~mask].any()
-            for row in range(5):
-                places = np.flatnonzero(mask[row])
-                for number, direction in enumerate(directions):
-                    flips = reverse[direction] != config.read_backward[direction]
-                    words = places[::-1].copy() if flips else places
-                    (expected,), state = lstm.direction(
-                        direction,
-                        NetworkInput(vectors[row], words, np.array([len(words)]), rows_of(start, [row])),
-                        range(3),
-                    )
-                    found = layers[:, row, words, number * dim : (number + 1) * dim]
-                    assert np.array_equal(found, expected)
-                    for ours, theirs in zip(after, state, strict=True):
-                        assert np.array_equal(ours[direction, :, row], theirs[direction, :, 0])
-
-
 @pytest.mark.parametrize("n_start_rows", [1, len(LENGTHS)])
 def test_a_direction_alone_has_the_bits_of_both(n_start_rows: int, lstm: LSTM) -> None:
     vectors, start = random_vectors(lstm, 12), random_state(lstm.config, n_start_rows)

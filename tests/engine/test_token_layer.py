@@ -11,11 +11,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from elmokit.engine.architecture import Activation
+from elmokit.engine.architecture import Activation, BiLMConfig, CharCNNConfig
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.precision import PRECISIONS, VARIABLE, Precision
-from elmokit.network import backends
-from elmokit.network.char_cnn import CharCNN, pack_token_layer
+from elmokit.engine.token_layer import TokenLayer
+from elmokit.network.char_cnn import CharCNN
 from tests.helpers import rounding
 from tests.helpers.instruction_sets import most_precise, rounds_inputs
 from tests.helpers.rounding import assert_rounded
@@ -49,10 +49,17 @@ def random_ids(n_tokens: int, n_chars: int = 20) -> torch.Tensor:
     return ids
 
 
+def pack(library: Library, cnn: CharCNN, precision: Precision) -> TokenLayer:
+    filters = tuple((layer.weight.shape[2], len(layer.weight)) for layer in cnn.convolutions)
+    n_rows, dim = cnn.char_embedding.weight.shape
+    sizes = CharCNNConfig(filters, dim, len(cnn.highways), cnn.activation, 50, n_rows - 1)
+    config = BiLMConfig(sizes, projection_dim=cnn.output_dim, hidden_dim=cnn.output_dim)
+    arrays = {f"token_layer.{name}": weight.detach().numpy() for name, weight in cnn.named_parameters()}
+    return TokenLayer(config, arrays, precision, library)
+
+
 def compute(library: Library, cnn: CharCNN, ids: torch.Tensor, precision: Precision, threads: int = 1) -> torch.Tensor:
-    layer = pack_token_layer(library, precision, cnn.tensors(), cnn.activation)
-    assert layer is not None
-    return torch.from_numpy(layer(ids.numpy(), threads))
+    return torch.from_numpy(pack(library, cnn, precision)(ids.numpy(), threads))
 
 
 @torch.no_grad()
@@ -127,8 +134,7 @@ def test_threads_that_share_the_columns_of_large_matrices_do_not_change_a_bit(
     n_filters = {"float32": 520, "bfloat16": 800, "int8": 1100, "int7": 1100}[precision]
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, n_filters), (3, 200)]), random_ids(20)
-    layer = pack_token_layer(library, precision, cnn.tensors(), cnn.activation)
-    assert layer is not None
+    layer = pack(library, cnn, precision)
     alone = layer(ids.numpy())
     for threads in (2, 3):
         assert (layer(ids.numpy(), threads) == alone).all()
@@ -171,23 +177,22 @@ def test_weights_that_are_widened_are_not_used(library: Library) -> None:
 # What follows does not depend on the instruction set.
 
 
-@pytest.fixture
-def best_library() -> Library:
-    found = backends.native_library()
-    if found is None:
-        pytest.skip("there is no C compiler")
-    return found
-
-
-def test_the_char_cnn_computes_in_its_precision(best_library: Library) -> None:
+def test_the_char_cnn_computes_in_the_dtype_of_its_tensors() -> None:
     torch.manual_seed(0)
     cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
-    for precision in PRECISIONS:
-        cnn.precision = precision
-        with torch.no_grad():
-            vectors = cnn(ids)
-        expected = compute(best_library, cnn, ids, precision)
-        assert torch.equal(vectors, expected)
+    with torch.no_grad():
+        vectors = cnn(ids)
+    assert_rounded(vectors, rounding.char_cnn(cnn, ids))
+    assert_rounded(cnn.double()(ids), rounding.char_cnn(cnn, ids))
+
+
+@torch.no_grad()
+def test_the_bits_of_a_token_of_a_module_do_not_depend_on_the_others() -> None:
+    torch.manual_seed(0)
+    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)], "tanh"), random_ids(250)
+    together = cnn(ids)
+    for n_tokens in (1, 2, 3, 7, 13, 64):
+        assert torch.equal(cnn(ids[len(ids) - n_tokens :]), together[len(ids) - n_tokens :])
 
 
 def test_where_a_gradient_is_needed_pytorch_computes() -> None:

@@ -7,7 +7,6 @@ import pytest
 from elmokit.engine import compiler, engine, instruction_sets
 from elmokit.engine.library import Library
 from elmokit.engine.precision import Kernels, Precision
-from elmokit.network import backends
 
 # Those of ``EMULATED`` have plain C in place of the special instructions and run everywhere.
 ALL_SETS = {**instruction_sets.INSTRUCTION_SETS, **instruction_sets.EMULATED}
@@ -64,5 +63,4 @@ def choose_kernels_as_if(monkeypatch: pytest.MonkeyPatch, *widened: Precision) -
         chosen: Precision = "float32" if precision in widened else precision
         return Kernels(chosen, chosen, library.instructions)
 
-    for module in (backends, engine):
-        monkeypatch.setattr(module, "choose_kernels", choose)
+    monkeypatch.setattr(engine, "choose_kernels", choose)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from elmokit.engine.library import Library
-from elmokit.network.char_convolution import pooled_convolutions
-from elmokit.network.native_training import convolve, convolve_backward, pack_filters
+from elmokit.network.char_convolution import CharConvolution, convolve, read_characters
+from elmokit.network.native_training import convolve as native_convolve
+from elmokit.network.native_training import convolve_backward, pack_filters
 from tests.helpers.instruction_sets import machine_library
 from tests.helpers.rounding import DEVIATIONS, Rounded, assert_rounded
 
@@ -27,6 +30,18 @@ def responses(characters: Tensor, weight: Tensor, n_positions: Tensor) -> Tensor
     windows = characters.unfold(1, width, 1).transpose(2, 3).flatten(2)  # (tokens, positions, width * dim)
     beyond = torch.arange(windows.shape[1]) >= n_positions[:, None]
     return (windows @ weight.t()).masked_fill(beyond[..., None], float("-inf"))
+
+
+def in_pytorch(weight: Tensor, dim: int) -> Tensor:
+    """The weight ``(filters, width * dim)`` as ``nn.Conv1d`` has it, ``(filters, dim, width)``."""
+    return weight.unflatten(1, (-1, dim)).transpose(1, 2).contiguous()
+
+
+def pooled_convolutions(ids: Tensor, embedding: nn.Embedding, layers: Iterable[nn.Module]) -> Tensor:
+    layers = list(layers)
+    widest = max(layer.weight.shape[2] for layer in layers)  # type: ignore[union-attr]
+    characters = read_characters(ids, embedding, embedding.num_embeddings, widest)
+    return torch.cat([layer(characters) for layer in layers], dim=1)
 
 
 @given(
@@ -49,7 +64,8 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
     before = torch.get_num_threads()
     torch.set_num_threads(n_threads)
     try:
-        pooled, places = convolve(library, characters, n_positions, pack_filters(library, weight, bias))
+        filters = pack_filters(library, in_pytorch(weight, dim), bias)
+        pooled, places = native_convolve(library, characters, n_positions, filters)
         gradient = torch.randn(n_tokens, n_filters).relu()
         to_characters = torch.ones_like(characters)
         to_weight = convolve_backward(library, characters, weight, places, gradient, to_characters)
@@ -78,15 +94,15 @@ def test_the_native_convolution_is_the_maximum_and_has_its_gradient(
 def test_the_maximum_keeps_nan(library: Library) -> None:
     characters = torch.randn(3, 20, 4)
     characters[1, 7] = float("nan")
-    filters = pack_filters(library, torch.randn(5, 12), torch.zeros(5))
-    pooled, _ = convolve(library, characters, torch.full((3,), 18), filters)
+    filters = pack_filters(library, torch.randn(5, 4, 3), torch.zeros(5))
+    pooled, _ = native_convolve(library, characters, torch.full((3,), 18), filters)
     assert pooled.isnan().all(dim=1).tolist() == [False, True, False]
 
 
 def test_native_and_reference_convolutions_are_equal(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     embedding = nn.Embedding(30, 6, padding_idx=0)
-    layers = nn.ModuleList([nn.Conv1d(6, 5, 1), nn.Conv1d(6, 20, 3), nn.Conv1d(6, 3, 7)])
+    layers = nn.ModuleList([CharConvolution(6, 5, 1), CharConvolution(6, 20, 3), CharConvolution(6, 3, 7)])
     ids = torch.full((200, 16), 29)
     for row, length in zip(ids, torch.randint(0, 17, (200,)).tolist(), strict=True):
         row[:length] = torch.randint(1, 29, (length,))
@@ -102,9 +118,9 @@ def test_native_and_reference_convolutions_are_equal(library: Library, monkeypat
         torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
 
 
-def layers_and_ids() -> tuple[nn.Embedding, list[nn.Conv1d], Tensor]:
+def layers_and_ids() -> tuple[nn.Embedding, list[CharConvolution], Tensor]:
     torch.manual_seed(0)
-    return nn.Embedding(9, 4), [nn.Conv1d(4, 5, 2), nn.Conv1d(4, 3, 3)], torch.randint(1, 9, (6, 8))
+    return nn.Embedding(9, 4), [CharConvolution(4, 5, 2), CharConvolution(4, 3, 3)], torch.randint(1, 9, (6, 8))
 
 
 @pytest.mark.parametrize("frozen", ["embedding", "convolutions", "one convolution"])
@@ -120,3 +136,34 @@ def test_frozen_parameters_get_no_gradient_and_others_do(frozen: str, monkeypatc
         gradients.append(torch.autograd.grad(pooled.square().sum(), trained))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_have_the_same_maxima_and_gradients(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    characters, n_windows = torch.randn(5, 9, 4), torch.tensor([1, 7, 3, 2, 6])
+    parts = [characters, torch.randn(6, 4, 3), torch.randn(6)]
+    found, wanted = ([part.to(of).requires_grad_() for part in parts] for of in (dtype, torch.float32))
+    upstream = torch.randn(5, 6)
+    maxima = [convolve(of[0], n_windows, *of[1:]) for of in (found, wanted)]
+    gradients = [
+        torch.autograd.grad((one.float() * upstream).sum(), of) for one, of in zip(maxima, (found, wanted), strict=True)
+    ]
+    tolerance = 1e-5 if dtype == torch.float64 else 0.2
+    for ours, theirs in zip((maxima[0], *gradients[0]), (maxima[1], *gradients[1]), strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours.float(), theirs, atol=tolerance, rtol=0)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    characters, weight, bias = torch.randn(2, 5, 4), torch.randn(6, 4, 3), torch.zeros(6)
+    for wrong in (
+        (characters, torch.tensor([1, 4]), weight, bias),
+        (characters, torch.tensor([0, 1]), weight, bias),
+        (characters, torch.tensor([1, 1, 1]), weight, bias),
+        (characters[:, :2], torch.tensor([1, 1]), weight, bias),
+        (characters, torch.tensor([1, 1]), weight, bias[:5]),
+        (characters[..., :3], torch.tensor([1, 1]), weight, bias),
+    ):
+        with pytest.raises(RuntimeError):
+            convolve(*wrong)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elmokit import Elmo
 from elmokit.engine.architecture import PRESETS
-from elmokit.network.char_cnn import apply_by_row
+from elmokit.network.tile_layers import apply_by_row
 from tests.conftest import random_model
 
 SIZES = [1, 7, 16, 35, 56, 63, 64, 65, 100, 130]

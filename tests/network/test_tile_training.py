@@ -18,6 +18,7 @@ from elmokit.network import backends
 from elmokit.network.char_cnn import CharCNN, Highway
 from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
 from elmokit.network.native_training import softmax_loss, window_backward, window_forward
+from elmokit.network.operators import takes_tiles
 from elmokit.network.softmax_losses import draw_sample, sampled_softmax_loss
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tile_layers import TileLinear, dropout
@@ -195,16 +196,17 @@ def softmax_and_rows(n_rows: int, dim: int, n_words: int) -> tuple[FullSoftmax, 
     return softmax, torch.randn(n_rows, dim, requires_grad=True), torch.randint(0, n_words, (n_rows,))
 
 
-def test_tiles_are_used_only_where_bfloat16_is_requested(tiles: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("tiles")
+def test_tiles_are_used_only_where_bfloat16_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.zeros(1)
-    assert backends.tile_library_for(tensor) is None
+    assert not takes_tiles(tensor)
     with torch.autocast("cpu", torch.bfloat16):
-        assert backends.tile_library_for(tensor) is tiles
-        assert backends.tile_library_for(tensor.double()) is None
+        assert takes_tiles(tensor)
+        assert not takes_tiles(tensor.double())
         monkeypatch.setenv(VARIABLE, "reference")
-        assert backends.tile_library_for(tensor) is None
+        assert not takes_tiles(tensor)
     with torch.autocast("cpu", torch.float16):
-        assert backends.tile_library_for(tensor) is None
+        assert not takes_tiles(tensor)
 
 
 @pytest.mark.usefixtures("tiles")

@@ -24,6 +24,19 @@ INLINE void update_maximum(const float *sums, int64_t n, int64_t first, vec *bes
     }
 }
 
+void elmokit_pack_filters(int64_t n_filters, int64_t dim, int64_t width, const float *weight, const float *bias,
+                          float *panels, float *padded_bias) {
+    const int64_t n_columns = (n_filters + PANEL - 1) / PANEL * PANEL, n_inputs = width * dim;
+    memset(panels, 0, n_columns * n_inputs * sizeof(float));
+    memset(padded_bias, 0, n_columns * sizeof(float));
+    memcpy(padded_bias, bias, n_filters * sizeof(float));
+    for (int64_t filter = 0; filter < n_filters; filter++) {
+        float *column = panels + filter / PANEL * PANEL * n_inputs + filter % PANEL;
+        for (int64_t at = 0; at < dim; at++)
+            for (int64_t place = 0; place < width; place++) column[(place * dim + at) * PANEL] = *weight++;
+    }
+}
+
 typedef struct {
     int64_t n_tokens, stride, dim, n_inputs, n_filters;
     const float *characters, *panels, *bias;

@@ -43,10 +43,10 @@ ELMOKIT_API int64_t elmokit_layer_bytes(const elmokit_layer_call *given);
 /* Compute the layer: the same bits as `elmokit_layers`. */
 ELMOKIT_API void elmokit_run_layer(int64_t n_threads, const elmokit_layer_call *given, char *memory);
 
-/* Digests of arrays in memory, which depend on every bit and its place: after any change, an array has another digest but
-   for a chance of 2^-64. */
-ELMOKIT_API void elmokit_digests(int64_t n_threads, int64_t n_arrays, const int64_t *n_bytes, const char *const *arrays,
-                                 int64_t *digests);
+/* outputs = inputs x weight^T + bias, in float32: each row has the same bits in any batch. weight: (n_outputs, n_inputs).
+   bias: (n_outputs), or NULL. */
+ELMOKIT_API void elmokit_linear_rows(int64_t n_threads, int64_t n_rows, int64_t n_inputs, int64_t n_outputs,
+                                     const float *inputs, const float *weight, const float *bias, float *outputs);
 
 /* The elementwise part of one LSTM training step, in float32.
 
@@ -65,6 +65,11 @@ ELMOKIT_API void elmokit_training_step_backward(int64_t n_threads, int64_t n_row
                                                 const float *gradient, const float *gates, const float *cell_before,
                                                 const float *cell_after, const float *tanh_cells, float *cell_gradient,
                                                 float *gate_gradient, float cell_clip);
+
+/* Pack the filters of a convolution for `elmokit_convolve`. weight: (n_filters, dim, width), as PyTorch has it. Written: the
+   panels (panels, width * dim, panel width), and the bias, padded to whole panels. */
+ELMOKIT_API void elmokit_pack_filters(int64_t n_filters, int64_t dim, int64_t width, const float *weight,
+                                      const float *bias, float *panels, float *padded_bias);
 
 /* The maximum of each filter over the windows of each token, for one convolution over characters in float32.
 
