@@ -18,7 +18,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from elmokit import Elmo, open_model
+from elmokit import Elmo, Layout, open_model
 from elmokit.embedding.corpus import embed_file
 from elmokit.engine.threads import n_threads, set_threads
 from elmokit.storage.text_files import read_lines
@@ -62,7 +62,7 @@ def main() -> None:
             network_times.append(_since(started))
             elmo = Elmo(model)
             started = _clocks()
-            embed_file(elmo, text, output, dtype=arguments.dtype, overwrite=True)
+            embed_file(elmo, text, output, Layout(dtype=arguments.dtype), overwrite=True)
             total_times.append(_since(started))
         n_bytes = output.stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

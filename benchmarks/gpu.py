@@ -51,7 +51,8 @@ from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import find_text_files
-from elmokit.text.text import read_sentences
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.distributed import World
@@ -386,7 +387,9 @@ def measure_training(bench: Bench, sentences: list[list[str]]) -> None:
         softmax.reset_parameters()
         losses = WindowLosses(bilm, softmax, n_samples).to(bench.device).train()
         model = PretrainedBiLM.from_modules(bilm, vocabulary=vocabulary)
-        with contextlib.closing(WindowStream(texts, vocabulary, model.encode, n_rows, WINDOW_LENGTH)) as stream:
+        with contextlib.closing(
+            WindowStream([SentenceBlocks(Text(texts), ReadingOrder())], vocabulary, model.encode, n_rows, WINDOW_LENGTH)
+        ) as stream:
             window = next(stream)
         state = bilm.zero_state(n_rows)
         step = seconds_per_step(config, losses, window, state, 1 if bench.args.quick else 10)
@@ -452,7 +455,7 @@ def first_sentences(texts: Sequence[Path], n: int) -> list[list[str]]:
 
     def short() -> Iterator[list[str]]:
         for path in find_text_files(texts, reread=True):
-            yield from (tokens for tokens in read_sentences(path) if len(tokens) <= 100)
+            yield from (tokens for tokens in Text(path).token_lists() if len(tokens) <= 100)
 
     return list(itertools.islice(short(), n))
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.storage.text_files import find_text_files
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.text.tokenize import group_words, tokenize
 from elmokit.text.vocabulary import Vocabulary
 
@@ -192,7 +192,7 @@ def _discounts(counts: NDArray[np.int64]) -> tuple[float, ...]:
 def sentences(paths: Iterable[Path], backward: bool) -> Iterator[list[str]]:
     """Yield the sentences of texts, reversed for a backward model."""
     for path in paths:
-        for tokens in read_sentences(path):
+        for tokens in Text(path).token_lists():
             yield tokens[::-1] if backward else tokens
 
 
@@ -223,7 +223,7 @@ def main() -> None:
 
     vocabulary = Vocabulary.from_file(arguments.vocabulary)
     texts = find_text_files(arguments.train, reread=True)
-    lengths = [sum(len(tokens) + 1 for tokens in read_sentences(test)) for test in arguments.test]
+    lengths = [sum(len(tokens) + 1 for tokens in Text(test).token_lists()) for test in arguments.test]
     columns = []
     for backward in (False, True) if arguments.backward else (False,):
         text = encode_text(sentences(texts, backward), vocabulary)
@@ -238,7 +238,7 @@ def main() -> None:
     print(f"| text | words in the vocabulary | predictions | unknown words | {' | '.join(names)} |")
     print("|---" * (4 + len(columns)) + "|")
     for number, test in enumerate(arguments.test):
-        tokens = [token for sentence in read_sentences(test) for token in sentence]
+        tokens = [token for sentence in Text(test).token_lists() for token in sentence]
         unknown = sum(token not in vocabulary.ids for token in tokens) / len(tokens)
         values = " | ".join(f"{math.exp(column[number]):.2f}" for column in columns)
         name = "/".join(test.parts[-2:])

@@ -18,12 +18,12 @@ import onnxruntime
 
 from elmokit import Elmo
 from elmokit.integrations.onnx import export_onnx
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 
 N_SENTENCES, BATCH_SIZE = 512, 32
 
 if __name__ == "__main__":
-    sentences = sorted((tokens for tokens in islice(read_sentences(sys.argv[1]), N_SENTENCES) if tokens), key=len)
+    sentences = sorted((tokens for tokens in islice(Text(sys.argv[1]).token_lists(), N_SENTENCES) if tokens), key=len)
     n_tokens = sum(map(len, sentences))
     batches = [sentences[start : start + BATCH_SIZE] for start in range(0, len(sentences), BATCH_SIZE)]
     elmo = Elmo.from_pretrained(token_cache_mib=0, precision="float32")

@@ -42,7 +42,7 @@ from locust import FastHttpUser, constant, constant_throughput
 from locust.env import Environment
 
 from elmokit import Elmo, open_model
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 
 PHASES = ["throughput", "latency", "clients", "stop", "memory"]
 MAX_CLIENTS = 2000
@@ -199,7 +199,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    sentences = list(itertools.islice(read_sentences(arguments.text), arguments.lines))
+    sentences = list(itertools.islice(Text(arguments.text).token_lists(), arguments.lines))
     elmo = Elmo(open_model(arguments.model))
     before = embed_rate(elmo, sentences)  # also fills the token cache, as the first requests fill the server's
     groups = [sentences[first : first + arguments.group] for first in range(0, len(sentences), arguments.group)]

@@ -43,6 +43,8 @@ from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import find_text_files
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.losses import WindowLosses, step_autocast
@@ -347,7 +349,13 @@ def main() -> None:
 def stream_of(config: TrainingConfig, texts: list[Path], model: PretrainedBiLM) -> WindowStream:
     """Return the windows that training with ``config`` would read."""
     assert model.vocabulary is not None
-    return WindowStream(texts, model.vocabulary, model.encode, config.batch_size, config.window_length)
+    return WindowStream(
+        [SentenceBlocks(Text(texts), ReadingOrder())],
+        model.vocabulary,
+        model.encode,
+        config.batch_size,
+        config.window_length,
+    )
 
 
 if __name__ == "__main__":

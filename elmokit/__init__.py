@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from elmokit.embedding.corpus import embed_file
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.elmo_module import ElmoModule, ElmoOutput
+    from elmokit.embedding.outputs.layout import Layout
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from elmokit.lm.language_model import LanguageModel
     from elmokit.network.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.network.scalar_mix import ScalarMix
+    from elmokit.text.text import Text
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
     from elmokit.training.api import distill, finetune, train
@@ -43,10 +45,12 @@ _MODULES = {
     "ElmoModule": "elmokit.embedding.elmo_module",
     "ElmoOutput": "elmokit.embedding.elmo_module",
     "LanguageModel": "elmokit.lm.language_model",
+    "Layout": "elmokit.embedding.outputs.layout",
     "PretrainedBiLM": "elmokit.formats.model",
     "ScalarMix": "elmokit.network.scalar_mix",
     "SentenceEmbedder": "elmokit.embedding.sentence_vectors",
     "SentencePooling": "elmokit.formats.sentence_pooling",
+    "Text": "elmokit.text.text",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
     "describe": "elmokit.formats.model",
@@ -73,10 +77,12 @@ __all__ = [
     "ElmoModule",
     "ElmoOutput",
     "LanguageModel",
+    "Layout",
     "PretrainedBiLM",
     "ScalarMix",
     "SentenceEmbedder",
     "SentencePooling",
+    "Text",
     "TrainingResult",
     "Vocabulary",
     "describe",

@@ -42,6 +42,13 @@ SETTINGS = {
     ),
 }
 """Settings of trainings, and flags, by their names in Python."""
+FLAGS = {
+    "fasta": "It is '--text-kind fasta' now.",
+    "strict": "It is '--text-kind allennlp' now.",
+    "tokenize": "It is '--text-kind lines' now.",
+    "tokenized": "It is '--text-kind tokens' now.",
+}
+"""Flags that became a value of another one, after 0.3."""
 VALUES = {
     "softmax adaptive": "Large vocabularies train with sampled words (--n-samples).",
     "start stateful": "Use --documents --start zero.",

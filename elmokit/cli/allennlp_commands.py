@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import click
 
@@ -56,33 +56,33 @@ def allennlp_elmo(
         elmokit allennlp-elmo sentences.txt elmo_layers.hdf5 --all
         elmokit allennlp-elmo sentences.txt top.hdf5 --top --weight-file weights.hdf5 --options-file options.json
     """
-    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.corpus import check_files, embed_file
     from elmokit.embedding.elmo import Elmo
-    from elmokit.engine.layer_selection import Layers
-    from elmokit.storage.atomic import check_output_path
+    from elmokit.embedding.outputs.layout import Layout
     from elmokit.storage.progress import ProgressBar, count_of
-    from elmokit.storage.text_files import check_input_file
+    from elmokit.text.text import Text
 
-    modes: dict[Layers, bool] = {"all": all_, "top": top, "average": average}
+    modes: dict[Literal["all", "top", "average"], bool] = {"all": all_, "top": top, "average": average}
     chosen = [mode for mode, given in modes.items() if given]
     if len(chosen) != 1:
         raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
-    check_output_path(output, overwrite=True)
-    check_input_file(input, output)
+    text = Text(input, kind="allennlp")
+    check_files(text, output, overwrite=True)
+    layout = Layout(
+        layers=chosen[0],
+        use_sentence_keys=use_sentence_keys,
+        forget_sentences=forget_sentences,
+        include_sentence_indices=include_sentence_indices,
+        batch_size=batch_size,
+    )
     device = None if cuda_device < 0 else f"cuda:{cuda_device}"
     elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device, exact_marks=True)
     with ProgressBar("tokens", lines=file_friendly_logging) as progress:
         summary = embed_file(
             elmo,
-            input,
+            text,
             output,
-            layers=chosen[0],
-            use_sentence_keys=use_sentence_keys,
-            forget_sentences=forget_sentences,
-            include_sentence_indices=include_sentence_indices,
-            tokenize=str.split,  # at Unicode white space
-            strict=True,
-            batch_size=batch_size,
+            layout,
             overwrite=True,
             force=True,
             progress=progress,

@@ -31,7 +31,7 @@ This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``::
 - ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
 - A parameter whose type is a dataclass stands for its fields: options that belong together, declared where the function
   lives that takes them (:func:`elmokit.config.setting`), in a module that imports neither NumPy nor PyTorch. A test
-  compares them with that function.
+  compares them with that function. A field whose name an earlier parameter has is that parameter's, and no option.
 - For ``**settings``, :func:`with_settings` names the fields of configs, of which only those that were given are passed.
 '''
 
@@ -285,7 +285,7 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(function, include_extras=True)
     has_underscores = getattr(function, "has_underscores", False)
     params: list[click.Parameter] = []
-    groups: dict[str, type] = {}
+    groups: dict[str, tuple[type, list[str]]] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -293,8 +293,9 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
         elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            groups[parameter.name] = hint
-            params += _fields_of(hint, entries)
+            own = _fields_of(hint, entries, {param.name for param in params})
+            groups[parameter.name] = (hint, [str(option.name) for option in own])
+            params += own
         else:
             params.append(_option(parameter, hint, entries.get(parameter.name), has_underscores=has_underscores))
     if unknown := entries.keys() - {param.name for param in params}:
@@ -302,8 +303,7 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     options = [] if has_underscores else [str(param.name) for param in params if isinstance(param, click.Option)]
 
     def call(**values: Any) -> Any:
-        for name, cls in groups.items():
-            fields = [field.name for field in dataclasses.fields(cls)]
+        for name, (cls, fields) in groups.items():
             values[name] = cls(**{field: values.pop(field) for field in fields})
         source_of = click.get_current_context().get_parameter_source
         with name_flags([name for name in options if source_of(name) is ParameterSource.COMMANDLINE]):
@@ -321,11 +321,18 @@ def _settings_of(function: Callable[..., Any], entries: Mapping[str, DocumentedP
     return options
 
 
-def _fields_of(cls: type, entries: Mapping[str, DocumentedParameter]) -> list[HeadedOption]:
-    """Make an option for each field of a dataclass, whose help is its :class:`Flag` or that of its ``setting()``."""
+def _fields_of(
+    cls: type, entries: Mapping[str, DocumentedParameter], taken: Collection[str | None]
+) -> list[HeadedOption]:
+    """Make an option for each field of a dataclass, whose help is its :class:`Flag` or that of its ``setting()``.
+
+    A field whose name is ``taken`` by an earlier parameter gets its value from the command.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
     options = []
     for field in dataclasses.fields(cls):
+        if field.name in taken:
+            continue
         parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
         declared = Flag(field.metadata["help"], MORE) if field.metadata else None
         options.append(_option(parameter, hints[field.name], entries.get(field.name), declared))

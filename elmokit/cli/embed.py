@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 from click.core import ParameterSource
 
-from elmokit.cli.parameters import Language, Model, Output, Raw, Threads
-from elmokit.cli.running import check_apart, print_note, raw_language, resumable_command
-from elmokit.embedding.outputs.storing import Storing
+from elmokit.cli.command import MORE, Flag
+from elmokit.cli.parameters import Model, Output, TextOptions, Threads
+from elmokit.cli.running import check_apart, print_note, resumable_command
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.errors import ConfigError
 from elmokit.formats.opening import ElmoOpening
 from elmokit.formats.pooling_names import PoolingName
@@ -19,22 +21,59 @@ MIN_TOKENS_FOR_RATE = 20_000
 """Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
 
 
+@dataclass(frozen=True)
+class VectorOptions:
+    """The options that say which vectors are stored."""
+
+    all_: bool = False
+    top: bool = False
+    average: bool = False
+    layers: tuple[int, ...] | None = None
+    pool: PoolingName | None = None
+
+    def chosen_layers(self) -> Any:
+        """Return the layers that were chosen, in one way only; None if none were."""
+        flags = {"layers": self.layers is not None, "all": self.all_, "top": self.top, "average": self.average}
+        chosen = [name for name, is_given in flags.items() if is_given]
+        if not chosen:
+            return None
+        check_apart(f"--{chosen[0]}", True, {f"--{name}": True for name in chosen[1:]})
+        return chosen[0] if self.layers is None else self.layers
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that say how the command runs."""
+
+    overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial output.")] = False
+    force: Annotated[bool, Flag("Start even if the disk seems too small for the output.", MORE)] = False
+    threads: Threads = None
+
+
+@dataclass(frozen=True)
+class CorpusOptions(TextOptions):
+    """How the text is read."""
+
+    documents: Annotated[
+        bool,
+        Flag(
+            "Read each sentence after the sentences before it, up to a blank line or the end of the text, as "
+            "Elmo.embed_documents does.",
+            MORE,
+        ),
+    ] = False
+
+
 def embed(
     text: Path,
     out: Output,
     *,
     model: Model = None,
-    raw: Raw = False,
-    language: Language = None,
-    all_: bool = False,
-    top: bool = False,
-    average: bool = False,
-    layers: tuple[int, ...] | None = None,
-    pool: PoolingName | None = None,
-    tokenize: bool = False,
-    threads: Threads = None,
+    reading: CorpusOptions,
+    vectors: VectorOptions,
     opening: ElmoOpening,
-    storing: Storing,
+    layout: Layout,
+    running: RunOptions,
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
@@ -56,66 +95,47 @@ def embed(
         dtype, overwrite:
 
     More options:
-        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
         threads: Number of CPU threads for computing.  [default: all cores]
 
     Models and programs of 2018:
         options, token_embeddings, vocabulary, start, exact_marks, batch_size:
-        use_sentence_keys, forget_sentences, include_sentence_indices, strict:
+        use_sentence_keys, forget_sentences, include_sentence_indices:
 
     Examples:
         elmokit embed essay.txt vectors.npz --raw
         elmokit embed corpus.txt vectors.hdf5 --dtype float16 --model original
         elmokit embed corpus.txt sentences.parquet --pool whitened
     """
-    from elmokit.embedding.corpus import embed_file
+    from elmokit.embedding.corpus import check_files, embed_file
     from elmokit.embedding.elmo import Elmo
-    from elmokit.embedding.outputs.output_format import output_format
-    from elmokit.embedding.outputs.writer import check_resumable_output, has_partial_output
+    from elmokit.embedding.outputs.writer import has_partial_output
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.threads import set_threads
     from elmokit.storage.progress import ProgressBar, count_of
-    from elmokit.storage.text_files import check_input_file
-    from elmokit.text.tokenize import get_tokenizer
 
-    check_resumable_output(out, storing.overwrite)  # before a model is downloaded
-    check_input_file(text, out)
-    output_format(out)
-    flags = {"layers": layers is not None, "all": all_, "top": top, "average": average}
-    chosen = [name for name, is_given in flags.items() if is_given]
-    check_apart(f"--{chosen[0]}" if chosen else "", True, {f"--{name}": True for name in chosen[1:]})
-    stored = {
-        "--include-sentence-indices": storing.include_sentence_indices,
-        "--use-sentence-keys": storing.use_sentence_keys,
-    }
-    check_apart("--forget-sentences", storing.forget_sentences, stored)
-    check_apart("--fasta", storing.fasta, {"--raw": raw, "--tokenize": tokenize, **stored})
-    check_apart("--raw", raw, {"--strict": storing.strict, "--tokenized": storing.tokenized})
-    check_apart("--tokenize", tokenize, {"--raw": raw, "--tokenized": storing.tokenized})
-    start = opening.start
-    idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
-    if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
-        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")
-    language = raw_language(raw, language, storing.wrapped)
-    if threads is not None:
-        set_threads(threads)
+    layers = vectors.chosen_layers()
+    _check_names(layout, reading)
+    _check_batches(opening.start)
+    corpus = reading.text(text, documents=reading.documents, refuse_raw=True)
+    check_files(corpus, out, running.overwrite)  # before a model is downloaded
+    if running.threads is not None:
+        set_threads(running.threads)
     elmo = Elmo.from_pretrained(model, **vars(opening))
-    selected: Any = layers if layers is not None else chosen[0] if chosen else None
     embedder: Elmo | SentenceEmbedder = elmo
-    if pool is not None:
-        embedder = SentenceEmbedder.by_name(elmo, pool, selected)
-        selected = None
+    if vectors.pool is not None:
+        embedder = SentenceEmbedder.by_name(elmo, vectors.pool, layers)
+    elif layers is not None:
+        layout = replace(layout, layers=layers)
     with resumable_command(lambda: has_partial_output(out)), ProgressBar("tokens") as progress:
         summary = embed_file(
             embedder,
-            text,
+            corpus,
             out,
-            layers="all" if selected is None else selected,
-            tokenize=get_tokenizer("treebank" if tokenize else "spaces"),
-            raw_language=language,
+            layout,
+            overwrite=running.overwrite,
+            force=running.force,
             report=progress.write,
             progress=progress,
-            **vars(storing),
         )
     if not summary.n_sentences:
         click.echo(f"{text} is empty, so {out} has no vectors.", err=True)
@@ -124,3 +144,20 @@ def embed(
     print_note(
         f"{out}: {count_of(summary.n_sentences, 'sentence')}{blank}, {count_of(summary.n_tokens, 'token')}{rate}"
     )
+
+
+def _check_names(layout: Layout, reading: TextOptions) -> None:
+    """Refuse names of datasets that exclude each other."""
+    stored = {
+        "--include-sentence-indices": layout.include_sentence_indices,
+        "--use-sentence-keys": layout.use_sentence_keys,
+    }
+    check_apart("--forget-sentences", layout.forget_sentences, stored)
+    check_apart("--text-kind fasta", reading.text_kind == "fasta", stored)
+
+
+def _check_batches(start: str) -> None:
+    """Refuse a size of batches that has no effect."""
+    idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
+    if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
+        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")

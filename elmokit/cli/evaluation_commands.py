@@ -14,7 +14,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby, tee
 from pathlib import Path
@@ -27,25 +27,22 @@ from elmokit.cli.command import MORE, Flag
 from elmokit.cli.parameters import (
     Device,
     Json,
-    Language,
     Model,
     ModelOptions,
     OptionalOutput,
     OutputPath,
     Overwrite,
-    Raw,
     StartName,
-    Wrap,
+    TextOptions,
 )
-from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, raw_language, resumable_command
+from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, resumable_command
 from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.opening import PRECISION, LanguageModelOpening
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
-from elmokit.storage.text_files import STDIN, check_not_input
-from elmokit.text.raw_lines import RawSplitter, Wrapped
+from elmokit.storage.text_files import STDIN, TextPaths, check_not_input
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import RegionSurprisal, Surprisal, TokenSurprisal, WordSurprisal
     from elmokit.text.columns import InputTable
-    from elmokit.text.text import TextLine
+    from elmokit.text.text import Text
     from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
@@ -100,9 +97,7 @@ def surprisal(
     words: bool = False,
     column: str | None = None,
     region: str | None = None,
-    raw: Raw = False,
-    language: Language = None,
-    wrapped: Wrap = "auto",
+    reading: TextOptions,
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
     overwrite: Overwrite = False,
     bits: bool = False,
@@ -152,44 +147,35 @@ def surprisal(
         echo "The cat sat on the mat." | elmokit surprisal - --raw
     """
     from elmokit.lm.language_model import LanguageModel
-    from elmokit.storage.text_files import find_text_files
     from elmokit.text.vocabulary import name_words
 
     check_needed("--cache", cache, "--documents", documents)
     check_needed("--column", column, "--words", words)
     check_needed("--region", region, "--column", column)
-    language = raw_language(raw or words, language, wrapped)
-    paths = find_text_files(texts)
-    _check_table_path(out, overwrite, paths)
-    raw_texts = _read_raw_texts(paths, column, region, documents, wrapped) if words else ()
+    check_apart("--words", words, {"--text-kind": reading.text_kind})
+    text = reading.text(texts, documents=documents) if not words else _text_of_words(reading, texts, documents)
+    _check_table_path(out, overwrite, text.files)
+    raw_texts = _read_raw_texts(text, column, region) if words else ()
     regions = {} if region is None else _locate_regions(list(raw_texts))
     # The lines of a file are joined where they are read; a cell of a table can have several, too.
-    reading: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "documents": documents,
         "cache": cache,
-        "language": language or "en",
-        "wrapped": "no" if column is None else wrapped,
+        "language": text.language,
+        "wrapped": "no" if column is None else text.wrapped,
     }
     language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **vars(opening))
     with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
         assert write is not None
         if regions:
-            unknown = _write_regions(language_model, list(raw_texts), regions, reading, write, bits)
+            unknown = _write_regions(language_model, list(raw_texts), regions, settings, write, bits)
             n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         elif words:
-            unknown = _write_words(language_model, raw_texts, reading, write, bits, progress)
+            unknown = _write_words(language_model, raw_texts, settings, write, bits, progress)
             n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
         else:
             on_sentence = _sentence_rows(write, bits)
-            result = language_model.perplexity(
-                paths,
-                documents=documents,
-                cache=cache,
-                on_sentence=on_sentence,
-                progress=progress,
-                raw_language=language,
-                wrapped=wrapped,
-            )
+            result = language_model.perplexity(text, cache=cache, on_sentence=on_sentence, progress=progress)
             n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
     if n_unknown:
         new = " where the document has not had them" if cache else ""
@@ -206,8 +192,7 @@ def perplexity(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
-    raw: Raw = False,
-    language: Language = None,
+    reading: TextOptions,
     per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None,
     json: Json = False,
     overwrite: Overwrite = False,
@@ -218,7 +203,6 @@ def perplexity(
     documents: bool = False,
     cache: bool = False,
     batch_tokens: Annotated[int, Flag("Positions per batch, which do not change the result.", MORE)] = 2048,
-    wrapped: Wrap = "auto",
 ) -> None:
     """Compute the perplexity of a model on TEXTS.
 
@@ -234,7 +218,6 @@ def perplexity(
 
     More options:
         as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
-        wrapped:
 
     Examples:
         elmokit evaluate perplexity held-out.txt --model my-run
@@ -243,38 +226,33 @@ def perplexity(
     from elmokit.formats.folder import DEFAULT_MODEL
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import unknown_words_warning
-    from elmokit.storage.text_files import find_text_files
 
     check_at_least("batch_tokens", batch_tokens, 1)
     check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
     check_needed("--cache", cache, "--documents", documents)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    others = {"--per-token": per_token, "--start": start, "--raw": raw, "--documents": documents}
-    check_apart("--as-bilm-tf", as_bilm_tf, others)
+    others = {"--per-token": per_token, "--start": start, "--raw": reading.raw, "--documents": documents}
+    check_apart("--as-bilm-tf", as_bilm_tf, others | {"--text-kind": reading.text_kind})
     check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
-    language = raw_language(raw, language, wrapped)
-    paths = find_text_files(texts)
-    _check_table_path(per_token, overwrite, paths)
+    text = reading.text(texts, documents=documents)
+    _check_table_path(per_token, overwrite, text.files)
     language_model = LanguageModel.from_pretrained(model, precision=precision, **vars(opening))
-    facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in paths]}
+    facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in text.files]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:
         if as_bilm_tf is not None:
-            result = language_model.bilm_tf_perplexity(paths, as_bilm_tf, progress=progress)
+            result = language_model.bilm_tf_perplexity(text, as_bilm_tf, progress=progress)
         else:
             facts |= {"state": start or "warm", "documents": documents, "cache": cache}
             with _table(per_token, overwrite) as write:
                 on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
-                    paths,
+                    text,
                     start=start,
                     batch_tokens=batch_tokens,
-                    documents=documents,
                     cache=cache,
                     on_sentence=on_sentence,
                     progress=progress,
-                    raw_language=language,
-                    wrapped=wrapped,
                 )
     if json:
         echo_json(facts | result.to_dict())
@@ -365,29 +343,37 @@ class RawText:
     """In a table with regions: a part of the text, or two offsets; blank if it has none."""
 
 
-def _read_raw_texts(
-    paths: Sequence[Path], column: str | None, region: str | None, documents: bool, wrapped: Wrapped
-) -> Iterable[RawText]:
-    """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
-    from elmokit.text.columns import is_table, read_table
+def _text_of_words(reading: TextOptions, texts: TextPaths, documents: bool) -> Text:
+    """Return the text of --words, which is raw with and without --raw."""
     from elmokit.text.conllu import is_conllu
 
-    for path in paths:
+    text = replace(reading, raw=True).text(texts, documents=documents)
+    for path in text.files:
         if is_conllu(path):
             raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
-    files = [{"file": str(path)} if len(paths) > 1 else {} for path in paths]
-    if column is None and not any(map(is_table, paths)):
-        lines = (_read_lines(path, documents, wrapped) for path in paths)
-        return (RawText(text, file | known) for file, own in zip(files, lines, strict=True) for known, text in own)
+    return replace(text, kind="words")
+
+
+def _read_raw_texts(text: Text, column: str | None, region: str | None) -> Iterable[RawText]:
+    """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
+    from elmokit.text.columns import is_table, read_table
+
+    if column is None and not any(map(is_table, text.files)):
+        return (RawText(one.text, _file_of(one.file) | {"line": one.line}) for one in text.passages())
     texts: list[RawText] = []
-    tables = [read_table(path) for path in paths]
-    for file, table in zip(files, tables, strict=True):
+    tables = [read_table(path) for path in text.files]
+    for table in tables:
         if column is None:
             raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
         if table.columns != tables[0].columns:
-            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {paths[0]} others.")
-        texts += _read_rows(table, file, column, region)
+            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {tables[0].path} others.")
+        file = table.path if len(tables) > 1 else None
+        texts += _read_rows(table, _file_of(file), column, region)
     return texts
+
+
+def _file_of(file: str | None) -> dict[str, Any]:
+    return {} if file is None else {"file": file}
 
 
 def _read_rows(table: InputTable, file: dict[str, Any], column: str, region: str | None) -> Iterator[RawText]:
@@ -468,21 +454,6 @@ def _write_regions(
 
 MAX_NAMED = 10
 """How many rows a message names."""
-
-
-def _read_lines(path: Path, documents: bool, wrapped: Wrapped) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each line with text, or paragraph of wrapped lines; or each document, which ends at a blank line."""
-    from elmokit.text.text import split_documents, split_lines
-
-    def words_of(line: str) -> list[list[str]]:
-        return [line.split()]  # which says whether it is blank; each text is split later
-
-    split = RawSplitter(words_of, wrapped)
-    blocks: Iterable[Iterable[TextLine]]
-    blocks = split_documents(path, split) if documents else ([line] for line in split_lines(path, split=split))
-    for block in map(list, blocks):
-        if any(block[0].sentences):
-            yield {"line": block[0].number}, "\n".join(line.text for line in block)
 
 
 def _write_words(
@@ -596,7 +567,7 @@ def similarity(
 
     from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
     from elmokit.storage.text_files import check_can_reread, find_text_files
-    from elmokit.text.text import read_sentences
+    from elmokit.text.text import Text
     from elmokit.text.tokenize import get_tokenizer
 
     check_needed("--sentences", sentences is not None, "--whiten", whiten)
@@ -611,7 +582,7 @@ def similarity(
         check_can_reread(path)
     pairs = {str(path): read_scored_pairs(path, tokenize, columns) for path in files}
     whiten_paths = find_text_files(whiten, reread=True) if whiten else []
-    whiten_sentences = [tokens for path in whiten_paths for tokens in islice(read_sentences(path), sentences)]
+    whiten_sentences = [tokens for path in whiten_paths for tokens in islice(Text(path).token_lists(), sentences)]
     elmo = common.open_elmo()
     given = {"smoothings": smoothing} if smoothing else {}
     with ProgressBar("pairs") as progress:

@@ -204,9 +204,11 @@ def _message_of(error: ElmoError | click.ClickException) -> str:
     if not isinstance(error, click.NoSuchOption):
         return error.format_message()
     from elmokit.config import did_you_mean
-    from elmokit.former_names import SETTINGS, replacement
+    from elmokit.former_names import FLAGS, SETTINGS, replacement
 
     name = error.option_name.strip("-")
+    if name in FLAGS and error.ctx is not None and any(one.name == "text_kind" for one in error.ctx.command.params):
+        return f"{error.message} {FLAGS[name]}"
     advice = replacement(SETTINGS, name.removeprefix("no-").replace("-", "_"))
     for nearest in (error.possibilities or [])[:1]:  # others seldom help
         if not advice and did_you_mean(name, [nearest.strip("-")]):

@@ -171,7 +171,7 @@ def convert(
     from elmokit.embedding.start_state import calibrated, note_start, with_start_state
     from elmokit.formats.open import open_model
     from elmokit.formats.save import format_to_write, save_model
-    from elmokit.text.text import read_sentences
+    from elmokit.text.text import Text
 
     if target.suffix == ".onnx":
         stored: dict[str, object] = {
@@ -197,7 +197,7 @@ def convert(
     if start is not None:
         model = with_start_state(model, start)
     if calibrate is not None:
-        model = calibrated(Computer(model), list(read_sentences(calibrate)), calibrate.name)
+        model = calibrated(Computer(model), list(Text(calibrate).token_lists()), calibrate.name)
     if alignment:
         from elmokit.formats.torch_save import read_alignment
 
@@ -212,7 +212,7 @@ def convert(
         from elmokit.formats.sentence_pooling import SentencePooling
 
         numbers = count(1)
-        sentences = (sentence for _, sentence in zip(numbers, read_sentences(whiten), strict=False))
+        sentences = (sentence for _, sentence in zip(numbers, Text(whiten).token_lists(), strict=False))
         embedder = SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model)))
         model = embedder.fit(sentences).elmo.model
         n_sentences = next(numbers) - 2  # one number was taken for the end of the text

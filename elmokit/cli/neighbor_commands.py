@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 import click
 
 from elmokit.cli.command import MORE, Flag
-from elmokit.cli.parameters import Device, Json, Language, Model, ModelOptions, Output, Raw, Wrap
-from elmokit.cli.running import echo_json, print_note, raw_language, resumable_command
+from elmokit.cli.parameters import Device, Json, Model, ModelOptions, Output, TextOptions
+from elmokit.cli.running import echo_json, print_note, resumable_command
 from elmokit.config import did_you_mean
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
@@ -30,9 +30,7 @@ def index(
     *,
     model: Model = None,
     options: ModelOptions = None,
-    raw: Raw = False,
-    language: Language = None,
-    wrapped: Wrap = "auto",
+    reading: TextOptions,
     device: Device = None,
     overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
 ) -> None:
@@ -52,19 +50,14 @@ def index(
     from elmokit.evaluation.occurrences import build_index
     from elmokit.evaluation.probe_corpus import find_corpus_files, read_corpus_files
     from elmokit.storage.atomic import check_has_name
-    from elmokit.text.tokenize import text_splitter
 
     check_has_name(index)  # before a model is downloaded
-    paths = find_corpus_files(corpus)
-    language = raw_language(raw, language, wrapped)
-    split = None if language is None else text_splitter(language, wrapped)
+    text = reading.text(find_corpus_files(corpus))
     elmo = Elmo.from_pretrained(model, options=options, device=device)
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with resumable_command(), ProgressBar("words") as progress:
-        occurrences = build_index(
-            elmo, lambda: read_corpus_files(paths, split=split), index, model, progress, overwrite=overwrite
-        )
+        occurrences = build_index(elmo, lambda: read_corpus_files(text), index, model, progress, overwrite=overwrite)
     print_note(
         f"{index}: {count_of(occurrences.n_sentences, 'sentence')}, {count_of(occurrences.n_tokens, 'token')}, "
         f"{count_of(len(occurrences.types), 'distinct word')}"

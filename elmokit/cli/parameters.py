@@ -8,17 +8,22 @@ default. Arguments are the texts and outputs of a command. (``convert`` has a so
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
 from elmokit.cli.command import MORE, Flag
+from elmokit.cli.running import check_apart, check_needed
 from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
-from elmokit.storage.text_files import STDIN, expand_user
+from elmokit.storage.text_files import STDIN, TextPaths, expand_user
 from elmokit.text.raw_lines import Wrapped
+
+if TYPE_CHECKING:
+    from elmokit.text.text import Text
 
 MAX_THREADS = 256
 """The largest number of threads on a machine with fewer cores."""
@@ -82,22 +87,52 @@ ModelPrecision = Annotated[
 ]
 StartName = Literal["warm", "zero"]
 Threads = Annotated[int | None, ThreadCount()]
-Raw = Annotated[bool, Flag("The text is raw: split it into sentences and tokens.")]
-Language = Annotated[
-    str | None,
-    Flag(
-        "Language of raw text, such as de or ja, with the extra spacy; any splits letters, digits and marks.  "
-        "[default: en]",
-        metavar="CODE",
-    ),
-]
-Wrap = Annotated[
-    Wrapped,
-    Flag(
-        "Whether the lines of raw text are wrapped: yes joins them to paragraphs, no reads them one by one, and auto "
-        "decides by the first lines, and says so."
-    ),
-]
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How a command reads a text."""
+
+    raw: Annotated[bool, Flag("The text is raw: split it into sentences and tokens.")] = False
+    language: Annotated[
+        str | None,
+        Flag(
+            "Language of raw text, such as de or ja, with the extra spacy; any splits letters, digits and marks.  "
+            "[default: en]",
+            metavar="CODE",
+        ),
+    ] = None
+    wrapped: Annotated[
+        Wrapped,
+        Flag(
+            "Whether the lines of raw text are wrapped: yes joins them to paragraphs, no reads them one by one, and "
+            "auto decides by the first lines, and says so.",
+            MORE,
+        ),
+    ] = "auto"
+    text_kind: Annotated[
+        Literal["tokens", "lines", "fasta", "bilm-tf", "allennlp"] | None,
+        Flag(
+            "What a line of the text is, if it is not raw: a sentence with spaces between tokens (tokens), one raw "
+            "English sentence (lines), a line of a FASTA file (fasta), or a sentence as AllenNLP or bilm-tf read it.  "
+            "[default: tokens]",
+            MORE,
+        ),
+    ] = None
+
+    def text(self, paths: TextPaths, *, documents: bool = False, refuse_raw: bool = False) -> Text:
+        """Return the text of a command; ``refuse_raw`` refuses one that looks raw, unless its kind is given."""
+        from elmokit.text.text import Text
+
+        check_needed("--language", self.language, "--raw", self.raw)
+        check_needed("--wrapped", self.wrapped != "auto", "--raw", self.raw)
+        check_apart("--raw", self.raw, {"--text-kind": self.text_kind})
+        if self.raw:
+            return Text(paths, "raw", self.language or "en", self.wrapped, documents=documents)
+        refuse_raw = refuse_raw and self.text_kind is None
+        return Text(paths, self.text_kind or "tokens", documents=documents, refuse_raw=refuse_raw)
+
+
 Json = Annotated[bool, Flag("Print JSON.")]
 Output = Annotated[Path, OutputPath()]
 OptionalOutput = Annotated[Path | None, OutputPath()]

@@ -44,13 +44,6 @@ def check_needed(flag: str, is_given: object, needed: str, is_needed_given: obje
         raise ConfigError(f"{flag} needs {needed}.")
 
 
-def raw_language(raw: bool, language: str | None, wrapped: str) -> str | None:
-    """Choose the language of raw text by --raw and --language; None for tokenized text."""
-    check_needed("--language", language, "--raw", raw)
-    check_needed("--wrapped", wrapped != "auto", "--raw", raw)
-    return (language or "en") if raw else None
-
-
 def given_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that were given on the command line."""
     return {name: value for name, value in settings.items() if value not in (None, ())}

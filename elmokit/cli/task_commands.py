@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from elmokit.cli.command import Flag
-from elmokit.cli.parameters import Json, Language, OptionalOutput, Output, Raw, Wrap
-from elmokit.cli.running import check_apart, echo_json, raw_language, resumable_command
+from elmokit.cli.parameters import Json, OptionalOutput, Output, TextOptions
+from elmokit.cli.running import echo_json, resumable_command
 from elmokit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,12 +108,8 @@ def predict(
     text: Path,
     *,
     json: bool = False,
-    raw: Raw = False,
-    language: Language = None,
-    tokenize: bool = False,
+    reading: TextOptions,
     best: int | None = None,
-    tokenized: bool = False,
-    wrapped: Wrap = "auto",
     seed: int | None = None,
     device: TaskDevice = "cpu",
 ) -> None:
@@ -127,11 +123,6 @@ def predict(
         best: The N most probable answers to a question, with their probabilities.
         seed: Use the model of this training.  [default: the best on dev]
 
-    More options:
-        tokenize: TEXT has one raw sentence on each line: split it into tokens (English only).
-        tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
-        wrapped:
-
     Examples:
         elmokit task predict ner text.txt
         elmokit task predict ner reviews.txt --raw --json
@@ -139,20 +130,10 @@ def predict(
     """
     from elmokit.tasks.run import open_run
 
-    check_apart("--raw", raw, {"--tokenize": tokenize, "--tokenized": tokenized})
-    check_apart("--tokenize", tokenize, {"--tokenized": tokenized})
-    language = raw_language(raw, language, wrapped)
+    read = reading.text(text, refuse_raw=True)
     opened = open_run(run, seed, device)
     is_empty = True
-    predictions = opened.predict_file(
-        text,
-        raw_language=language,
-        wrapped=wrapped,
-        tokenization="treebank" if tokenize else "spaces",
-        tokenized=tokenized,
-        best=best,
-    )
-    for example, prediction in predictions:
+    for example, prediction in opened.predict_file(read, best=best):
         is_empty = False
         if json:
             click.echo(json_module.dumps(opened.task.to_record(example, prediction), ensure_ascii=False))

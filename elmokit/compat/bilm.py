@@ -9,7 +9,6 @@ whatever the locale, text is split at spaces and tabs only, and a problem with y
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -44,10 +43,9 @@ from elmokit.network.scalar_mix import ScalarMix
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.hdf5_files import create_hdf5
-from elmokit.storage.text_files import can_reread
 from elmokit.text.batching import read_ahead
 from elmokit.text.characters import encode_tokens
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 
 __all__ = [
     "Batcher",
@@ -346,10 +344,10 @@ def dump_bilm_embeddings(
     if cnn is None:  # warns about another word list than the model's own
         given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
-    read = partial(read_sentences, dataset_file, like_bilm_tf=True)
+    text = Text(dataset_file, kind="bilm-tf")
     # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
-    sentences = None if can_reread(dataset_file) else list(read())
-    lengths = [len(tokens) for tokens in (read() if sentences is None else sentences)]
+    sentences = None if text.can_reread else list(text.token_lists())
+    lengths = [len(tokens) for tokens in (text.token_lists() if sentences is None else sentences)]
     config = model.bilm.config
     n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(lengths)
     with (
@@ -357,7 +355,9 @@ def dump_bilm_embeddings(
         create_hdf5(path, n_bytes, len(lengths), 16 * len(lengths)) as file,
     ):
         number = 0
-        for some in read_ahead(read() if sentences is None else sentences, max_items=1 if stateful else LINES_AT_ONCE):
+        for some in read_ahead(
+            text.token_lists() if sentences is None else sentences, max_items=1 if stateful else LINES_AT_ONCE
+        ):
             ops = model(batcher.batch_sentences(some))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())

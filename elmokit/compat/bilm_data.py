@@ -31,7 +31,8 @@ from elmokit.text.characters import (
     UNKNOWN,
     encode_tokens,
 )
-from elmokit.text.text import read_sentences
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import IGNORED_LINE, find_columns
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.text.windows import WindowStream
@@ -247,6 +248,9 @@ class _Dataset:
         vocab.require("of the dataset", BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
         self.files = find_text_files(filepattern, reread=True)
         """The files that the pattern matches, sorted."""
+        # bilm-tf takes the files of a test from the end.
+        self.text = Text(self.files[::-1] if test else self.files, kind="bilm-tf")
+        """The text in the order in which it is read."""
         self.read_backward = tuple(read_backward)
         self.is_test = test
         self._vocab = vocab
@@ -282,20 +286,13 @@ class _Dataset:
         Raises:
             TextError: A file cannot be read, or there is no sentence.
         """
-        stream = WindowStream(
-            self.files[::-1] if self.is_test else self.files,  # bilm-tf takes the files of a test from the end
-            self._words,
-            self._encode,
-            batch_size,
-            num_steps,
-            self.read_backward,
-            self.seed,
-            self.shuffle_on_load,
-            same_order=self.is_test,
-            n_epochs=1 if self.is_test else None,
-            one_by_one=True,
-            like_bilm_tf=True,
+        order = ReadingOrder(
+            seed=self.seed, shuffle=self.shuffle_on_load, n_epochs=1 if self.is_test else None, one_by_one=True
         )
+        # In a training, each direction has an order of its own.
+        n_readers = 1 if self.is_test else len(self.read_backward)
+        blocks = [SentenceBlocks(self.text, order, reader) for reader in range(n_readers)]
+        stream = WindowStream(blocks, self._words, self._encode, batch_size, num_steps, self.read_backward)
         with contextlib.closing(stream):
             if self._first_epoch and not self.is_test:
                 stream.start_epoch(self._first_epoch)
@@ -364,13 +361,13 @@ class LMDataset(_Dataset):
         """
         (reverse,) = self.read_backward
         while True:
-            for path in self.files[::-1] if self.is_test else self.files:
-                for tokens in read_sentences(path, like_bilm_tf=True):
-                    tokens = tokens[:: -1 if reverse else 1]
-                    chars = None
-                    if isinstance(self._vocab, UnicodeCharsVocabulary):
-                        chars = self._vocab.encode_chars(tokens, reverse, split=False)
-                    yield self._vocab.encode(tokens, reverse, split=False), chars
+            for tokens in self.text.token_lists():
+                if reverse:
+                    tokens = tokens[::-1]
+                chars = None
+                if isinstance(self._vocab, UnicodeCharsVocabulary):
+                    chars = self._vocab.encode_chars(tokens, reverse, split=False)
+                yield self._vocab.encode(tokens, reverse, split=False), chars
             if self.is_test:
                 return
 

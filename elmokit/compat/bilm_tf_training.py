@@ -29,7 +29,7 @@ from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.storage.text_files import TextPaths
 from elmokit.storage.workspace import JOURNAL, OtherSettingsError, is_former_run, read_workspace
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.training import api
 from elmokit.training.bilm_run import FORMER, TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
@@ -279,7 +279,7 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
     """Write the first sentences of the files to a file, about ``SAMPLED_SENTENCES`` in all."""
     n_each = -(-SAMPLED_SENTENCES // len(files))
     chosen = files[:: -(-len(files) // SAMPLED_SENTENCES)]
-    read = [filter(None, read_sentences(file, like_bilm_tf=True)) for file in chosen]
+    read = [filter(None, Text(file, kind="bilm-tf").token_lists()) for file in chosen]
     lines = [" ".join(tokens) + "\n" for sentences in read for tokens in islice(sentences, n_each)]
     path.write_text("".join(lines), encoding="utf-8", newline="\n")
     return path

@@ -16,13 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from elmokit.embedding.documents import POOL_BATCHES
 from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, document_reader, embed_planned_batch
 from elmokit.embedding.fingerprint import vector_settings
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.output_format import (
-    DatasetNames,
     OutputFormat,
     StoredDtype,
     VectorFileLayout,
@@ -38,20 +38,28 @@ from elmokit.embedding.outputs.writer import (
     format_size,
     open_resumable,
 )
-from elmokit.embedding.reading import Corpus
+from elmokit.embedding.reading import corpus_rows
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
-from elmokit.engine.layer_selection import Layers, plain_layers
+from elmokit.engine.layer_selection import plain_layers
+from elmokit.engine.state import State
 from elmokit.errors import ConfigError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter, count_of
-from elmokit.storage.text_files import check_input_file, check_not_input
+from elmokit.storage.text_files import check_input_file, check_not_input, path_list
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead
-from elmokit.text.raw_lines import Wrapped
-from elmokit.text.tokenize import split_tokens
+from elmokit.text.text import Text, check_has_documents
 from elmokit.version import __version__
 
 WRITES_BEHIND = 1
 """One item evens out writes of different speed; each one more costs memory."""
+
+
+class Embedder(Protocol):
+    """What :func:`embed_file` needs: an :class:`Elmo`, an ``ElmoModule`` or a :class:`SentenceEmbedder` has it."""
+
+    @property
+    def elmo(self) -> Elmo:
+        """What computes the vectors of tokens. That of an :class:`Elmo` is the object itself."""
 
 
 @dataclass(frozen=True)
@@ -75,66 +83,36 @@ class EmbedSummary:
 
 
 def embed_file(
-    elmo: Elmo | SentenceEmbedder,
-    source: str | Path,
+    embedder: Embedder,
+    text: Text | str | Path,
     output: str | Path,
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
     *,
-    layers: Layers = "all",
-    documents: bool = False,
-    dtype: StoredDtype = "float32",
-    use_sentence_keys: bool = False,
-    forget_sentences: bool = False,
-    include_sentence_indices: bool = False,
-    strict: bool = False,
-    fasta: bool = False,
-    tokenize: Callable[[str], list[str]] = split_tokens,
-    raw_language: str | None = None,
-    wrapped: Wrapped = "auto",
-    tokenized: bool = False,
-    batch_tokens: int = 2048,
-    batch_size: int = 64,
     overwrite: bool = False,
     force: bool = False,
     report: Callable[[str], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> EmbedSummary:
-    """Embed a text file of one sentence per line into a file of vectors.
+    """Embed a text file into a file of vectors.
 
-    The output has one row per line: in HDF5 a dataset, in Parquet and Arrow a row of the table. A blank line becomes an
-    empty row, so that the numbers of rows are line numbers. docs/reference/vector-files.md describes each format.
+    The output has one row per line, or per sentence of raw text: in HDF5 a dataset, in Parquet and Arrow a row of the
+    table. A blank line becomes an empty row, so that the numbers of rows are line numbers.
+    docs/reference/vector-files.md describes each format.
 
     If the process is interrupted, call the function again with the same arguments to resume: computed batches are kept
     in the directory ``OUTPUT.partial``. The vectors come from the same batches as in an uninterrupted run.
     The text, which is kept there too, must be the same.
 
     Args:
-        elmo: The model. With an :class:`Elmo`, each token gets its vectors; with a
+        embedder: The model. With an :class:`Elmo`, each token gets its vectors; with a
             :class:`~elmokit.SentenceEmbedder`, each sentence gets one vector.
-        source: A text file (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard input.
+        text: A file of tokenized text, one sentence per line (``.gz``, ``.xz`` and ``.zst`` too), or ``-`` for standard
+            input. A file that is certainly raw is an error. For other text, a :class:`~elmokit.Text` of one file:
+            ``Text(path, kind="raw")`` has a row for each sentence, ``Text(path, documents=True)`` reads each sentence
+            after those before it, up to a blank line, as ``Elmo.embed_documents`` does.
         output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
-        layers: The layers to store, as in :meth:`Elmo.embed`. A ``SentenceEmbedder`` has its own.
-        documents: Read each sentence after the sentences before it, up to a blank line or the end of the text, as
-            ``Elmo.embed_documents`` does. A blank line has an empty row, in raw text too.
-        dtype: Type of the stored numbers. "float16" halves the file.
-        use_sentence_keys: In HDF5, name the datasets by their sentences instead of line numbers.
-        forget_sentences: Do not store the sentences (in HDF5, their map to line numbers). In HDF5 they are
-            ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on several lines is
-            mapped to the last, as in AllenNLP. Datasets named by sentences need no map. In other formats the sentences
-            are ``tokens``.
-        include_sentence_indices: In HDF5, store the map from sentences to numbers under its old name,
-            ``sentence_indices``, too.
-        strict: Refuse blank lines, which otherwise become empty rows.
-        fasta: The text is in FASTA format: each residue is a token, and sequences are named by identifier.
-        tokenize: Splits a line into tokens.
-        raw_language: The language of raw text, such as "en". Each line is then split into sentences and tokens, as by
-            :func:`elmokit.tokenize`, and each sentence gets a row. None: the source is tokenized, one sentence per
-            line.
-        wrapped: Whether the lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by one,
-            and "auto" decides by the first lines, and says so.
-        tokenized: Read the text as tokenized though it looks raw, which is otherwise an error.
-        batch_tokens: Positions per batch, unless the start is stateful. As in :meth:`Elmo.embed`.
-        batch_size: Sentences per batch if the start is stateful.
+        layout: The layers to store, their type and names, and the size of batches.
         overwrite: Start anew: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called before computing, with a line that says how much there is to do and how large the output will be.
@@ -144,81 +122,102 @@ def embed_file(
         The numbers of sentences and tokens, and the time.
 
     Raises:
-        TextError: The text cannot be read or is not UTF-8; or, with ``strict``, a line is blank; or a sentence is too
-            long for the name of a dataset; or the text is not the one that the interrupted run had embedded.
+        TextError: The text cannot be read, is not UTF-8 or has another format; or a sentence is too long for the name
+            of a dataset; or the text is not the one that the interrupted run had embedded.
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output of other settings.
-        ConfigError: A layer does not exist, a batch size is below 1, the format cannot have the requested names, or
-            ``documents`` is combined with ``fasta`` or the start "stateful".
-        MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed; or a tokenizer is not.
+        ConfigError: A layer does not exist, a batch size is below 1, the format cannot have the requested names, the
+            text has several files, or documents are read from the start "stateful".
+        MissingExtraError: The output is Parquet or Arrow, and pyarrow is not installed.
 
     Example:
-        >>> from elmokit import Elmo
+        >>> from elmokit import Elmo, Layout
         >>> from elmokit.storage.progress import ProgressBar
         >>> with ProgressBar("tokens") as bar:
-        ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", dtype="float16", progress=bar)
+        ...     embed_file(Elmo.from_pretrained(), "corpus.txt", "vectors.hdf5", Layout(dtype="float16"), progress=bar)
     """
-    check_resumable_output(output, overwrite)
-    check_input_file(source, output)
-    keys: DatasetNames = "sentences" if use_sentence_keys else "numbers"
-    dtype = stored_dtype(dtype)
-    format_ = output_format(output)
+    text = text if isinstance(text, Text) else Text(text, refuse_raw=True)
+    format_ = check_files(text, output, overwrite)
     # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
-    embedder = BatchEmbedder(elmo, layers, batch_tokens, batch_size, documents)
-    if (weights := embedder.elmo.model.source) is not None:
+    batches = BatchEmbedder(embedder, layout, text.documents)
+    if (weights := batches.elmo.model.source) is not None:
         check_not_input(output, [weights])
-    layout = VectorFileLayout(
-        embedder.stored_layers,
-        embedder.dim,
-        dtype,
-        pooled=embedder.pooler is not None,
-        keys=keys,
-        fasta=fasta,
-        with_sentences=not forget_sentences,
-        with_old_map=include_sentence_indices,
-    )
-    format_.check(layout)
-    corpus = Corpus(source, fasta, strict, tokenize, raw_language, wrapped, tokenized, documents)
-    settings = _settings(embedder, layout, corpus)
-    layout = replace(layout, about=_about(embedder.elmo.model, settings, layout, format_))
-    names = {"keys": keys, "sentences": layout.with_sentences, "sentence_indices": layout.with_old_map}
+    file_layout = _file_layout(batches, layout, text)
+    format_.check(file_layout)
+    settings = _settings(batches, file_layout, text)
+    file_layout = replace(file_layout, about=_about(batches.elmo.model, settings, file_layout, format_))
+    names = {
+        "keys": file_layout.keys,
+        "sentences": file_layout.with_sentences,
+        "sentence_indices": file_layout.with_old_map,
+    }
     with open_resumable(output, settings | names, overwrite) as writer:
-        text = writer.read_text(corpus, progress)
+        counts = writer.read_text(corpus_rows(text), progress)
         before = writer.progress
-        n_bytes, n_temporary = format_.file_bytes(layout, text), format_.temporary_bytes(layout, text)
+        n_bytes, n_temporary = format_.file_bytes(file_layout, counts), format_.temporary_bytes(file_layout, counts)
         if not force:
-            check_disk_space(output, n_bytes - before.n_tokens * layout.row_bytes, n_temporary)
+            check_disk_space(output, n_bytes - before.n_tokens * file_layout.row_bytes, n_temporary)
         if not writer.progress.is_laid_out:
-            _lay_out(format_, writer, layout, progress)
+            _lay_out(format_, writer, file_layout, progress)
         if report is not None:
-            report(describe_work(embedder, output, format_size(n_bytes, n_temporary), before))
-        count = StageCounter(progress, "embedding", text.n_tokens, before.n_tokens)
+            report(describe_work(batches, output, format_size(n_bytes, n_temporary), before))
+        count = StageCounter(progress, "embedding", counts.n_tokens, before.n_tokens)
         count(0)
         if writer.state is not None:
-            embedder.state = writer.state
+            batches.restore(writer.state)
         # The first call compiles and packs, which would spoil the reported speed of a short text.
-        embedder.elmo.embed([["."]], layers=embedder.layers)
+        batches.elmo.embed([["."]], layers=batches.layers)
         started = time.monotonic()
-        n_skipped = _embed_pools(embedder, writer, layout, count)
+        n_skipped = _embed_pools(batches, writer, file_layout, count)
         writer.commit()
-        format_.write(writer, layout)
+        format_.write(writer, file_layout)
     return EmbedSummary(
-        text.n_sentences, text.n_tokens, text.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
+        counts.n_sentences, counts.n_tokens, counts.n_blank, time.monotonic() - started, before.n_tokens + n_skipped
     )
 
 
-def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, corpus: Corpus) -> dict[str, Any]:
+def check_files(text: Text, output: str | Path, overwrite: bool) -> OutputFormat:
+    """Check before any work is done that a text can be read and its output written; return the output's format.
+
+    Raises:
+        TextError, OutputError, ConfigError: As in :func:`embed_file`.
+    """
+    check_resumable_output(output, overwrite)
+    paths = path_list(text.paths)
+    if len(paths) != 1:
+        raise ConfigError(f"embed_file reads one file, and the text has {len(paths)}.")
+    check_input_file(paths[0], output)
+    if text.documents:
+        check_has_documents(paths[0])
+    return output_format(output)
+
+
+def _file_layout(embedder: BatchEmbedder, layout: Layout, text: Text) -> VectorFileLayout:
+    """Return what is stored for each sentence."""
+    return VectorFileLayout(
+        embedder.stored_layers,
+        embedder.dim,
+        stored_dtype(layout.dtype),
+        pooled=embedder.pooler is not None,
+        keys="sentences" if layout.use_sentence_keys else "numbers",
+        fasta=text.kind == "fasta",
+        with_sentences=not layout.forget_sentences,
+        with_old_map=layout.include_sentence_indices,
+    )
+
+
+def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, text: Text) -> dict[str, Any]:
     """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
     settings = {
         **embedder.settings(),
         "elmokit": __version__,
         "layers": embedder.layers,
         "dtype": layout.dtype,
-        "fasta": corpus.fasta,
-        "tokenizer": corpus.tokenizer,
+        "fasta": layout.fasta,
+        "tokenizer": text.splitter_name,
         "batch": embedder.batch_size if embedder.elmo.start == "stateful" else embedder.batch_tokens,
     }
-    if embedder.documents:
+    if text.documents:
         settings["documents"] = True
     if embedder.pooler is not None:
         settings["pooling"] = embedder.pooler.fingerprint()
@@ -282,34 +281,35 @@ Pool = list[list[str]]
 class BatchEmbedder:
     """Computes the batches of pools.
 
-    With ``start="stateful"`` it holds the state after the last batch; of documents, that from which the next sentence
-    is read.
+    With ``start="stateful"`` it holds the state after the last batch; of documents, its reader does.
     """
 
-    def __init__(
-        self,
-        elmo: Elmo | SentenceEmbedder,
-        layers: Layers,
-        batch_tokens: int,
-        batch_size: int,
-        documents: bool = False,
-    ) -> None:
+    def __init__(self, embedder: Embedder, layout: Layout, documents: bool = False) -> None:
+        check_elmo(embedder)
+        self.elmo = embedder.elmo.elmo  # that of a SentenceEmbedder may be an ElmoModule
+        self.layers = plain_layers(layout.layers)
         self.pooler: SentenceEmbedder | None = None
-        layers = plain_layers(layers)
-        if isinstance(elmo, SentenceEmbedder):
-            if layers != "all":
-                raise ConfigError(f"layers is {layers!r}, but a SentenceEmbedder has its own.")
-            self.pooler, layers = elmo, elmo.pooling.layers
-            elmo = elmo.elmo
-        if isinstance(inside := getattr(elmo, "elmo", None), Elmo):  # an ElmoModule, for which PyTorch is not imported
-            elmo = inside
-        check_elmo(elmo)
-        self.elmo, self.layers, self.batch_tokens, self.batch_size = elmo, layers, batch_tokens, batch_size
-        elmo.embed([], layers=layers, batch_tokens=batch_tokens, batch_size=batch_size)  # checks these three
-        self.state = elmo.zero_state(0) if elmo.start == "stateful" else None
-        self.documents = documents
-        if documents:
-            self.state = document_reader(elmo, layers, batch_tokens).state
+        if isinstance(embedder, SentenceEmbedder):
+            if self.layers != "all":
+                raise ConfigError(f"layers is {self.layers!r}, but a SentenceEmbedder has its own.")
+            self.pooler, self.layers = embedder, embedder.pooling.layers
+        self.batch_tokens, self.batch_size = layout.batch_tokens, layout.batch_size
+        # Checks these three.
+        self.elmo.embed([], layers=self.layers, batch_tokens=self.batch_tokens, batch_size=self.batch_size)
+        self._state = self.elmo.zero_state(0) if self.elmo.start == "stateful" else None
+        self._reader = document_reader(self.elmo, self.layers, self.batch_tokens) if documents else None
+
+    @property
+    def state(self) -> State | None:
+        """The state after the last batch, if it is passed on."""
+        return self._state if self._reader is None else self._reader.state
+
+    def restore(self, state: State) -> None:
+        """Continue from the state of an interrupted run."""
+        if self._reader is None:
+            self._state = state
+        else:
+            self._reader.state = state
 
     @property
     def dim(self) -> int:
@@ -340,7 +340,7 @@ class BatchEmbedder:
         # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
         if self.elmo.start == "stateful":
             return read_ahead(sentences, max_items=self.batch_size)
-        n_batches = POOL_BATCHES if self.documents else READ_AHEAD_BATCHES
+        n_batches = READ_AHEAD_BATCHES if self._reader is None else POOL_BATCHES
         return read_ahead(sentences, max_tokens=n_batches * self.batch_tokens)
 
     def plan(self, pool: Pool) -> list[list[int]]:
@@ -354,18 +354,16 @@ class BatchEmbedder:
         sentences: list[Sequence[str]] = [pool[row] for row in batch]
         if self.pooler is not None:
             sentences = [self.pooler.fold(tokens) for tokens in sentences]
-        if self.documents:
-            assert self.state is not None
-            reader = document_reader(self.elmo, self.layers, self.batch_tokens)
-            reader.state = self.state
+        if self._reader is not None:
             begins = [False, *(not tokens for tokens in pool)]  # after a blank line
-            for rows, some in reader.read(list(zip(begins, sentences, strict=False))):
+            for rows, some in self._reader.read(list(zip(begins, sentences, strict=False))):
                 yield rows, self._pooled([sentences[row] for row in rows], some)
-            self.state = reader.state if pool[-1] else reader.start
+            if not pool[-1]:
+                self._reader.state = self._reader.start
             return
-        if self.state is not None:
-            vectors, after = self.elmo.embed_batch(sentences, self.state.first_rows(len(batch)), self.layers)
-            self.state = self.state.with_first_rows(after)
+        if self._state is not None:
+            vectors, after = self.elmo.embed_batch(sentences, self._state.first_rows(len(batch)), self.layers)
+            self._state = self._state.with_first_rows(after)
         else:
             vectors = embed_planned_batch(self.elmo, sentences, self.layers)
         yield batch, self._pooled(sentences, vectors)

@@ -356,6 +356,11 @@ class Elmo:
         vectors = by_document(texts, partial(read_documents, reader=reader, n_tokens=n_tokens))
         return vectors if is_stream else list(vectors)
 
+    @property
+    def elmo(self) -> Elmo:
+        """This object: what computes vectors for ``embed_file``, as ``ElmoModule.elmo`` does."""
+        return self
+
     def embed_batch(
         self, sentences: Sequence[Sequence[str]], state: State, layers: Layers = "all"
     ) -> tuple[list[Vectors], State]:

@@ -79,7 +79,7 @@ def build_index(
         OutputError: ``path`` has no name, contains something else or cannot be written.
 
     Example:
-        >>> index = build_index(elmo, lambda: read_corpus_files([Path("corpus.txt")]), "index")
+        >>> index = build_index(elmo, lambda: read_corpus_files(Text("corpus.txt")), "index")
         >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
     check_elmo(elmo)

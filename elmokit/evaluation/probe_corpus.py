@@ -13,8 +13,7 @@ from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
 from elmokit.storage.text_files import TextPaths, find_text_files, or_packed, unpacked_name
 from elmokit.text.batching import read_ahead
 from elmokit.text.conllu import CONLLU_SUFFIXES
-from elmokit.text.text import split_lines
-from elmokit.text.tokenize import TextSplitter, split_tokens
+from elmokit.text.text import Text
 
 Item = TypeVar("Item")
 CHUNK_TOKENS = 16_384
@@ -33,19 +32,13 @@ def find_corpus_files(names: TextPaths) -> list[Path]:
     return [path for path in files if not unpacked_name(path).endswith(GOLD)]
 
 
-def read_corpus_files(
-    paths: Iterable[Path], tokenize: Callable[[str], list[str]] = split_tokens, split: TextSplitter | None = None
-) -> Iterator[list[str]]:
-    """Yield the sentences of text files, CoNLL-U (Plus) files and ``.data.xml`` files, without empty ones.
-
-    ``tokenize`` splits a line of a text file into the tokens of a sentence; ``split``, if there is one, splits a
-    line of raw text into several sentences instead.
-    """
-    for path in paths:
+def read_corpus_files(text: Text) -> Iterator[list[str]]:
+    """Yield the sentences of a text and of ``.data.xml`` files, without empty ones."""
+    for path in text.files:
         if unpacked_name(path).endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
         else:
-            for line in split_lines(path, split=split, tokenize=tokenize):
+            for line in text.lines_of(path):
                 yield from filter(None, line.sentences)
 
 

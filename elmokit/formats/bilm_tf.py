@@ -15,13 +15,13 @@ import numpy as np
 from elmokit.config import read_json
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, RaisedAgain
-from elmokit.formats.tensor_rows import SAME, Layout, TensorRow
+from elmokit.formats.tensor_rows import SAME, TensorLayout, TensorRow
 from elmokit.storage.hdf5_files import SIGNATURE
 from elmokit.text.characters import N_CHARS
 
-TRANSPOSED = Layout(lambda theirs: theirs.T, lambda ours: ours.T)
-CONVOLUTION = Layout(lambda theirs: theirs[0].transpose(2, 1, 0), lambda ours: ours.transpose(2, 1, 0)[None])
-WITHOUT_ZERO_ROW = Layout(
+TRANSPOSED = TensorLayout(lambda theirs: theirs.T, lambda ours: ours.T)
+CONVOLUTION = TensorLayout(lambda theirs: theirs[0].transpose(2, 1, 0), lambda ours: ours.transpose(2, 1, 0)[None])
+WITHOUT_ZERO_ROW = TensorLayout(
     lambda theirs: np.concatenate([np.zeros_like(theirs[:1]), theirs]),
     lambda ours: ours[1:],
 )

@@ -33,7 +33,7 @@ from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW, clip_from, config_errors, 
 from elmokit.formats.format import Format
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import with_meta, with_words
-from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, Layout, TensorRow, read_through, same_shape
+from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, TensorLayout, TensorRow, read_through, same_shape
 from elmokit.formats.torch_save import read_state_dict
 from elmokit.storage.whole_files import is_file, read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
@@ -57,7 +57,7 @@ _ENTRY = re.compile(r"(?:(?P<token>[^\t]*)\t)?(?P<row>[0-9]{1,9})")
 _NAMELESS = "\u3000"  # a .dic line without a token means the ideographic space
 
 
-NEGATED = Layout(np.negative, np.negative, same_shape)
+NEGATED = TensorLayout(np.negative, np.negative, same_shape)
 
 
 class ManyLangs(Format):

@@ -21,7 +21,7 @@ SHOWN = 5
 """How many tensors an error lists of each kind."""
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """How to convert a tensor between the layout of a file and ours."""
 
     to_ours: Callable[[Array], Array]
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 
 # A layout is a pair of functions and not a permutation, because some formats also transpose, add or drop rows.
-SAME = Layout(lambda theirs: theirs, lambda ours: ours)
+SAME = TensorLayout(lambda theirs: theirs, lambda ours: ours)
 
 
 def same_shape(shape: Shape) -> Shape:
@@ -59,11 +59,11 @@ def _raised_forget(bias: Array, offset: float) -> Array:
     return np.concatenate([i, g, f + bias.dtype.type(offset), o])
 
 
-GATES = Layout(_swapped, _swapped, same_shape)
+GATES = TensorLayout(_swapped, _swapped, same_shape)
 """Gates in PyTorch's order i, f, g, o, as in AllenNLP and ELMoForManyLangs. Ours is TensorFlow's: i, g, f, o."""
 # TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
 # in PyTorch store the sum.
-GATE_BIAS = Layout(
+GATE_BIAS = TensorLayout(
     lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
     lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
     same_shape,
@@ -76,7 +76,7 @@ class TensorRow(NamedTuple):
 
     ours: str
     theirs: str
-    layout: Layout = SAME
+    layout: TensorLayout = SAME
     also: tuple[str, ...] = ()
     """Other names that the tensor has in existing files. Read, but never written."""
 
@@ -94,7 +94,7 @@ class FileArrays(StoredArrays):
 
     def __init__(
         self,
-        names: Mapping[str, tuple[str, Layout]],
+        names: Mapping[str, tuple[str, TensorLayout]],
         shapes: Mapping[str, Shape],
         read: Callable[[str], Array],
         what: str,
@@ -165,7 +165,7 @@ def read_through(
     """
     missing: list[str] = []
     wrong_shape: list[str] = []
-    names: dict[str, tuple[str, Layout]] = {}
+    names: dict[str, tuple[str, TensorLayout]] = {}
     for row in rows:
         shape = row.layout.shape_in_file(wanted[row.ours])
         name = next((name for name in (row.theirs, *row.also) if name in shapes), None)

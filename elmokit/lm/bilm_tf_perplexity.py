@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary, softmax_vocabulary
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.text.text import read_sentences
 from elmokit.text.vocabulary import UnknownWords, name_words
 
 STEPS_AT_ONCE = 64  # positions per row in one call of the network; the state is carried, so the result is the same
@@ -72,12 +70,6 @@ class BilmTfPerplexity(DirectionPerplexities):
                 f"unknown words       {self.unknown_ratio:.2%} of the tokens{unknown}",
             ]
         )
-
-
-def read_like_bilm_tf(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """Yield the sentences that bilm-tf would read: of the last file first, blank lines as empty sentences."""
-    for path in reversed(paths):
-        yield from read_sentences(path, like_bilm_tf=True)
 
 
 def bilm_tf_perplexity(

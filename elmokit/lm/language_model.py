@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice, starmap, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,10 +17,10 @@ from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
-from elmokit.errors import ConfigError, TextError
+from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.formats.open import open_model
-from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity
 from elmokit.lm.perplexity import Perplexity, Spelling, add_spelling, perplexity, spelling_of
 from elmokit.lm.substitutes import Direction, Substitute, Wanted, expected_words
 from elmokit.lm.surprisal import (
@@ -39,18 +38,18 @@ from elmokit.lm.surprisal import (
 )
 from elmokit.lm.word_cache import CacheSettings, DocumentCache, cache_settings, cached_surprisals
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files
+from elmokit.storage.text_files import TextPaths
 from elmokit.text.batching import check_sentence, check_texts
 from elmokit.text.raw_lines import Wrapped
-from elmokit.text.text import numbered_sentences, split_documents
-from elmokit.text.tokenize import ENGLISH, TextSplitter, text_splitter, tokenize
+from elmokit.text.text import Text
+from elmokit.text.tokenize import ENGLISH, text_splitter, tokenize
 
 if TYPE_CHECKING:
     import torch
 
 Sentence = Sequence[str]
-Texts = TextPaths | Iterable[Sentence]
-"""Files of tokenized sentences, or the sentences themselves."""
+Texts = Text | TextPaths | Iterable[Sentence]
+"""A text, or files of tokenized sentences, or the sentences themselves."""
 
 
 class LanguageModel:
@@ -240,7 +239,7 @@ class LanguageModel:
             ...     print(row.word, row.forward_nats)
         """
         check_texts(texts)
-        text_splitter(language, wrapped)  # an unknown language is noticed now
+        text_splitter(language)  # an unknown language is noticed now
         split = partial(tokenize, language=language, wrapped=wrapped)
         settings = cache_settings(cache, documents)
         read = partial(self._by_text, cache=settings, documents=documents, batch_tokens=batch_tokens)
@@ -338,50 +337,44 @@ class LanguageModel:
         batch_tokens: int = BATCH_TOKENS,
         on_sentence: Callable[[Surprisal], object] | None = None,
         progress: ProgressCallback | None = None,
-        raw_language: str | None = None,
-        wrapped: Wrapped = "auto",
     ) -> Perplexity:
         """Compute the perplexity of a text.
 
         Args:
-            texts: Tokenized sentences, or with ``documents`` the sentences of each document; or paths to files,
-                directories or glob patterns of text with one tokenized sentence per line. Several files are scored as
-                one text.
-            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
+            texts: Tokenized sentences, or with ``documents`` the sentences of each document; or a
+                :class:`~elmokit.Text`, which says how its files are read; or paths to files, directories or glob
+                patterns of text with one tokenized sentence per line. Several files are scored as one text.
+            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file. A
+                ``Text`` can say so, too.
             cache: With ``documents``, as in :meth:`surprisal_documents`.
             start: The start state of each sentence or document; None for that of this object.
             batch_tokens: Positions per batch, which do not change the result.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
-            raw_language: The language of files of raw text, such as "en": each line is split into sentences and
-                tokens, as by :func:`elmokit.tokenize`.
-            wrapped: Whether the lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by
-                one, and "auto" decides by the first lines, and says so.
 
         Raises:
             TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
-            ConfigError: ``start`` is unknown; ``cache`` without ``documents``; or as in :func:`elmokit.tokenize`.
-            MissingExtraError: As in :func:`elmokit.tokenize`.
+            ConfigError: ``start`` is unknown; or ``cache`` without ``documents``.
         """
-        if raw_language is None and wrapped != "auto":
-            raise ConfigError("wrapped is for raw text, whose language is raw_language.")
+        read = _text_or_sentences(texts)
+        if isinstance(read, Text) and read.documents:
+            documents = True
         settings = cache_settings(cache, documents)
-        split = None if raw_language is None else text_splitter(raw_language, wrapped)
-        places: deque[tuple[str | None, int]] = deque()  # of the sentences that were read and are not scored yet
-        sentences, total = self._sentences(
-            texts, count=progress is not None, split=split, on_place=places.append, documents=documents
-        )
+        total = None
+        if isinstance(read, Text):
+            if progress is not None:
+                total = read.n_predictions()
+            read = read.document_sentences() if documents else read.sentences()
         counter = StageCounter(progress, Stage("perplexity", "predictions"), total)
 
         def after(sentence: Surprisal) -> None:
-            file, line = places.popleft() if places else (None, None)
             if on_sentence is not None:
-                on_sentence(replace(sentence, line=line, file=file))
+                on_sentence(sentence)
             counter(len(sentence.tokens) - 1)
 
         return perplexity(
             self.model,
-            sentences,
+            read,
             self.start if start is None else start,
             documents=documents,
             batch_tokens=batch_tokens,
@@ -393,14 +386,22 @@ class LanguageModel:
     def bilm_tf_perplexity(
         self, texts: Texts, batch_size: int, *, progress: ProgressCallback | None = None
     ) -> BilmTfPerplexity:
-        """Compute the perplexity that bilm-tf's ``run_test`` prints. Arguments as in ``perplexity``.
+        """Compute the perplexity that bilm-tf's ``run_test`` prints.
 
         Args:
+            texts: As in :meth:`perplexity`; files are read as bilm-tf reads them, the last one first.
             batch_size: The batch size of ``run_test``, on which its number depends.
+            progress: As in :meth:`perplexity`.
         """
-        sentences, total = self._sentences(texts, count=progress is not None, like_bilm_tf=True)
+        read = _text_or_sentences(texts)
+        total = None
+        if isinstance(read, Text):
+            text = Text(read.files[::-1], kind="bilm-tf")
+            if progress is not None:
+                total = text.n_predictions()
+            read = text.token_lists()
         counter = StageCounter(progress, Stage("perplexity", "predictions"), total)
-        return bilm_tf_perplexity(self.computer, sentences, batch_size, counter)
+        return bilm_tf_perplexity(self.computer, read, batch_size, counter)
 
     @overload
     def substitutes(
@@ -493,48 +494,21 @@ class LanguageModel:
             return replace(sentence, spelling_nats=np.zeros(len(sentence.tokens)))
         return add_spelling(self.model, self._spelling, sentence)
 
-    def _sentences(
-        self,
-        texts: Texts | Iterable[Sequence[Sentence]],
-        count: bool,
-        like_bilm_tf: bool = False,
-        split: TextSplitter | None = None,
-        on_place: Callable[[tuple[str | None, int]], object] = lambda _: None,
-        documents: bool = False,
-    ) -> tuple[Iterable[Any], int | None]:
-        """Return the sentences or documents of a text, and how many predictions they are if that can be counted before.
 
-        For each sentence of a file, ``on_place`` is called with its line, and with the file if there are several.
-        """
-        items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
-        head = list(islice(items, 1))
-        items = chain(head, items)
-        if not head or not isinstance(head[0], str | Path):
-            if split is not None:
-                raise ConfigError("raw_language is for files, and these sentences are lists of tokens.")
-            return items, None
-        try:
-            paths = find_text_files(items)
-        except TextError as error:
-            if not isinstance(texts, str):
-                raise
-            raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
-        total = None
-        if count and all(map(can_reread, paths)):
-            total = sum(len(tokens) + 1 for path in paths for _, tokens in numbered_sentences(path, split=split))
-        if like_bilm_tf:
-            return read_like_bilm_tf(paths), total
-
-        def read(path: Path, sentences: Iterable[tuple[int, list[str]]]) -> Iterator[Sentence]:
-            file = str(path) if len(paths) > 1 else None
-            for line, tokens in sentences:
-                on_place((file, line))
-                yield tokens
-
-        if documents:
-            found = ((path, lines) for path in paths for lines in split_documents(path, split))
-            numbered = (
-                (path, ((line.number, one) for line in lines for one in line.sentences)) for path, lines in found
-            )
-            return starmap(read, numbered), total
-        return chain.from_iterable(read(path, numbered_sentences(path, split=split)) for path in paths), total
+def _text_or_sentences(texts: Texts | Iterable[Sequence[Sentence]]) -> Text | Iterable[Any]:
+    """Return a text of files, or what was given if it has sentences already."""
+    if isinstance(texts, Text):
+        return texts
+    items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)
+    head = list(islice(items, 1))
+    items = chain(head, items)
+    if not head or not isinstance(head[0], str | Path):
+        return items
+    text = Text(list(items))
+    try:
+        _ = text.files
+    except TextError as error:
+        if not isinstance(texts, str):
+            raise
+        raise TextError(f"{error} To pass a sentence instead of a file, write [{texts[:40]!r}.split()].") from None
+    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
+from elmokit.text.text import Sentence as TextSentence
 from elmokit.text.tokenize import group_words, locate_tokens
 from elmokit.text.vocabulary import UnknownWords, Vocabulary
 
@@ -325,6 +326,8 @@ def predict_rows(
     for number, (sentence, index, own) in enumerate(parts):
         ids = word_ids[index]
         found = Surprisal([BEGIN_SENTENCE, *sentence, END_SENTENCE], own, ids == vocabulary.unknown_id)
+        if isinstance(sentence, TextSentence):
+            found = replace(found, line=sentence.line, file=sentence.file)
         predictions.append(Predictions(found, ids, [tops[number][0] for tops in layers]))
     return predictions, after
 

@@ -242,7 +242,7 @@ def _zstandard(path: str | Path) -> Any:
 
 
 def read_lines(
-    path: str | Path, on_bytes: Callable[[int], object] | None = None, like_bilm_tf: bool = False
+    path: str | Path, on_bytes: Callable[[int], object] | None = None, universal_newlines: bool = False
 ) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
@@ -251,7 +251,8 @@ def read_lines(
     Args:
         path: The file.
         on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
-        like_bilm_tf: Read what Python does: a carriage return ends a line, and a byte order mark is a character.
+        universal_newlines: Read what Python does: a carriage return ends a line, and a byte order mark is a character.
+            NUL characters are read, too.
 
     Raises:
         TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
@@ -262,11 +263,11 @@ def read_lines(
         for line in bounded_lines(lines, path):
             if number == 1:
                 _refuse_no_text(line, path)
-                if not like_bilm_tf:
+                if not universal_newlines:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     _refuse_old_line_ends(line, path)
-            text = _decoded(line, path, number, accepts_nul=like_bilm_tf)
-            if like_bilm_tf:
+            text = _decoded(line, path, number, accepts_nul=universal_newlines)
+            if universal_newlines:
                 yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
             else:
                 yield text.rstrip("\r\n")

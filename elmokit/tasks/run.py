@@ -27,6 +27,7 @@ from elmokit.errors import (
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import path_list
 from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
 from elmokit.tasks.config_file import load_config
@@ -70,9 +71,9 @@ from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
 from elmokit.text.conllu import is_conllu
 from elmokit.text.other_formats import is_json_object
-from elmokit.text.raw_lines import Wrapped, check_tokens
-from elmokit.text.text import split_lines, text_lines
-from elmokit.text.tokenize import TextSplitter, Tokenization, get_tokenizer, split_tokens, text_splitter
+from elmokit.text.raw_lines import check_tokens
+from elmokit.text.text import Text
+from elmokit.text.tokenize import split_tokens
 from elmokit.training.training_run import Run, damage_errors
 
 READ_AHEAD_EXAMPLES = 256
@@ -268,42 +269,32 @@ class TaskRun(TaskSetup):
         scores: dict[str, float] = self.task.score(examples, self.predict(examples, progress), self.config)
         return scores
 
-    def predict_file(
-        self,
-        text: str | Path,
-        *,
-        raw_language: str | None = None,
-        wrapped: Wrapped = "auto",
-        tokenization: Tokenization = "spaces",
-        tokenized: bool = False,
-        best: int | None = None,
-    ) -> Iterator[tuple[Any, Any]]:
+    def predict_file(self, text: Text | str | Path, *, best: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Read the examples of a text, and yield each with its prediction.
 
         Args:
-            text: The file, in a format of the task; ``-`` for standard input.
-            raw_language: The language of raw text, to split it into sentences and tokens; None if the text has one
-                sentence per line.
-            wrapped: Whether the lines of raw text are wrapped, as in :func:`elmokit.tokenize`.
-            tokenization: How a line is split into tokens.
-            tokenized: Read text that looks raw as it is: its tokens are separated by spaces.
+            text: The file, in a format of the task; ``-`` for standard input. A :class:`~elmokit.Text` of one file says
+                how its sentences become tokens: ``Text(path, kind="raw")``, for example. By default its tokens are
+                separated by spaces, and text that is certainly raw is an error.
             best: For question answering: list so many of the most probable answers.
 
         Raises:
             TextError: The text cannot be read, has another format, or looks raw.
             ConfigError: It cannot be split so, or ``best`` is not for this task.
         """
-        tokenize = get_tokenizer("spaces" if is_conllu(text) else tokenization)
+        text = text if isinstance(text, Text) else Text(text, refuse_raw=True)
+        (path,) = path_list(text.paths)
+        split = split_tokens if is_conllu(path) or text.kind == "raw" else text.split
         lines: Iterable[str]
         if not self.task.reads_tokens:
-            if raw_language is not None:
+            if text.kind == "raw":
                 raise ConfigError(f"The task {self.task.name} splits its texts itself; leave out --raw.")
-            lines = map(itemgetter(1), text_lines(text, accepted=self.task.text_formats))
-        elif raw_language is None:
-            lines = _tokenized_lines(text, self.task.text_formats, tokenize, refuse_raw=not tokenized)
+            lines = map(itemgetter(1), text.numbered_lines(path, formats=self.task.text_formats))
+        elif text.kind == "raw":
+            lines = _lines_of_raw_text(text)
         else:
-            lines = _lines_of_raw_text(text, text_splitter(raw_language, wrapped))
-        yield from self.predict_lines(lines, str(text), tokenize, best)
+            lines = _tokenized_lines(text, self.task.text_formats, split)
+        yield from self.predict_lines(lines, str(path), split, best)
 
     def predict_lines(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, best: int | None = None
@@ -315,21 +306,21 @@ class TaskRun(TaskSetup):
             yield from zip(examples, self.predict(examples, best=best), strict=True)
 
 
-def _tokenized_lines(text: str | Path, accepted: Sequence[str], tokenize: Tokenize, refuse_raw: bool) -> Iterator[str]:
+def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Iterator[str]:
     """Yield the lines of a text, and refuse one that is certainly raw."""
+    (path,) = path_list(text.paths)
 
     def look_at(head: list[str]) -> None:
         if not any(map(is_json_object, head)):
-            sentences = map(tokenize, head)
-            check_tokens(str(text), sentences, is_split=tokenize is not split_tokens, refuse=refuse_raw)
+            check_tokens(str(path), map(split, head), is_split=split is not split_tokens, refuse=text.refuse_raw)
 
-    for _, line in text_lines(text, accepted=accepted, on_head=look_at):
+    for _, line in text.numbered_lines(path, formats=formats, on_head=look_at):
         yield line
 
 
-def _lines_of_raw_text(text: str | Path, split: TextSplitter) -> Iterator[str]:
+def _lines_of_raw_text(text: Text) -> Iterator[str]:
     """Yield the sentences of raw text as lines of tokens, and blank lines, which end documents."""
-    for line in split_lines(text, split=split):
+    for line in text.lines():
         for tokens in line.sentences or [[]]:
             yield " ".join(tokens)
 

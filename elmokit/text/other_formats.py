@@ -132,7 +132,8 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     (
         "FASTA",
         _is_fasta,
-        "Pass --fasta, if the command has it, or write one sequence per line with spaces between its residues.",
+        "Pass --text-kind fasta, if the command has it, or write one sequence per line with spaces between its "
+        "residues.",
     ),
     ("FASTQ", _is_fastq, "Write one sequence per line with spaces between its residues."),
     (

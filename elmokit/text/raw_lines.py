@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice, pairwise
 from typing import Literal
 
@@ -66,7 +65,7 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
 def _report(name: str, what: str, flags: str, refuse: bool) -> None:
     problem = f"{name} looks like raw text: {what}."
     if refuse:
-        raise TextError(f"{problem} Pass {flags} to split it, or --tokenized to read it as it is.")
+        raise TextError(f"{problem} Pass {flags} to split it, or --text-kind tokens to read it as it is.")
     # One location for all readers, so that a text that is read twice is reported once.
     warnings.warn(
         f"{problem} Pass {flags}, if the command has it, or separate its tokens by spaces, as elmokit.tokenize does.",
@@ -77,20 +76,6 @@ def _report(name: str, what: str, flags: str, refuse: bool) -> None:
 Wrapped = Literal["auto", "yes", "no"]
 """Whether the lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several, and ends at a blank
 line. "auto" decides by the first lines, and says so where some lines go on with the next."""
-
-
-@dataclass(frozen=True)
-class RawSplitter:
-    """Splits a line of raw text, or a paragraph of wrapped lines, into tokenized sentences."""
-
-    split: Callable[[str], list[list[str]]]
-    wrapped: Wrapped = "auto"
-
-    def __call__(self, line: str) -> list[list[str]]:
-        """Return the sentences of a line."""
-        return self.split(line)
-
-
 MIN_WIDTH, MIN_CONTINUED = 40, 2
 """The shortest lines of wrapped text, and how many of its lines go on with a small letter."""
 MIN_CONTINUED_SHARE = 0.05
@@ -153,13 +138,10 @@ def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
     return 5 * n_small <= len(begins)
 
 
-def join_wrapped(
-    name: str, lines: Iterable[tuple[int, str]], split: Callable[[str], list[list[str]]]
-) -> Iterator[tuple[int, str]]:
+def join_wrapped(name: str, lines: Iterable[tuple[int, str]], wrapped: Wrapped = "auto") -> Iterator[tuple[int, str]]:
     """Join the lines of each paragraph of raw text if they are wrapped; a paragraph has the number of its first."""
     lines = iter(lines)
     head = list(islice(lines, HEAD_LINES))
-    wrapped = split.wrapped if isinstance(split, RawSplitter) else "auto"
     if wrapped == "no" or (wrapped == "auto" and not are_wrapped(name, [line for _, line in head])):
         yield from chain(head, lines)
         return

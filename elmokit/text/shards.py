@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elmokit.errors import TextError
-from elmokit.text.text import text_lines
-from elmokit.text.tokenize import split_tokens
+from elmokit.text.text import Text
 
 RANGE_LINES = 200_000
 BLOCK_LINES = 5_000
@@ -54,51 +54,60 @@ class SentenceBlock(NamedTuple):
     passages: list[list[list[str]]]
 
 
+@dataclass(frozen=True)
+class ReadingOrder:
+    """The order in which a training reads a text."""
+
+    seed: int = 0
+    """Seeds all orders."""
+    shuffle: bool = True
+    n_epochs: int | None = None
+    """End after this many epochs; None never ends."""
+    one_by_one: bool = False
+    """Read one file after the other, and not ``OPEN_SHARDS`` at the same time."""
+    passage_length: int = 1
+    """The mean number of sentences of a passage, which ends at a blank line. Half of the passages are divided into
+    their sentences again, so that a model learns to read with and without what comes before. 1 shuffles all
+    sentences."""
+    lower_case: float = 0.0
+    """The fraction of the sentences to read in lower case: a half of them all words, the others the first."""
+    rank: int = 0
+    """Number of this process, if several share the text."""
+    n_ranks: int = 1
+    """Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every ``n_ranks``-th file),
+    so that all processes finish an epoch together however unequal the files are."""
+
+
 class SentenceBlocks:
-    """Iterate over the blocks of a corpus, endlessly unless ``n_epochs`` is given.
+    """Iterate over the blocks of a text, endlessly unless the order has an end.
 
     The next block is read in a thread while one is used.
 
     Args:
-        shards: Text files with one tokenized sentence per line.
-        seed: Seeds all orders. Readers with different seeds read the corpus in independent orders.
-        rank: Number of this process, if several share the corpus.
-        n_ranks: Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every
-            ``n_ranks``-th file), so that all processes finish an epoch together however unequal the files are.
-        one_by_one: Read one file after the other, and not ``OPEN_SHARDS`` at the same time.
-        like_bilm_tf: Read lines and tokens as in ``read_sentences``; blank lines are sentences without tokens.
-        passage_length: The mean number of sentences of a passage, which ends at a blank line. Half of the passages are
-            divided into their sentences again, so that a model learns to read with and without what comes before. 1
-            shuffles all sentences.
-        lower_case: The fraction of the sentences to read in lower case: a half of them all words, the others the first.
+        text: Tokenized text; of bilm-tf's, blank lines are sentences without tokens.
+        order: The order.
+        reader: Readers with different numbers read the text in independent orders.
+        start: The first block.
     """
 
     def __init__(
         self,
-        shards: Sequence[Path],
-        seed: Sequence[int],
-        shuffle: bool = True,
-        rank: int = 0,
-        n_ranks: int = 1,
+        text: Text,
+        order: ReadingOrder,
+        reader: int = 0,
         start: BlockPosition = BlockPosition(),  # noqa: B008 (immutable)
-        n_epochs: int | None = None,
-        one_by_one: bool = False,
-        like_bilm_tf: bool = False,
-        passage_length: int = 1,
-        lower_case: float = 0.0,
     ) -> None:
-        self._passage_length, self._lower_case = passage_length, lower_case
-        self._shards = list(shards)
-        self._seed = list(seed)
-        self._shuffle = shuffle
-        self._rank, self._n_ranks = rank, n_ranks
-        self._n_epochs = n_epochs
-        self._n_open = 1 if one_by_one else OPEN_SHARDS
-        self._like_bilm_tf = like_bilm_tf
+        self._text, self._order, self._reader = text, order, reader
+        self._seed = [order.seed, reader] if reader else [order.seed]
+        self._n_open = 1 if order.one_by_one else OPEN_SHARDS
         # One thread: it runs a generator, which cannot be advanced by two at once, and blocks must come in order.
         self._blocks = self._read(start)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
         self._next: Future[SentenceBlock] | None = None
+
+    def starting_at(self, start: BlockPosition) -> SentenceBlocks:
+        """Return the same blocks from another one on."""
+        return SentenceBlocks(self._text, self._order, self._reader, start)
 
     def __iter__(self) -> Iterator[SentenceBlock]:
         return self
@@ -115,13 +124,13 @@ class SentenceBlocks:
 
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
         epoch, group, range_, block = start
-        split = str.split if self._like_bilm_tf else split_tokens
+        files, split = self._text.files, self._text.split
         is_empty = not any(start)  # no block so far: this would loop forever
-        while epoch != self._n_epochs:
-            shard_order = self._order(len(self._shards), epoch)
+        while epoch != self._order.n_epochs:
+            shard_order = self._shuffled(len(files), epoch)
             while shards := shard_order[group * self._n_open :][: self._n_open]:
                 n_lines = -(-RANGE_LINES // len(shards))  # of each file
-                readers = [self._read_shard(self._shards[shard]) for shard in shards]
+                readers = [self._read_shard(files[shard]) for shard in shards]
                 for reader in readers:
                     # The offset of a line is unknown, and a compressed file cannot be entered in the middle: earlier
                     # lines are read and dropped.
@@ -129,9 +138,9 @@ class SentenceBlocks:
                         pass
                 while (everyone := self._range_passages(readers, n_lines, (epoch, group, range_))) is not None:
                     # A process may get none in this epoch, if the passages are few and long.
-                    passages = everyone[self._rank :: self._n_ranks]
+                    passages = everyone[self._order.rank :: self._order.n_ranks]
                     is_empty = is_empty and not everyone
-                    order = self._order(len(passages), epoch, group, range_)
+                    order = self._shuffled(len(passages), epoch, group, range_)
                     for first in range(block * BLOCK_LINES, len(passages), BLOCK_LINES):
                         position = BlockPosition(epoch, group, range_, first // BLOCK_LINES)
                         here = [passages[number] for number in order[first : first + BLOCK_LINES]]
@@ -139,11 +148,11 @@ class SentenceBlocks:
                     range_, block = range_ + 1, 0
                 group, range_ = group + 1, 0
             if is_empty:
-                raise TextError(f"No sentence in {', '.join(map(str, self._shards))}: nothing to train on.")
+                raise TextError(f"No sentence in {', '.join(map(str, files))}: nothing to train on.")
             epoch, group = epoch + 1, 0
 
     def _read_shard(self, path: Path) -> Iterator[str]:
-        return (line for _, line in text_lines(path, like_bilm_tf=self._like_bilm_tf))
+        return (line for _, line in self._text.numbered_lines(path))
 
     def _range_passages(
         self, readers: Sequence[Iterator[str]], n_lines: int, position: tuple[int, ...]
@@ -158,11 +167,13 @@ class SentenceBlocks:
         return [self._cased(lines, generator) for lines in passages]
 
     def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
-        if self._passage_length == 1:
-            yield from ([line] for line in lines if self._like_bilm_tf or line.strip(" \t"))
+        if self._order.passage_length == 1:
+            keeps_blank = self._text.kind == "bilm-tf"
+            yield from ([line] for line in lines if keeps_blank or line.strip(" \t"))
             return
         passage: list[str] = []
-        length = self._passage_length  # of the present passage
+        mean_length = self._order.passage_length
+        length = mean_length  # of the present passage
         for line in [*lines, ""]:
             is_blank = not line.strip(" \t")
             if passage and (is_blank or len(passage) == length):
@@ -173,14 +184,14 @@ class SentenceBlocks:
                 passage = []
             if not is_blank:
                 if not passage:
-                    length = int(generator.integers(self._passage_length // 2, 3 * self._passage_length // 2 + 1))
+                    length = int(generator.integers(mean_length // 2, 3 * mean_length // 2 + 1))
                 passage.append(line)
 
     def _cased(self, lines: list[str], generator: np.random.Generator) -> list[str]:
-        if not self._lower_case:
+        if not self._order.lower_case:
             return lines
         cased = []
-        for line, number in zip(lines, generator.random(len(lines)) / self._lower_case, strict=True):
+        for line, number in zip(lines, generator.random(len(lines)) / self._order.lower_case, strict=True):
             if number < 0.5:
                 line = line.lower()
             elif number < 1:
@@ -189,8 +200,8 @@ class SentenceBlocks:
             cased.append(line)
         return cased
 
-    def _order(self, n_items: int, *position: int) -> list[int]:
+    def _shuffled(self, n_items: int, *position: int) -> list[int]:
         # Of the files of an epoch, or of the lines of a range.
-        if not self._shuffle:
+        if not self._order.shuffle:
             return list(range(n_items))
         return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]

@@ -1,151 +1,352 @@
-"""The sentences and documents of text files, and where each comes from."""
+"""``Text``: how the lines of files become sentences, documents or passages, and where each of them comes from.
+
+A ``Text`` is made once, where a call begins, and handed down whole. Reading goes through these steps:
+
+* ``find_text_files`` finds the files, and ``read_lines`` decodes their lines (``storage/text_files.py``);
+* ``numbered_lines`` numbers them, turns CoNLL-U into lines of words, and refuses other formats by the first lines;
+* ``lines`` splits each line into its sentences, after wrapped lines of raw text were joined;
+* ``sentences``, ``document_sentences`` and ``passages`` yield what the lines hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-from elmokit.errors import TextError
-from elmokit.storage.text_files import read_lines, text_name
+from elmokit.config import check_choice
+from elmokit.errors import ConfigError, TextError
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_lines, text_name
 from elmokit.text.conllu import conllu_lines, is_conllu
+from elmokit.text.fasta import numbered_proteins
 from elmokit.text.other_formats import HEAD_CHARACTERS, HEAD_LINES, refuse_other_formats
-from elmokit.text.raw_lines import check_tokens, join_wrapped
-from elmokit.text.tokenize import split_tokens
+from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
+from elmokit.text.tokenize import ENGLISH, TextSplitter, get_tokenizer, split_tokens, text_splitter
+
+Tokenize = Callable[[str], list[str]]
+"""Splits a line, which is one sentence, into tokens."""
+TextKind = Literal["tokens", "raw", "lines", "words", "fasta", "bilm-tf", "allennlp"]
+"""How a text is read; see :class:`Text`."""
 
 
-def text_lines(
-    path: str | Path,
-    on_bytes: Callable[[int], object] | None = None,
-    accepted: Sequence[str] | None = (),
-    like_bilm_tf: bool = False,
-    on_head: Callable[[list[str]], object] | None = None,
-) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and the lines of a text: every reader of sentences gets them here.
-
-    CoNLL-U is read by its name: each sentence becomes a line of its words, with the number of the line of the first.
-
-    Args:
-        path, on_bytes, like_bilm_tf: As in ``read_lines``.
-        accepted: Other formats that the caller reads, as ``text_formats`` names them; None for all.
-        on_head: Called with the first lines, except of CoNLL-U or where all formats are accepted.
-
-    Raises:
-        TextError: As in ``read_lines``, or the text has another format, such as HTML or a table.
-    """
-    lines = read_lines(path, on_bytes, like_bilm_tf)
-    if is_conllu(path):
-        yield from conllu_lines(path, lines)
-        return
-    head: list[str] = []
-    if accepted is not None:
-        n_characters = 0
-        for line in islice(lines, HEAD_LINES):
-            head.append(line)
-            n_characters += len(line)
-            if n_characters > HEAD_CHARACTERS:
-                break
-        refuse_other_formats(text_name(path), head, accepted)
-        if on_head is not None:
-            on_head(head)
-    yield from enumerate(chain(head, lines), start=1)
-
-
-class TextLine(NamedTuple):
-    """A line of a text."""
+class Line(NamedTuple):
+    """A line of a text, or a paragraph of wrapped lines, a sentence of CoNLL-U, or a protein."""
 
     number: int
-    """From 1."""
+    """From 1: of its first line in the file."""
     text: str
+    """The line; of CoNLL-U its words with spaces between them; of a protein its identifier."""
     sentences: list[list[str]]
-    """Its tokens: of tokenized text one sentence, which is empty if the line is blank; of raw text any number."""
+    """Its tokens. Tokenized text has one sentence per line, empty if the line is blank; raw text any number."""
 
 
-def split_lines(
-    path: str | Path,
-    on_bytes: Callable[[int], object] | None = None,
-    split: Callable[[str], list[list[str]]] | None = None,
-    accepted: Sequence[str] | None = (),
-    like_bilm_tf: bool = False,
-    tokenize: Callable[[str], list[str]] | None = None,
-    refuse_raw: bool = False,
-) -> Iterator[TextLine]:
-    """Yield the lines of a text with their sentences.
+class Sentence(list[str]):
+    """The tokens of a sentence, which know where they come from."""
+
+    __slots__ = ("file", "line")
+
+    def __init__(self, tokens: Iterable[str], line: int, file: str | None) -> None:
+        super().__init__(tokens)
+        self.line = line
+        """The number of its line, from 1."""
+        self.file = file
+        """The file, if the text has several."""
+
+
+class RawPassage(NamedTuple):
+    """Some raw text: a line or a paragraph, or a document."""
+
+    text: str
+    line: int
+    """The number of its first line, from 1."""
+    file: str | None
+    """The file, if the text has several."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text files, and how they are read.
+
+    ``kind`` says what a line is:
+
+    ==============  ==================================================================================================
+    ``"tokens"``    a tokenized sentence: tokens between spaces or tabs
+    ``"raw"``       raw text, which is split into sentences and tokens as by :func:`elmokit.tokenize`
+    ``"lines"``     one raw sentence, which is split into tokens (English only)
+    ``"words"``     raw text of words between white space, which is read by ``passages``
+    ``"fasta"``     proteins in FASTA format: each residue is a token, and an identifier names them
+    ``"bilm-tf"``   a tokenized sentence as bilm-tf reads it: tokens between any white space. A blank line is a
+                    sentence, and a carriage return ends a line.
+    ``"allennlp"``  a tokenized sentence as AllenNLP's ``elmo`` reads it: tokens between any white space. A blank line
+                    is an error.
+    a function      one sentence, which the function splits into tokens
+    ==============  ==================================================================================================
+
+    Files named ``.conllu`` and ``.conllup`` have words already, which every kind reads but ``"fasta"``.
 
     Args:
-        path, on_bytes, split, like_bilm_tf: As in ``read_sentences``. Lines of raw text that are wrapped are joined.
-        accepted: As in ``text_lines``.
-        tokenize: Splits a line, which is a sentence, into tokens. None: ``split_tokens``.
-        refuse_raw: Raise a TextError if nothing splits the text and it is certainly raw.
-    """
-    is_split = split is not None or tokenize not in (None, split_tokens, str.split)
-    refuse_raw = refuse_raw and tokenize is not str.split  # of the old programs, which read what they are given
-    if is_conllu(path):
-        split = tokenize = None  # it has words already
-    tokens_of = str.split if like_bilm_tf else tokenize or split_tokens
-    split_line = split or (lambda line: [tokens_of(line)])
-
-    def look_at(head: list[str]) -> None:
-        check_tokens(text_name(path), (tokens for line in head for tokens in split_line(line)), is_split, refuse_raw)
-
-    lines = text_lines(path, on_bytes, accepted, like_bilm_tf, look_at)
-    for number, line in lines if split is None else join_wrapped(text_name(path), lines, split):
-        yield TextLine(number, line, split_line(line))
-
-
-def read_sentences(
-    path: str | Path,
-    on_bytes: Callable[[int], object] | None = None,
-    split: Callable[[str], list[list[str]]] | None = None,
-    like_bilm_tf: bool = False,
-) -> Iterator[list[str]]:
-    """Yield the sentences of a text. Blank lines are skipped.
-
-    Args:
-        path: The file, as in ``text_lines``.
-        on_bytes: As in ``read_lines``.
-        split: Splits a line of raw text into sentences and tokens; a ``RawSplitter`` says whether lines are wrapped.
-            None: a line is a tokenized sentence.
-        like_bilm_tf: Read lines as in ``read_lines``; a blank one is a sentence, and any white space separates tokens.
+        paths: Files, directories or patterns, as in :func:`~elmokit.storage.text_files.find_text_files`.
+        kind: What a line is.
+        language: The language of raw text, as in :func:`elmokit.tokenize`.
+        wrapped: Whether lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by one, and
+            "auto" decides by the first lines, and says so.
+        documents: Blank lines end documents, whose sentences are read one after the other.
+        refuse_raw: Refuse tokenized text that is certainly raw, which otherwise is a warning.
 
     Raises:
-        TextError: As in ``text_lines``, or the file contains no sentence.
+        ConfigError: The kind is unknown; ``language`` or ``wrapped`` is given for text that is not raw; or proteins
+            cannot be documents.
+        ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
+
+    Example:
+        >>> text = Text("essay.txt", kind="raw")
+        >>> for sentence in text.sentences():
+        ...     print(sentence.line, sentence)
     """
-    return (tokens for _, tokens in numbered_sentences(path, on_bytes, split, like_bilm_tf))
+
+    paths: TextPaths
+    kind: TextKind | Tokenize = "tokens"
+    language: str = ENGLISH
+    wrapped: Wrapped = "auto"
+    documents: bool = False
+    refuse_raw: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.kind):
+            check_choice("kind", self.kind, get_args(TextKind))
+        check_choice("wrapped", self.wrapped, get_args(Wrapped))
+        if not self.is_raw and self.wrapped != "auto":
+            raise ConfigError('wrapped is for raw text (kind="raw").')
+        if not self.is_raw and self.language != ENGLISH:
+            raise ConfigError('language is for raw text (kind="raw").')
+        if self.kind == "fasta" and self.documents:
+            raise ConfigError("Proteins are no documents, so fasta cannot be combined with documents.")
+        _ = self._splitter  # an unknown language or a missing tokenizer is noticed now
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a line can have several sentences, and a paragraph several lines."""
+        return self.kind in ("raw", "words")
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files, each once."""
+        return find_text_files(self.paths)
+
+    @property
+    def can_reread(self) -> bool:
+        """Whether the text can be read twice, which pipes and standard input cannot."""
+        return all(map(can_reread, self.files))
+
+    @property
+    def splitter_name(self) -> str:
+        """The name of what splits the text, by which a resumed run recognizes it."""
+        if self.kind == "raw":
+            return f"raw {self.language}" + ("" if self.wrapped == "auto" else f", wrapped: {self.wrapped}")
+        if isinstance(self.kind, str):
+            return self.kind
+        name = getattr(self.kind, "__qualname__", None)
+        # Methods of built-in types have no module, and objects that can be called no name.
+        module = getattr(self.kind, "__module__", None) or "builtins"
+        return repr(self.kind) if name is None else f"{module}.{name}"
+
+    def lines(self) -> Iterator[Line]:
+        """Yield all lines with their sentences.
+
+        Raises:
+            TextError: A file cannot be read, or has another format, such as HTML or a table; or a blank line of
+                AllenNLP's text, or raw text with ``refuse_raw``.
+        """
+        return chain.from_iterable(map(self.lines_of, self.files))
+
+    def sentences(self) -> Iterator[Sentence]:
+        """Yield the sentences that have tokens; of bilm-tf's text, all.
+
+        Raises:
+            TextError: As in :meth:`lines`, or a file has no sentence.
+        """
+        for path in self.files:
+            file = self._file_name(path)
+            for number, tokens in self._numbered_sentences(path):
+                yield Sentence(tokens, number, file)
+
+    def token_lists(self, on_bytes: Callable[[int], object] | None = None) -> Iterator[list[str]]:
+        """Yield the same sentences as plain lists, in less time; ``on_bytes`` is that of ``read_lines``."""
+        for path in self.files:
+            for _, tokens in self._numbered_sentences(path, on_bytes):
+                yield tokens
+
+    def document_lines(self) -> Iterator[Iterator[Line]]:
+        """Yield the lines of each document; each must be read before the next one.
+
+        Raises:
+            TextError: As in :meth:`lines`; or the text is CoNLL-U, where blank lines end sentences.
+        """
+        return chain.from_iterable(map(self._document_lines, self.files))
+
+    def document_sentences(self) -> Iterator[Iterator[Sentence]]:
+        """Yield the sentences of each document; each must be read before the next one. Errors as above."""
+        for path in self.files:
+            for lines in self._document_lines(path):
+                yield _located(lines, self._file_name(path))
+
+    def passages(self) -> Iterator[RawPassage]:
+        """Yield the raw text of each line or paragraph that has some; with ``documents``, of each document."""
+        for path in self.files:
+            groups = self._document_lines(path) if self.documents else ([line] for line in self.lines_of(path))
+            for lines in map(list, groups):
+                if any(lines[0].sentences):
+                    text = "\n".join(line.text for line in lines)
+                    yield RawPassage(text, lines[0].number, self._file_name(path))
+
+    def n_predictions(self) -> int | None:
+        """Count the predictions of a language model, sentence ends included; None if the text can be read only once."""
+        if not self.can_reread:
+            return None
+        return sum(len(tokens) + 1 for tokens in self.token_lists())
+
+    def lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[Line]:
+        """Yield the lines of one file, as :meth:`lines` does."""
+        if self.kind == "fasta":
+            return (Line(number, one.identifier, [one.residues]) for number, one in numbered_proteins(path))
+        if self._splitter is not None and not is_conllu(path):
+            return self._raw_lines_of(path, self._splitter, on_bytes)
+        return self._tokenized_lines_of(path, on_bytes)
+
+    def numbered_lines(
+        self,
+        path: str | Path,
+        on_bytes: Callable[[int], object] | None = None,
+        formats: Sequence[str] | None = (),
+        on_head: Callable[[list[str]], object] | None = None,
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the numbers, from 1, and the lines of a file as they are: every reader of sentences gets them here.
+
+        CoNLL-U is read by its name: each sentence becomes a line of its words, with the number of the line of the
+        first.
+
+        Args:
+            path: The file.
+            on_bytes: As in ``read_lines``.
+            formats: Other formats that the caller reads, as ``other_formats.py`` names them; None for all.
+            on_head: Called with the first lines, except of CoNLL-U or where all formats are read.
+        """
+        lines = read_lines(path, on_bytes, universal_newlines=self.kind == "bilm-tf")
+        if is_conllu(path):
+            return conllu_lines(path, lines)
+        return _numbered(path, lines, formats, on_head)
+
+    @cached_property
+    def _splitter(self) -> TextSplitter | None:
+        if self.kind == "raw":
+            return text_splitter(self.language)
+        if self.kind == "words":
+            text_splitter(self.language)
+            return _words_of
+        return None
+
+    @cached_property
+    def split(self) -> Tokenize:
+        """What splits a line, which is one sentence, into tokens; raw text is not split so."""
+        if callable(self.kind):
+            return self.kind
+        if self.kind in ("bilm-tf", "allennlp"):
+            return str.split
+        return get_tokenizer("treebank" if self.kind == "lines" else "spaces")
+
+    def _raw_lines_of(
+        self, path: str | Path, split: TextSplitter, on_bytes: Callable[[int], object] | None
+    ) -> Iterator[Line]:
+        def look_at(head: list[str]) -> None:
+            check_tokens(text_name(path), (tokens for line in head for tokens in split(line)), is_split=True)
+
+        numbered = self.numbered_lines(path, on_bytes, on_head=look_at)
+        for number, line in join_wrapped(text_name(path), numbered, self.wrapped):
+            yield Line(number, line, split(line))
+
+    def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
+        split = self.split
+        if is_conllu(path) and self.kind != "bilm-tf":
+            split = split_tokens  # it has words already
+        is_split = split not in (split_tokens, str.split)
+
+        def look_at(head: list[str]) -> None:
+            check_tokens(text_name(path), map(split, head), is_split, self.refuse_raw)
+
+        # A caller's own function can select the column of a table.
+        formats = None if callable(self.kind) and _is_foreign(self.kind) else ()
+        for number, line in self.numbered_lines(path, on_bytes, formats, look_at):
+            tokens = split(line)
+            if not tokens and self.kind == "allennlp":
+                raise TextError(f"{path}, line {number} is blank; expected a sentence on each line.")
+            yield Line(number, line, [tokens])
+
+    def _numbered_sentences(
+        self, path: str | Path, on_bytes: Callable[[int], object] | None = None
+    ) -> Iterator[tuple[int, list[str]]]:
+        keeps_blank = self.kind == "bilm-tf"
+        is_empty = True
+        for number, _, sentences in self.lines_of(path, on_bytes):
+            for tokens in sentences:
+                if tokens or keeps_blank:
+                    is_empty = False
+                    yield number, tokens
+        if is_empty:
+            raise TextError(f"{text_name(path)} contains no sentence.")
+
+    def _document_lines(self, path: str | Path) -> Iterator[Iterator[Line]]:
+        check_has_documents(path)
+        groups = groupby(self.lines_of(path), key=lambda line: any(line.sentences))
+        return (lines for has_tokens, lines in groups if has_tokens)
+
+    def _file_name(self, path: Path) -> str | None:
+        return str(path) if len(self.files) > 1 else None
 
 
-def numbered_sentences(
-    path: str | Path,
-    on_bytes: Callable[[int], object] | None = None,
-    split: Callable[[str], list[list[str]]] | None = None,
-    like_bilm_tf: bool = False,
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield what ``read_sentences`` does, each with the number of its line, from 1."""
-    is_empty = True
-    for line in split_lines(path, on_bytes, split, like_bilm_tf=like_bilm_tf):
-        for tokens in line.sentences:
-            if tokens or like_bilm_tf:
-                is_empty = False
-                yield line.number, tokens
-    if is_empty:
-        raise TextError(f"{text_name(path)} contains no sentence.")
-
-
-def split_documents(
-    path: str | Path, split: Callable[[str], list[list[str]]] | None = None
-) -> Iterator[Iterator[TextLine]]:
-    """Yield the lines of each document of a text, which a blank line ends; each must be read before the next one.
-
-    Raises:
-        TextError: As in ``text_lines``; or the text is CoNLL-U, where blank lines end sentences.
-    """
-    check_has_documents(path)
-    groups = groupby(split_lines(path, split=split), key=lambda line: any(line.sentences))
-    return (lines for has_tokens, lines in groups if has_tokens)
+def as_text(text: Text | TextPaths) -> Text:
+    """Return a text as it is, or files as tokenized text."""
+    return text if isinstance(text, Text) else Text(text)
 
 
 def check_has_documents(path: str | Path) -> None:
     """Refuse a text in which blank lines do not end documents."""
     if is_conllu(path):
         raise TextError(f"{path} is CoNLL-U, where a blank line ends a sentence; expected text with documents.")
+
+
+def _located(lines: Iterable[Line], file: str | None) -> Iterator[Sentence]:
+    for line in lines:
+        for tokens in line.sentences:
+            yield Sentence(tokens, line.number, file)
+
+
+def _numbered(
+    path: str | Path,
+    lines: Iterator[str],
+    formats: Sequence[str] | None,
+    on_head: Callable[[list[str]], object] | None,
+) -> Iterator[tuple[int, str]]:
+    """Number the lines of a file, after its first lines have shown which format it has."""
+    head: list[str] = []
+    if formats is not None:
+        n_characters = 0
+        for line in islice(lines, HEAD_LINES):
+            head.append(line)
+            n_characters += len(line)
+            if n_characters > HEAD_CHARACTERS:
+                break
+        refuse_other_formats(text_name(path), head, formats)
+        if on_head is not None:
+            on_head(head)
+    yield from enumerate(chain(head, lines), start=1)
+
+
+def _words_of(line: str) -> list[list[str]]:
+    return [line.split()]
+
+
+def _is_foreign(function: Tokenize) -> bool:
+    return not (getattr(function, "__module__", None) or "elmokit").startswith("elmokit")

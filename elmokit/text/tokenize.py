@@ -20,7 +20,7 @@ from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
 from elmokit.text.foreign import warn_of_entities
 from elmokit.text.marks import INVISIBLE
-from elmokit.text.raw_lines import RawSplitter, Wrapped, check_tokens, join_wrapped
+from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
 
 ENGLISH = "en"
 ANY = "any"
@@ -98,7 +98,8 @@ def tokenize(
     """
     if not isinstance(text, str):
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.{missing_advice(text)}")
-    sentences = split_lines(text, text_splitter(language, wrapped))
+    check_choice("wrapped", wrapped, get_args(Wrapped))
+    sentences = split_lines(text, text_splitter(language), wrapped)
     check_tokens("the text", sentences, is_split=True)
     return locate_tokens(text, sentences) if offsets else sentences
 
@@ -144,22 +145,21 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
     return words
 
 
-def split_lines(text: str, split: TextSplitter) -> list[list[str]]:
+def split_lines(text: str, split: TextSplitter, wrapped: Wrapped = "auto") -> list[list[str]]:
     """Return the sentences of all lines of a text, or of its paragraphs if the lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [sentence for _, line in join_wrapped("the text", enumerate(lines), split) for sentence in split(line)]
+    return [sentence for _, line in join_wrapped("the text", enumerate(lines), wrapped) for sentence in split(line)]
 
 
 @cache  # the tables of a language take up to a second to build
-def text_splitter(language: str = ENGLISH, wrapped: Wrapped = "auto") -> RawSplitter:
+def text_splitter(language: str = ENGLISH) -> TextSplitter:
     """Return what splits a line of raw text into tokenized sentences; a blank line has none."""
-    check_choice("wrapped", wrapped, get_args(Wrapped))
     if language == ENGLISH:
-        return RawSplitter(partial(_split_raw, _split_english), wrapped)
+        return partial(_split_raw, _split_english)
     if language == ANY:
-        return RawSplitter(partial(_split_raw, split_any), wrapped)
-    return RawSplitter(partial(_split_raw, partial(_split_with_spacy, _spacy_pipeline(language))), wrapped)
+        return partial(_split_raw, split_any)
+    return partial(_split_raw, partial(_split_with_spacy, _spacy_pipeline(language)))
 
 
 def _split_raw(split: TextSplitter, line: str) -> list[list[str]]:

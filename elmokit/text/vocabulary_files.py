@@ -16,10 +16,10 @@ from pathlib import Path
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
-from elmokit.storage.text_files import check_not_input, find_text_files, total_bytes
+from elmokit.storage.text_files import TextPaths, check_not_input, total_bytes
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS, warn_of_foreign
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text, as_text
 from elmokit.text.vocabulary import (
     SPECIALS,
     Vocabulary,
@@ -57,7 +57,7 @@ class VocabularyReport:
 
 
 def build_vocabulary(
-    texts: Sequence[str | Path],
+    texts: Text | TextPaths,
     path: str | Path,
     max_words: int | None = None,
     min_count: int = 1,
@@ -71,7 +71,7 @@ def build_vocabulary(
     and ``<UNK>`` as often as there are tokens outside the vocabulary.
 
     Args:
-        texts: Files, directories or patterns, as in ``find_text_files``. One sentence per line.
+        texts: A text; or files, directories or patterns of tokenized text, one sentence per line.
         path: The vocabulary file to write. It is compressed if the name ends in ``.gz``.
         max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
         min_count: Leave out words that occur less often.
@@ -87,11 +87,11 @@ def build_vocabulary(
     if path.suffix in (".xz", ".zst"):
         raise ConfigError(f"A vocabulary is written as plain text or .gz, not as {path.suffix}: {path}")
     check_limits(max_words, min_count)
-    files = find_text_files(texts)
+    text = as_text(texts)
     for output in (path, counts_path(path)):
-        check_not_input(output, files)
+        check_not_input(output, text.files)
         check_output_path(output, overwrite)
-    with count_words(files, progress) as counts:
+    with count_words(text, progress) as counts:
         n_types, special_counts, unwritable = 0, dict.fromkeys(SPECIALS, 0), []
         has_unknown = False
         for word, count in counts.items():
@@ -140,7 +140,7 @@ def repair_vocabulary(
     source: str | Path,
     path: str | Path,
     overwrite: bool = False,
-    texts: Sequence[str | Path] = (),
+    texts: Text | TextPaths = (),
     progress: ProgressCallback | None = None,
 ) -> list[str]:
     """Write a valid vocabulary from a word list, and return the changes as one phrase each; none if it was valid.
@@ -153,9 +153,9 @@ def repair_vocabulary(
     if len(words) == len(SPECIALS):
         raise TextError(f"{source} contains no word to repair a vocabulary from.")
     if texts:
-        files = find_text_files(texts)
-        check_not_input(path, files)
-        with count_words(files, progress) as counts:
+        text = as_text(texts)
+        check_not_input(path, text.files)
+        with count_words(text, progress) as counts:
             ids = set(words)
             words, sorting = sorted_words(words, {word: n for word, n in counts.items() if word in ids})
         changes += sorting
@@ -264,12 +264,10 @@ class WordCounts:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def add(
-        self, path: str | Path, on_bytes: Callable[[int], object] | None = None, like_bilm_tf: bool = False
-    ) -> None:
-        """Count one file of tokenized sentences, one per line, as ``read_sentences`` reads it."""
+    def add(self, text: Text, on_bytes: Callable[[int], object] | None = None) -> None:
+        """Count the sentences of a text."""
         words = self.words
-        for tokens in read_sentences(path, on_bytes, like_bilm_tf=like_bilm_tf):
+        for tokens in text.token_lists(on_bytes):
             words.update(tokens)
             self.n_sentences += 1
             self.n_tokens += len(tokens)
@@ -299,14 +297,11 @@ class WordCounts:
         self.words.clear()
 
 
-def count_words(
-    files: Sequence[Path], progress: ProgressCallback | None = None, like_bilm_tf: bool = False
-) -> WordCounts:
-    """Count the words of tokenized text files. Use the result as a context manager."""
-    counts, on_bytes = WordCounts(), StageCounter(progress, "count words", total_bytes(files))
+def count_words(text: Text, progress: ProgressCallback | None = None) -> WordCounts:
+    """Count the words of a text. Use the result as a context manager."""
+    counts, on_bytes = WordCounts(), StageCounter(progress, "count words", total_bytes(text.files))
     try:
-        for file in files:
-            counts.add(file, on_bytes, like_bilm_tf)
+        counts.add(text, on_bytes)
     except BaseException:
         counts.__exit__()
         raise

@@ -20,9 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,13 +205,13 @@ class _RowReader:
         rows = [[row.tokens, row.n_read, row.following] for row in self.rows]
         return {"block": list(self.block_position), "n_taken": self.n_taken, "rows": rows}
 
-    def restore(self, blocks: SentenceBlocks, position: dict[str, Any]) -> None:
-        """Continue from a position, with blocks that start there."""
+    def restore(self, position: dict[str, Any]) -> None:
+        """Continue from a position."""
         self.blocks.close()
-        self.blocks = blocks
+        self.blocks = self.blocks.starting_at(BlockPosition(*position["block"]))
         self._sentences, self._passages = [], []
         if position["n_taken"]:  # otherwise the block was only just to be read
-            self._start_block(next(blocks))
+            self._start_block(next(self.blocks))
         self.block_position, self.n_taken = BlockPosition(*position["block"]), int(position["n_taken"])
         # A row can be in a sentence of an earlier block, so the sentences of all rows are part of the position.
         self.rows = [_Row(tokens, n_read=n_read, following=following) for tokens, n_read, following in position["rows"]]
@@ -223,23 +221,20 @@ class _RowReader:
 
 
 class WindowStream:
-    """Iterate over the training windows of a corpus, endlessly unless ``n_epochs`` is given.
+    """Iterate over the training windows of a text, as long as there are blocks that can fill one.
 
     Args:
-        shards: Text files with one tokenized sentence per line.
+        blocks: The sentences, which both directions read; or for each direction those in an order of its own.
         vocabulary: The words of the softmax; all others are the target ``<UNK>``.
         encode: Turns distinct tokens into what the token layer reads.
-        read: How the model reads a token; words that it reads as one of the vocabulary are that target.
         batch_size: Rows of a window.
         window_length: Positions of each row.
         read_backward: For each direction of the model, whether it reads sentences from their end.
-        same_order: Both directions read the same sentences; otherwise each reads the corpus in an order of its own.
-        n_epochs: End after this many epochs, before the first window that cannot be filled; None never ends.
-        shuffle, rank, n_ranks, one_by_one, like_bilm_tf, passage_length, lower_case: See
-            :class:`~elmokit.text.shards.SentenceBlocks`.
+        read: How the model reads a token; words that it reads as one of the vocabulary are that target.
 
     Example:
-        >>> stream = WindowStream([Path("corpus.txt")], vocabulary, model.encode, batch_size=48, window_length=20)
+        >>> blocks = [SentenceBlocks(Text("corpus.txt"), ReadingOrder())]
+        >>> stream = WindowStream(blocks, vocabulary, model.encode, batch_size=48, window_length=20)
         >>> window = next(stream)
         >>> window.inputs.shape
         (2, 48, 20)
@@ -247,41 +242,18 @@ class WindowStream:
 
     def __init__(
         self,
-        shards: Sequence[Path],
+        blocks: Sequence[SentenceBlocks],
         vocabulary: Vocabulary,
         encode: TokenEncoder,
         batch_size: int,
         window_length: int,
         read_backward: Sequence[bool] = (False, True),
-        seed: int = 0,
-        shuffle: bool = True,
-        same_order: bool = True,
-        rank: int = 0,
-        n_ranks: int = 1,
-        n_epochs: int | None = None,
-        one_by_one: bool = False,
-        like_bilm_tf: bool = False,
-        passage_length: int = 1,
-        lower_case: float = 0.0,
         read: MarkReader = EXACT,
     ) -> None:
-        self.shards = list(shards)
         self.window_length = window_length
         self.read_backward = tuple(read_backward)
-        self.seed = seed
-        self.shuffle = shuffle
-        self.rank, self.n_ranks = rank, n_ranks
         self._table = _TokenTable(vocabulary, encode, read)
-        self._open_blocks = partial(
-            SentenceBlocks,
-            n_epochs=n_epochs,
-            one_by_one=one_by_one,
-            like_bilm_tf=like_bilm_tf,
-            passage_length=passage_length,
-            lower_case=lower_case,
-        )
-        n_readers = 1 if same_order else len(self.read_backward)
-        self._readers = [_RowReader(self._table, self._blocks(index), batch_size) for index in range(n_readers)]
+        self._readers = [_RowReader(self._table, own, batch_size) for own in blocks]
 
     def __iter__(self) -> Iterator[Window]:
         return self
@@ -328,8 +300,8 @@ class WindowStream:
 
     def restore(self, position: list[dict[str, Any]]) -> None:
         """Continue from a position. The corpus and all settings must be those of the stream that saved it."""
-        for index, (reader, own) in enumerate(zip(self._readers, position, strict=True)):
-            reader.restore(self._blocks(index, BlockPosition(*own["block"])), own)
+        for reader, own in zip(self._readers, position, strict=True):
+            reader.restore(own)
 
     def start_epoch(self, epoch: int) -> None:
         """Continue from the start of an epoch, with a new sentence in every row."""
@@ -340,8 +312,3 @@ class WindowStream:
         """Stop the reading threads."""
         for reader in self._readers:
             reader.blocks.close()
-
-    def _blocks(self, reader: int, start: BlockPosition = BlockPosition()) -> SentenceBlocks:  # noqa: B008 (immutable)
-        # Each reader follows an order of its own.
-        seed = [self.seed] if reader == 0 else [self.seed, reader]
-        return self._open_blocks(self.shards, seed, self.shuffle, self.rank, self.n_ranks, start)

@@ -45,7 +45,7 @@ from elmokit.storage.atomic import sync
 from elmokit.storage.checksums import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.storage.workspace import check_folder, read_workspace
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary
 from elmokit.training.distillation import check_directions, resolve_predictions
 from elmokit.training.reports import TrainingCallback, TrainingNotice
@@ -150,7 +150,7 @@ class TrainingSetup:
         config = from_dict(TrainingConfig, progress["config"], str(path))
         corpus = TrainingCorpus(
             list(map(Path, progress["shards"])),
-            list(read_sentences(path / HELD_OUT)),
+            list(Text(path / HELD_OUT).token_lists()),
             Vocabulary.from_file(path / VOCABULARY),
             progress["n_sentences"],
             progress["n_tokens"],

@@ -20,11 +20,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_f
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.text.windows import Window
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
@@ -135,15 +134,17 @@ class HeldOutEvaluation:
 
     @cached_property
     def _calibration_sentences(self) -> list[list[str]]:
-        return _calibration_sentences(self._corpus.shards, self._corpus.bilm_tf_lines)
+        return _calibration_sentences(self._corpus.text)
 
 
-def _calibration_sentences(shards: Sequence[Path], bilm_tf_lines: bool = False) -> list[list[str]]:
+def _calibration_sentences(text: Text) -> list[list[str]]:
     """Choose sentences among the first ones of some files of the training text."""
-    sampled = shards[:: -(-len(shards) // CALIBRATION_SHARDS)]
+    sampled = text.files[:: -(-len(text.files) // CALIBRATION_SHARDS)]
     n_each = -(-CALIBRATION_POOL // len(sampled))
-    read = [islice(read_sentences(shard, like_bilm_tf=bilm_tf_lines), n_each) for shard in sampled]
-    pool = [tokens[:CALIBRATION_TOKENS] for sentences in read for tokens in sentences]
+    pool: list[list[str]] = []
+    for file in sampled:
+        first = islice(replace(text, paths=file).token_lists(), n_each)
+        pool += [tokens[:CALIBRATION_TOKENS] for tokens in first]
     n_chosen = min(CALIBRATION_SENTENCES, len(pool))
     return [pool[number * len(pool) // n_chosen] for number in range(n_chosen)]
 

@@ -139,7 +139,7 @@ class TrainingConfig:
     shuffle: bool = True
     """Shuffle files and sentences. ``elmokit.compat.bilm`` sets it; it is not a flag."""
     bilm_tf_lines: bool = False
-    """Read the text as bilm-tf does (``read_sentences``); not a flag either."""
+    """Read the text as bilm-tf does (``Text(..., kind="bilm-tf")``); not a flag either."""
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, ("modern", "bilm-tf"))

@@ -24,6 +24,7 @@ from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.torch_network import ModuleArrays
 from elmokit.storage.workspace import Committed
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.windows import WindowStream
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
@@ -259,21 +260,22 @@ def _build_state(
 def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> WindowStream:
     """Return the windows that one process reads, from the start of the text."""
     config, corpus = setup.config, setup.corpus
+    order = ReadingOrder(
+        seed=config.seed,
+        shuffle=config.shuffle,
+        passage_length=config.passage_length,
+        lower_case=config.lower_case,
+        rank=world.rank,
+        n_ranks=world.size,
+    )
+    n_readers = 1 if config.same_order else len(config.model.read_backward)
     return WindowStream(
-        corpus.shards,
+        [SentenceBlocks(corpus.text, order, reader) for reader in range(n_readers)],
         corpus.vocabulary,
         window_encoder(model, setup.teacher),
         config.batch_size,
         config.window_length,
         read_backward=config.model.read_backward,
-        seed=config.seed,
-        shuffle=config.shuffle,
-        same_order=config.same_order,
-        rank=world.rank,
-        n_ranks=world.size,
-        passage_length=config.passage_length,
-        lower_case=config.lower_case,
-        like_bilm_tf=config.bilm_tf_lines,
         read=model.read,
     )
 

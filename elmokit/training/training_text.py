@@ -15,7 +15,7 @@ from elmokit.config import check_at_least
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import (
     SPECIALS,
     UnknownWords,
@@ -47,6 +47,11 @@ class TrainingCorpus:
     """In all shards, sentence boundaries not counted."""
     bilm_tf_lines: bool = False
     """As in ``TrainingConfig``."""
+
+    @property
+    def text(self) -> Text:
+        """The files, and how they are read."""
+        return tokenized_text(self.shards, self.bilm_tf_lines)
 
     def held_out_unknown(self) -> UnknownWords:
         """Count the held-out words that are not in the vocabulary."""
@@ -81,6 +86,11 @@ class TrainingCorpus:
             )
 
 
+def tokenized_text(paths: TextPaths, bilm_tf_lines: bool = False) -> Text:
+    """Return tokenized text as a training reads it: with ``bilm_tf_lines`` as bilm-tf did."""
+    return Text(paths, kind="bilm-tf" if bilm_tf_lines else "tokens")
+
+
 def find_shards(texts: TextPaths) -> list[Path]:
     """Find the files of a training's text, whose full names its run records."""
     shards = find_text_files(texts, reread=True)
@@ -100,9 +110,8 @@ def count_corpus(
     """Count a text, choose the words of the softmax, and count each of them; all others count as ``<UNK>``."""
     shards = find_shards(texts)
     report(CountingStart(len(shards)))
-    with count_words(
-        shards, lambda _, done, total: report(CountingProgress(done, total or 0)), bilm_tf_lines
-    ) as counts:
+    text = tokenized_text(shards, bilm_tf_lines)
+    with count_words(text, lambda _, done, total: report(CountingProgress(done, total or 0))) as counts:
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
             warn_of_counted(vocabulary)
@@ -135,8 +144,7 @@ def count_corpus(
 def read_held_out(texts: TextPaths, max_sentences: int, bilm_tf_lines: bool = False) -> list[list[str]]:
     """Read the sentences of some files; if there are more than ``max_sentences``, draw that many at random."""
     check_at_least("held_out_sentences", max_sentences, 1)
-    read = [read_sentences(path, like_bilm_tf=bilm_tf_lines) for path in find_text_files(texts)]
-    sentences = [tokens for sentences in read for tokens in sentences if tokens]
+    sentences = [tokens for tokens in tokenized_text(texts, bilm_tf_lines).token_lists() if tokens]
     return random.Random(0).sample(sentences, max_sentences) if len(sentences) > max_sentences else sentences
 
 

@@ -12,7 +12,7 @@ import lancedb
 import polars
 import pyarrow.parquet
 
-from elmokit import Elmo, SentenceEmbedder, embed_file
+from elmokit import Elmo, Layout, SentenceEmbedder, embed_file
 
 elmo = Elmo.from_pretrained()
 
@@ -30,7 +30,7 @@ nearest = duckdb.sql(
 print(nearest)
 
 # One vector per token and layer: a column for each layer. Only the columns that you name are read.
-embed_file(elmo, "sentences.txt", "tokens.parquet", dtype="float16", overwrite=True)
+embed_file(elmo, "sentences.txt", "tokens.parquet", Layout(dtype="float16"), overwrite=True)
 table = polars.scan_parquet("tokens.parquet").select("tokens", "layer_1").explode("tokens", "layer_1").collect()
 print(table.drop_nulls().with_columns(polars.col("layer_1").arr.get(0).alias("first number")).head())
 

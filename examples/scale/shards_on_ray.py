@@ -15,7 +15,7 @@ from pathlib import Path
 
 import ray
 
-from elmokit import Elmo, embed_file
+from elmokit import Elmo, Layout, embed_file
 from elmokit.errors import LockedError
 
 PRECISION = "int8"  # vectors of one precision only, whatever processors the cluster has
@@ -27,7 +27,7 @@ def embed_shard(text: Path, vectors: Path) -> int:
     if vectors.exists():
         return 0
     elmo = Elmo.from_pretrained(precision=PRECISION)
-    return embed_file(elmo, text, vectors, layers="top", dtype="float16").n_tokens
+    return embed_file(elmo, text, vectors, Layout(layers="top", dtype="float16")).n_tokens
 
 
 if __name__ == "__main__":

@@ -289,7 +289,7 @@ SPECIMENS = {
         ),
         _embed("model")("text", own_format, ("text.txt",)),
         _embed("model", source="text.txt.gz")("compressed text", compressed_text, ("text.txt.gz",)),
-        _embed("model", "--fasta", source="proteins.fasta")("FASTA", fasta, ("proteins.fasta",)),
+        _embed("model", "--text-kind", "fasta", source="proteins.fasta")("FASTA", fasta, ("proteins.fasta",)),
         Specimen("CoNLL-U", conllu, ("text.conllu",), ("neighbors", "index", "text.conllu", "i", "--model", "model")),
         Specimen("vocabulary", vocabulary, ("words.txt",), ("vocab", "words.txt", "new.txt", "--repair")),
         Specimen(

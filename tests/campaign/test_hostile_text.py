@@ -13,6 +13,7 @@ import pytest
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.text.characters import encode_tokens
 from elmokit.text.other_formats import HEAD_LINES
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
@@ -41,7 +42,7 @@ def text(lines: list[str], tmp_path: Path) -> Path:
 
 def test_every_line_has_the_vectors_of_its_tokens(lines: list[str], text: Path, tmp_path: Path) -> None:
     elmo = Elmo(small_model())
-    summary = embed_file(elmo, text, tmp_path / "out.hdf5", batch_tokens=512)
+    summary = embed_file(elmo, text, tmp_path / "out.hdf5", Layout(batch_tokens=512))
     tokens = [tokens_of(line) for line in lines]
     assert summary.n_sentences == len(lines)
     assert summary.n_tokens == sum(map(len, tokens))

@@ -16,9 +16,7 @@ from elmokit import train as train_bilm
 from elmokit.cli.command import Flag, command_of, setting_options, with_settings, with_underscores
 from elmokit.cli.training_commands import Running
 from elmokit.config import setting
-from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.outputs.storing import Storing
 from elmokit.formats.opening import ElmoOpening, LanguageModelOpening
 from elmokit.lm.language_model import LanguageModel
 
@@ -217,7 +215,6 @@ def test_a_dataclass_stands_for_its_fields_whose_settings_have_their_help() -> N
     [
         (ElmoOpening, Elmo.from_pretrained),
         (LanguageModelOpening, LanguageModel.from_pretrained),
-        (Storing, embed_file),
         (Running, train_bilm),
         (Running, distill),
         (Running, finetune),

@@ -59,7 +59,7 @@ def test_embed_pools_by_default_as_the_sentence_embedder(shell: Shell) -> None:
 
 def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The dog's mat (isn't \"red\").\n")))
-    assert shell("embed", "-", "out.hdf5", "--model", "model", "--tokenize", "--use-sentence-keys").code == 0
+    assert shell("embed", "-", "out.hdf5", "--model", "model", "--text-kind", "lines", "--use-sentence-keys").code == 0
     with h5py.File("out.hdf5") as file:
         (vectors,) = file.values()
         tokens = ["The", "dog", "'s", "mat", "(", "is", "n't", '"', "red", '"', ")", "."]

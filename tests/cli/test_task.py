@@ -34,12 +34,12 @@ def test_train_evaluate_and_predict(task_shell: Shell, monkeypatch: pytest.Monke
     Path("text.txt").write_text("Mira visits Oslo\n", encoding="utf-8")
     assert task_shell("predict", "run", "text.txt").out == "[PER Mira] visits [LOC Oslo]\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Mira visits New York.\n")))
-    record = json.loads(task_shell("predict", "run", "-", "--json", "--tokenize", "--seed", "1").out)
+    record = json.loads(task_shell("predict", "run", "-", "--json", "--text-kind", "lines", "--seed", "1").out)
     assert record["tokens"] == ["Mira", "visits", "New", "York", "."]
     assert set(record) == {"tokens", "tags", "entities"}
     words = "".join(f"{number}\t{word}" + "\t_" * 8 + "\n" for number, word in enumerate(["Mira", "visits", "Oslo"], 1))
     Path("text.conllu").write_text(f"# text = Mira visits Oslo\n{words}\n")
-    for flags in ((), ("--tokenize",)):
+    for flags in ((), ("--text-kind", "lines")):
         assert task_shell("predict", "run", "text.conllu", *flags).out == "[PER Mira] visits [LOC Oslo]\n"
     Path("raw.txt").write_text("Mira visits Oslo, and sleeps there.\n" * 3)
     ran = task_shell("predict", "run", "raw.txt")

@@ -20,6 +20,7 @@ import torch
 from elmokit.embedding.corpus import BackgroundWriter, embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.precision import VARIABLE
@@ -28,6 +29,7 @@ from elmokit.errors import OutputError, TextError
 from elmokit.formats.save import save_model
 from elmokit.network import backends
 from elmokit.storage import workspace
+from elmokit.text.text import Text
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
 
@@ -77,18 +79,18 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     text.write_text(lines(60))
     interrupted_run(elmo, text, output)
     with pytest.raises(OutputError, match="was started with another model"):
-        embed_file(Elmo(random_model(seed=1)), text, output, batch_tokens=8)
+        embed_file(Elmo(random_model(seed=1)), text, output, Layout(batch_tokens=8))
     with pytest.raises(OutputError, match="was started with batch 8, and now it is 9"):
-        embed_file(elmo, text, output, batch_tokens=9)
+        embed_file(elmo, text, output, Layout(batch_tokens=9))
     text.write_text("the dog\n" + lines(60))
     with pytest.raises(TextError, match="not the one that the interrupted run embedded"):
-        embed_file(elmo, text, output, batch_tokens=8)
-    embed_file(elmo, text, output, batch_tokens=8, overwrite=True)
+        embed_file(elmo, text, output, Layout(batch_tokens=8))
+    embed_file(elmo, text, output, Layout(batch_tokens=8), overwrite=True)
     with h5py.File(output) as file:
         assert len(file) == 62
 
 
-def interrupted_run(elmo: Elmo, source: str | Path, output: Path, **settings: Any) -> None:
+def interrupted_run(elmo: Elmo, source: str | Path, output: Path, layout: Layout = Layout(batch_tokens=8)) -> None:  # noqa: B008
     """Start a run, and stop it after its first commit."""
 
     def stop(stage: str, done: int, total: int | None) -> None:
@@ -97,7 +99,7 @@ def interrupted_run(elmo: Elmo, source: str | Path, output: Path, **settings: An
             raise Stopped
 
     with pytest.raises(Stopped):
-        embed_file(elmo, source, output, batch_tokens=8, progress=stop, **settings)
+        embed_file(elmo, source, output, layout, progress=stop)
 
 
 def test_a_run_is_resumed_with_another_number_of_threads_to_the_same_bytes(
@@ -111,10 +113,10 @@ def test_a_run_is_resumed_with_another_number_of_threads_to_the_same_bytes(
     text.write_text(lines(60))
     try:
         set_threads(1)
-        embed_file(elmo, text, tmp_path / "whole.hdf5", batch_tokens=8)
+        embed_file(elmo, text, tmp_path / "whole.hdf5", Layout(batch_tokens=8))
         interrupted_run(elmo, text, tmp_path / "parts.hdf5")
         set_threads(3)
-        embed_file(elmo, text, tmp_path / "parts.hdf5", batch_tokens=8)
+        embed_file(elmo, text, tmp_path / "parts.hdf5", Layout(batch_tokens=8))
     finally:
         set_threads(n_before)
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
@@ -128,14 +130,14 @@ def test_standard_input_is_resumed_from_its_start(elmo: Elmo, tmp_path: Path, mo
 
     text = "".join(f"the cat {number} .\n" for number in range(40))
     give(text)
-    embed_file(elmo, "-", tmp_path / "whole.hdf5", batch_tokens=8, use_sentence_keys=True)
+    embed_file(elmo, "-", tmp_path / "whole.hdf5", Layout(batch_tokens=8, use_sentence_keys=True))
     give(text)
-    interrupted_run(elmo, "-", tmp_path / "parts.hdf5", use_sentence_keys=True)
+    interrupted_run(elmo, "-", tmp_path / "parts.hdf5", Layout(batch_tokens=8, use_sentence_keys=True))
     give(text)
     with pytest.raises(OutputError, match="keys 'sentences', and now it is 'numbers'"):
-        embed_file(elmo, "-", tmp_path / "parts.hdf5", batch_tokens=8)
+        embed_file(elmo, "-", tmp_path / "parts.hdf5", Layout(batch_tokens=8))
     give(text)
-    embed_file(elmo, "-", tmp_path / "parts.hdf5", batch_tokens=8, use_sentence_keys=True)
+    embed_file(elmo, "-", tmp_path / "parts.hdf5", Layout(batch_tokens=8, use_sentence_keys=True))
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
@@ -174,8 +176,8 @@ def test_a_run_is_resumed_only_by_an_equal_computation(
             expected = "precision 'float32', and now it is 'int8'"
         other = Elmo(copy.deepcopy(elmo.model))  # with an engine of its own
         with pytest.raises(OutputError, match=re.escape(f"was started with {expected}")):
-            embed_file(other, text, output, batch_tokens=8)
-    embed_file(elmo, text, output, batch_tokens=8)
+            embed_file(other, text, output, Layout(batch_tokens=8))
+    embed_file(elmo, text, output, Layout(batch_tokens=8))
 
 
 def test_vectors_never_replace_the_weights_that_compute_them(text: Path, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_anything_that_splits_a_line_can_be_called(elmo: Elmo, tmp_path: Path, t
     text = tmp_path / "text.txt"
     text.write_text("the cat sat\nthe dog\n")
     embed_file(elmo, text, tmp_path / "plain.npz")
-    embed_file(elmo, text, tmp_path / "called.npz", tokenize=tokenize)
+    embed_file(elmo, Text(text, kind=tokenize), tmp_path / "called.npz")
     with np.load(tmp_path / "plain.npz") as plain, np.load(tmp_path / "called.npz") as called:
         np.testing.assert_array_equal(called["vectors"], plain["vectors"])
 

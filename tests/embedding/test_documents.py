@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import torch
 from elmokit.embedding.corpus import BatchEmbedder, embed_file
 from elmokit.embedding.documents import PIECE_TOKENS, by_document
 from elmokit.embedding.elmo import Elmo, Vectors
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.output_format import read_about
 from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
@@ -25,6 +25,7 @@ from elmokit.engine.threads import set_threads
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
 from elmokit.storage import workspace
+from elmokit.text.text import Text
 from tests.conftest import random_model
 
 DOCUMENTS = [
@@ -143,7 +144,9 @@ ROWS = [
 def test_a_blank_line_ends_a_document_of_a_file_and_keeps_its_row(tmp_path: Path, batch_tokens: int) -> None:
     elmo = Elmo(random_model())
     (tmp_path / "text.txt").write_text(TEXT)
-    summary = embed_file(elmo, tmp_path / "text.txt", tmp_path / "out.npz", documents=True, batch_tokens=batch_tokens)
+    summary = embed_file(
+        elmo, Text(tmp_path / "text.txt", documents=True), tmp_path / "out.npz", Layout(batch_tokens=batch_tokens)
+    )
     assert (summary.n_sentences, summary.n_blank) == (7, 3)
     assert read_about(tmp_path / "out.npz")["documents"] is True
     with np.load(tmp_path / "out.npz") as file:
@@ -155,7 +158,7 @@ def test_a_blank_line_ends_a_document_of_a_file_and_keeps_its_row(tmp_path: Path
 def test_blank_lines_of_raw_text_have_rows_between_documents(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("The cat sat. It ran.\n\nThe dog.\n")
     elmo = Elmo(random_model())
-    embed_file(elmo, tmp_path / "raw.txt", tmp_path / "out.npz", documents=True, raw_language="en")
+    embed_file(elmo, Text(tmp_path / "raw.txt", documents=True, kind="raw"), tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as file:
         assert file["offsets"].tolist() == [0, 4, 7, 7, 10]
         (expected,) = elmo.embed([["The", "dog", "."]])
@@ -165,7 +168,7 @@ def test_blank_lines_of_raw_text_have_rows_between_documents(tmp_path: Path) -> 
 def test_sentence_vectors_of_documents_are_pooled_from_their_token_vectors(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     embedder = SentenceEmbedder.by_name(Elmo(random_model()), "mean", 2)
-    embed_file(embedder, tmp_path / "text.txt", tmp_path / "out.npz", documents=True)
+    embed_file(embedder, Text(tmp_path / "text.txt", documents=True), tmp_path / "out.npz")
     vectors = embedder.elmo.embed_documents(ROWS, layers=2)
     expected = [
         embedder.pool(tokens, array)
@@ -186,8 +189,8 @@ def test_a_run_over_documents_is_resumed_to_the_same_bytes(tmp_path: Path, monke
     monkeypatch.setattr("elmokit.embedding.corpus.POOL_BATCHES", 1)
     text, elmo = tmp_path / "text.txt", Elmo(random_model())
     text.write_text("".join("\n" if number % 7 == 0 else f"the cat {'sat ' * (number % 5)}.\n" for number in range(50)))
-    settings: dict[str, Any] = {"documents": True, "batch_tokens": 24}
-    embed_file(elmo, text, tmp_path / "whole.hdf5", **settings)
+    documents, layout = Text(text, documents=True), Layout(batch_tokens=24)
+    embed_file(elmo, documents, tmp_path / "whole.hdf5", layout)
     done = [0]
 
     def stop(stage: str, n_done: int, total: int | None) -> None:
@@ -198,7 +201,7 @@ def test_a_run_over_documents_is_resumed_to_the_same_bytes(tmp_path: Path, monke
     parts = tmp_path / "parts.hdf5"
     while not parts.exists():
         try:
-            embed_file(elmo, text, parts, progress=stop, **settings)
+            embed_file(elmo, documents, parts, layout, progress=stop)
         except Stopped:
             continue
     assert len(done) >= 3
@@ -206,7 +209,7 @@ def test_a_run_over_documents_is_resumed_to_the_same_bytes(tmp_path: Path, monke
 
 
 def test_a_pool_is_bounded_and_its_state_is_that_of_its_last_document() -> None:
-    embedder = BatchEmbedder(Elmo(random_model()), "all", 4, 64, documents=True)
+    embedder = BatchEmbedder(Elmo(random_model()), Layout(batch_tokens=4), documents=True)
     pools = list(embedder.read_pools([["the", "cat"]] * 100))
     assert max(map(len, pools)) == 32
     for pool, is_start in (([["the"], []], True), ([[], ["the"]], False)):

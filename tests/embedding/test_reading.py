@@ -8,21 +8,23 @@ import pytest
 
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
-from elmokit.embedding.reading import Corpus, CorpusSentence, Protein, read_fasta
+from elmokit.embedding.reading import CorpusSentence, corpus_rows
+from elmokit.text.fasta import Protein, numbered_proteins
+from elmokit.text.text import Text
 from tests.conftest import random_model
 
 
 def test_the_name_of_a_sentence_has_the_spaces_that_its_tokens_have(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\u00a0 Hi .\n \tHi .\t\n\u3000\n", encoding="utf-8")
-    assert [sentence.name for sentence in Corpus(text)] == ["\u00a0 Hi .", "Hi .", "\u3000"]
+    assert [sentence.name for sentence in corpus_rows(Text(text))] == ["\u00a0 Hi .", "Hi .", "\u3000"]
     # As in AllenNLP, whose tokens are split at them too.
-    assert [sentence.name for sentence in Corpus(text, tokenize=str.split)] == ["Hi .", "Hi .", ""]
+    assert [sentence.name for sentence in corpus_rows(Text(text, kind=str.split))] == ["Hi .", "Hi .", ""]
 
 
 def test_proteins_depend_on_all_their_residues(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">one\nMK\n>two\nV\n")
-    assert tuple(Corpus(tmp_path / "a.fasta", fasta=True)) == (
+    assert tuple(corpus_rows(Text(tmp_path / "a.fasta", kind="fasta"))) == (
         CorpusSentence("one", ["M", "K"], "one MK"),
         CorpusSentence("two", ["V"], "two V"),
     )
@@ -49,17 +51,17 @@ def proteins(tmp_path: Path) -> Path:
 
 
 def test_records_are_joined_over_lines_in_upper_case_without_their_stop(proteins: Path) -> None:
-    assert list(read_fasta(proteins)) == [
-        Protein("sp|P1|ONE", list("MKTAYI")),
-        Protein("two/2", list("MX")),
-        Protein("three", list("GG")),
+    assert list(numbered_proteins(proteins)) == [
+        (2, Protein("sp|P1|ONE", list("MKTAYI"))),
+        (6, Protein("two/2", list("MX"))),
+        (9, Protein("three", list("GG"))),
     ]
 
 
 def test_vectors_of_proteins_are_named_by_identifier(proteins: Path, tmp_path: Path) -> None:
     elmo = Elmo(random_model())
-    assert sum(len(protein.tokens) for protein in Corpus(proteins, fasta=True)) == 10
-    summary = embed_file(elmo, proteins, tmp_path / "out.hdf5", fasta=True)
+    assert sum(map(len, Text(proteins, kind="fasta").token_lists())) == 10
+    summary = embed_file(elmo, Text(proteins, kind="fasta"), tmp_path / "out.hdf5")
     assert (summary.n_sentences, summary.n_tokens) == (3, 10)
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert set(file) == {"sp|P1|ONE", "two%2F2", "three"}

@@ -14,10 +14,12 @@ import pytest
 
 from elmokit import Elmo, ElmoModule, SentenceEmbedder, SentencePooling, embed_file
 from elmokit.embedding.computer import Computer
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.start_state import mean_state
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError, TextError
 from elmokit.network.scalar_mix import make_scalar_mix
+from elmokit.text.text import Text
 from tests.conftest import model_beyond_float16, random_model
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog", "ran", "the", "mat"]]
@@ -58,8 +60,8 @@ def embedder(*arguments: Any, **settings: Any) -> SentenceEmbedder:
     return SentenceEmbedder(elmo(), *arguments, **settings)
 
 
-def embed(output: str, settings: dict[str, Any], text: Path) -> object:
-    return embed_file(elmo(), text, output, **settings)
+def embed(output: str, layout: dict[str, Any], reading: dict[str, Any], text: Path) -> object:
+    return embed_file(elmo(), Text(text, **reading), output, Layout(**layout))
 
 
 NOT_SENTENCES: list[tuple[Any, str]] = [
@@ -187,34 +189,45 @@ SENTENCE_VECTORS: list[Row] = [
 ]
 OUTPUT = "earlier.hdf5"
 OPTIONS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("out.npz", {"strict": True}, TextError, "text.txt, line 2"),
     (OUTPUT, {}, OutputError, OUTPUT),
     ("x" * 250, {}, OutputError, "File name too long"),  # with ``.partial`` at its end
     ("out.csv", {}, OutputError, ".csv"),
     ("out.npz", {"use_sentence_keys": True}, ConfigError, "use_sentence_keys"),
     ("out.npz", {"include_sentence_indices": True}, ConfigError, "include_sentence_indices"),
-    ("out.npz", {"raw_language": "en", "fasta": True}, ConfigError, "fasta"),
-    ("out.npz", {"raw_language": "en", "strict": True}, ConfigError, "strict"),
-    ("out.npz", {"fasta": True}, TextError, "text.txt, line 1"),
-    ("out.npz", {"documents": True, "fasta": True}, ConfigError, "fasta"),
     ("out.npz", {"batch_size": 0}, ConfigError, "batch_size"),
     *(("out.npz", {"dtype": dtype}, ConfigError, "dtype is") for dtype in ("float64", "FLOAT16", "foo", None, bool)),
     ("out.hdf5", {"dtype": "int8"}, ConfigError, "dtype is"),
+]
+READINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"kind": "allennlp"}, TextError, "text.txt, line 2"),
+    ({"kind": "fasta"}, TextError, "text.txt, line 1"),
+    ({"kind": "fasta", "documents": True}, ConfigError, "fasta"),
+    ({"kind": "sentences"}, ConfigError, "kind is 'sentences'"),
+    ({"wrapped": "yes"}, ConfigError, "wrapped is for raw text"),
+    ({"language": "de"}, ConfigError, "language is for raw text"),
+    ({"kind": "raw", "wrapped": True}, ConfigError, "wrapped is True"),
 ]
 if find_spec("pyarrow"):
     OPTIONS.append(("out.parquet", {"layers": [0, 0]}, ConfigError, "[0, 0]"))
 FILES: list[tuple[str, Callable[[Path], object], type[Exception], str]] = [
     *(
-        (f"{output} with {chosen}", partial(embed, output, chosen), kind, name)
+        (f"{output} with {chosen}", partial(embed, output, chosen, {}), kind, name)
         for output, chosen, kind, name in OPTIONS
     ),
+    *((f"{reading}", partial(embed, "out.npz", {}, reading), kind, name) for reading, kind, name in READINGS),
+    ("two files", lambda text: embed_file(elmo(), Text([text, text]), "out.npz"), ConfigError, "one file"),
     (
         "rows with keys",
-        lambda text: embed_file(embedder(), text, "out.hdf5", use_sentence_keys=True),
+        lambda text: embed_file(embedder(), text, "out.hdf5", Layout(use_sentence_keys=True)),
         ConfigError,
         "use_sentence_keys",
     ),
-    ("layers of rows", lambda text: embed_file(embedder(), text, "out.npz", layers="top"), ConfigError, "'top'"),
+    (
+        "layers of rows",
+        lambda text: embed_file(embedder(), text, "out.npz", Layout(layers="top")),
+        ConfigError,
+        "'top'",
+    ),
     ("a name", lambda text: embed_file("en-mini", text, "out.npz"), ConfigError, "'en-mini'"),  # type: ignore[arg-type]
     (
         "a byte that is not UTF-8",
@@ -224,7 +237,9 @@ FILES: list[tuple[str, Callable[[Path], object], type[Exception], str]] = [
     ),
     (
         "a key of 80,000 characters",
-        lambda text: text.write_text("a " * 40_000) and embed_file(elmo(), text, "out.h5", use_sentence_keys=True),
+        lambda text: (
+            text.write_text("a " * 40_000) and embed_file(elmo(), text, "out.h5", Layout(use_sentence_keys=True))
+        ),
         TextError,
         "--use-sentence-keys",
     ),
@@ -265,5 +280,5 @@ def test_nothing_is_written_on_an_error(
 def test_a_number_that_float16_cannot_hold_is_an_error(output: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     with pytest.raises(ConfigError, match="float16"):
-        embed_file(Elmo(model_beyond_float16()), tmp_path / "text.txt", tmp_path / output, dtype="float16")
+        embed_file(Elmo(model_beyond_float16()), tmp_path / "text.txt", tmp_path / output, Layout(dtype="float16"))
     embed_file(Elmo(model_beyond_float16()), tmp_path / "text.txt", tmp_path / output, overwrite=True)

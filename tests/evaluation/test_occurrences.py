@@ -18,6 +18,7 @@ from elmokit.evaluation.neighbors import nearest_tokens
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.storage.workspace import Workspace
+from elmokit.text.text import Text
 from tests.conftest import random_model
 
 CORPUS = [
@@ -175,8 +176,8 @@ def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
     (tmp_path / "c.data.xml").write_text("<c><sentence><wf>take part</wf></sentence><sentence></sentence></c>")
     paths = [tmp_path / name for name in ("a.txt", "b.conllu", "c.data.xml")]
-    assert list(read_corpus_files(paths)) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
-    assert list(read_corpus_files(paths[:1], list)) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
+    assert list(read_corpus_files(Text(paths))) == [["the", "cat"], ["sat"], ["Go"], ["take", "part"]]
+    assert list(read_corpus_files(Text(paths[:1], kind=list))) == [["t", "h", "e", " ", "c", "a", "t"], ["s", "a", "t"]]
 
 
 def other_store(index: OccurrenceIndex) -> OccurrenceIndex:

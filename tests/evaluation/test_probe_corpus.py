@@ -12,6 +12,7 @@ from elmokit.evaluation import probe_corpus as corpus
 from elmokit.evaluation.probe_corpus import model_digest, read_chunks
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.storage.checksums import sentences_digest
+from elmokit.text.text import Text
 from tests.conftest import random_model
 
 
@@ -42,5 +43,5 @@ def test_digests_are_equal_for_equal_models_and_texts_only() -> None:
 def test_capitals_in_the_names_of_files_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "DEV.CONLLU").write_text("1\tGo\t_\tVERB" + "\t_" * 6)
     paths = corpus.find_corpus_files(tmp_path)
-    assert list(corpus.read_corpus_files(paths)) == [["Go"]]
+    assert list(corpus.read_corpus_files(Text(paths))) == [["Go"]]
     assert [sentence.tags for sentence in read_tagged(paths[0])] == [["VERB"]]

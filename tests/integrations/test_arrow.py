@@ -11,6 +11,7 @@ import pytest
 from elmokit import SentenceEmbedder, SentencePooling
 from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
+from elmokit.embedding.outputs.layout import Layout
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 
@@ -26,9 +27,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (folder / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
     elmo = Elmo(random_model())
     for suffix in (".parquet", ".arrow"):
-        embed_file(elmo, folder / "text.txt", folder / f"tokens{suffix}", dtype=request.param)
+        embed_file(elmo, folder / "text.txt", folder / f"tokens{suffix}", Layout(dtype=request.param))
         embedder = SentenceEmbedder(elmo, SentencePooling("mean"))
-        embed_file(embedder, folder / "text.txt", folder / f"sentences{suffix}", dtype=request.param)
+        embed_file(embedder, folder / "text.txt", folder / f"sentences{suffix}", Layout(dtype=request.param))
     return folder
 
 
@@ -91,7 +92,7 @@ def test_lancedb_finds_the_sentences_with_the_nearest_vectors(tmp_path: Path, qu
 
     elmo, tokens = Elmo.from_pretrained(), query.split()
     text = ROOT / "examples" / "sentences.txt"
-    embed_file(elmo, text, tmp_path / "tokens.parquet", dtype="float16")
+    embed_file(elmo, text, tmp_path / "tokens.parquet", Layout(dtype="float16"))
     table = lancedb.connect(tmp_path / "db").create_table("text", parquet.read_table(tmp_path / "tokens.parquet"))
     (vectors,) = elmo.embed([tokens], layers=1)
     every = elmo.embed([line.split() for line in text.read_text().splitlines()], layers=1)

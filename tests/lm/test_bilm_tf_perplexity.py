@@ -13,8 +13,10 @@ from elmokit.engine.architecture import BiLMConfig
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import bilm_tf_perplexity as as_bilm_tf
-from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
+from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import perplexity
+from elmokit.text.text import Text
 from tests.helpers import trace_b
 
 TEXT = [line.split() for line in trace_b.LINES]
@@ -41,7 +43,7 @@ def test_the_perplexity_equals_traces_of_bilm_tf(
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(1, 100.72575), (7, 100.67164)])
 def test_the_perplexity_equals_that_of_a_run_of_bilm_tf(bilm_tf_run: Path, n_rows: int, expected: float) -> None:
-    sentences = read_like_bilm_tf([bilm_tf_run / "train.txt"])
+    sentences = Text(bilm_tf_run / "train.txt", kind="bilm-tf").token_lists()
     assert bilm_tf_perplexity(tf_checkpoint.FORMAT.load(bilm_tf_run), sentences, n_rows).mean == pytest.approx(
         expected, abs=1e-4
     )
@@ -84,8 +86,9 @@ def test_one_row_equals_the_perplexity_of_a_document_from_zero(model: Pretrained
     assert bilm_tf_perplexity(model, TEXT, 1).mean_nats == pytest.approx(ours.mean_nats, abs=1e-6)
 
 
-def test_the_last_file_comes_first_and_blank_lines_are_sentences(tmp_path: Path) -> None:
+def test_the_last_file_comes_first_and_blank_lines_are_sentences(model: PretrainedBiLM, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the\u00a0cat\n\n")
     (tmp_path / "b.txt").write_text("the dog\n")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    assert list(read_like_bilm_tf(paths)) == [["the", "dog"], ["the", "cat"], []]
+    of_files = LanguageModel(model).bilm_tf_perplexity(paths, 1)
+    assert of_files == bilm_tf_perplexity(model, [["the", "dog"], ["the", "cat"], []], 1)

@@ -14,9 +14,10 @@ from elmokit import Elmo, LanguageModel, save_model
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity, read_like_bilm_tf
+from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.word_cache import CacheSettings
+from elmokit.text.text import Text
 from tests.conftest import random_model
 
 TEXT = [["the", "cat", "sat"], ["dog"]]
@@ -45,7 +46,6 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     ("no pair", lambda lm: lm.minimal_pairs([]), TextError, "No pair"),
     ("a pair of three", lambda lm: lm.minimal_pairs([(["a"], ["b"], ["c"])]), ValueError, "too many values"),
     ("a pair that is a string", lambda lm: lm.minimal_pairs(["ab"]), TextError, "'a'"),
-    ("a language of tokens", lambda lm: lm.perplexity(TEXT, raw_language="en"), ConfigError, "raw_language"),
     ("a cache without documents", lambda lm: lm.perplexity(TEXT, cache=True), ConfigError, "documents=True"),
     ("words without documents", lambda lm: lm.word_surprisal(["a"], cache=True), ConfigError, "documents=True"),
     ("a large theta", lambda _: CacheSettings(theta=41), ConfigError, "theta is 41"),
@@ -92,4 +92,4 @@ def test_a_file_without_its_softmax_or_a_sentence_is_named(tmp_path: Path) -> No
         LanguageModel.from_pretrained(tmp_path)
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(TextError, match=r"empty\.txt contains no sentence"):
-        list(read_like_bilm_tf([tmp_path / "empty.txt"]))
+        list(Text(tmp_path / "empty.txt", kind="bilm-tf").token_lists())

@@ -154,7 +154,7 @@ else:
 """
 OUTPUT_FORMAT = """
 import re
-from elmokit import Elmo, SentenceEmbedder, embed_file
+from elmokit import Elmo, Layout, SentenceEmbedder, embed_file
 from elmokit.embedding.outputs.output_format import read_about
 from elmokit.storage import workspace
 
@@ -165,7 +165,7 @@ elmo = Elmo.from_pretrained()
 sentences = [["The", "cat", "sat", "."], [], ["A", "bank", "lends", "money", "."]] * 20
 Path("text.txt").write_text("".join(" ".join(sentence) + "\\n" for sentence in sentences))
 reports = []
-embed_file(elmo, "text.txt", "whole.jsonl", report=reports.append, batch_tokens=24)
+embed_file(elmo, "text.txt", "whole.jsonl", Layout(batch_tokens=24), report=reports.append)
 for number, (row, expected) in enumerate(zip(read("whole.jsonl"), elmo.embed(sentences), strict=True)):
     assert (row["id"], row["tokens"]) == (number, sentences[number])
     np.testing.assert_allclose(np.reshape(row["vectors"], expected.shape), expected, atol=1e-5)
@@ -182,15 +182,15 @@ def stop(stage, done, total):
         raise Stopped
 
 try:
-    embed_file(elmo, "text.txt", "resumed.jsonl", progress=stop, batch_tokens=24)
+    embed_file(elmo, "text.txt", "resumed.jsonl", Layout(batch_tokens=24), progress=stop)
     raise AssertionError("It was not stopped.")
 except Stopped:
     assert Path("resumed.jsonl.partial").is_dir()
-assert embed_file(elmo, "text.txt", "resumed.jsonl", batch_tokens=24).n_resumed_tokens
+assert embed_file(elmo, "text.txt", "resumed.jsonl", Layout(batch_tokens=24)).n_resumed_tokens
 assert Path("resumed.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
 
 embedder = SentenceEmbedder(elmo)
-embed_file(embedder, "text.txt", "pooled.jsonl", forget_sentences=True)
+embed_file(embedder, "text.txt", "pooled.jsonl", Layout(forget_sentences=True))
 for row, expected in zip(read("pooled.jsonl"), embedder.embed(sentences), strict=True):
     assert list(row) == ["id", "vectors"]
     np.testing.assert_allclose(row["vectors"], expected[None, None], atol=1e-5)

@@ -24,7 +24,7 @@ from elmokit.storage.text_files import (
     read_lines,
     read_text,
 )
-from elmokit.text.text import read_sentences
+from elmokit.text.text import Text
 from elmokit.text.tokenize import split_tokens
 
 if sys.version_info >= (3, 14):
@@ -232,7 +232,7 @@ REFUSED_TEXTS = [  # the content, and what the error says about it
 def test_what_is_no_text_in_utf_8_is_refused_by_name(tmp_path: Path, content: bytes, mentions: str) -> None:
     path = tmp_path / "text.txt"
     path.write_bytes(content)
-    for read in (lambda: list(read_sentences(path)), lambda: read_text(path)):
+    for read in (lambda: list(Text(path).token_lists()), lambda: read_text(path)):
         with pytest.raises(TextError, match=rf"text\.txt.* {mentions}") as error:
             read()
         assert "\n" not in str(error.value)
@@ -246,7 +246,7 @@ def test_the_line_ends_of_old_macs_and_a_text_in_one_line_are_told_with_their_cu
         path.write_bytes(content)
         with pytest.raises(TextError, match=r"text.txt has the line ends of old Macs .*tr '\\r' '\\n'"):
             list(read_lines(path))
-        assert list(read_lines(path, like_bilm_tf=True)) == content.decode().removesuffix("\r").split("\r")
+        assert list(read_lines(path, universal_newlines=True)) == content.decode().removesuffix("\r").split("\r")
     for content in (b"The cat\r sat .\nA dog .\r\r\n", b"One line .\r"):
         path.write_bytes(content)
         assert len(list(read_lines(path))) == content.count(b"\n") or 1
@@ -270,7 +270,7 @@ def test_a_carriage_return_inside_a_line_ends_it_only_for_bilm_tf(tmp_path: Path
     path = tmp_path / "text.txt"
     path.write_bytes(b"The ca\rt .\r\n")
     assert list(read_lines(path)) == ["The ca\rt ."]
-    assert list(read_lines(path, like_bilm_tf=True)) == ["The ca", "t ."]
+    assert list(read_lines(path, universal_newlines=True)) == ["The ca", "t ."]
 
 
 def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
@@ -377,14 +377,14 @@ def test_a_pipe_is_rejected_where_the_text_is_read_twice(corpus: Path) -> None:
 def test_a_text_without_a_sentence_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "text.txt"
     path.write_text("the cat\n\n sat\n")
-    assert list(read_sentences(path)) == [["the", "cat"], ["sat"]]
+    assert list(Text(path).token_lists()) == [["the", "cat"], ["sat"]]
     for content in ("", "\n \n\t\n"):
         path.write_text(content)
         with pytest.raises(TextError, match=r"text\.txt contains no sentence"):
-            list(read_sentences(path))
+            list(Text(path).token_lists())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(TextError, match="Standard input contains no sentence"):
-        list(read_sentences("-"))
+        list(Text("-").token_lists())
 
 
 def test_an_input_must_exist_and_not_be_the_output(tmp_path: Path) -> None:

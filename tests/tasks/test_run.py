@@ -35,6 +35,7 @@ from elmokit.tasks.elmo_layers import CachedLayers
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
 from elmokit.tasks.task_table import TASKS
+from elmokit.text.text import Text
 from elmokit.training.training_run import run_origin
 from tests.conftest import random_model
 from tests.helpers.task_examples import QA_PASSAGE, TEXTS, changed, tiny
@@ -412,9 +413,9 @@ def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
         with pytest.raises(TextError, match=r"raw\.txt looks like raw text: 'Oslo,'.* Pass --raw"):
             next(opened.predict_file(tmp_path / "raw.txt"))
         with pytest.warns(UserWarning, match="looks like raw text"):
-            assert next(opened.predict_file(tmp_path / "raw.txt", tokenized=True))
+            assert next(opened.predict_file(Text(tmp_path / "raw.txt")))
         sentences = []
-        for example, _ in opened.predict_file(tmp_path / "raw.txt", raw_language="en"):
+        for example, _ in opened.predict_file(Text(tmp_path / "raw.txt", kind="raw")):
             sentences += map(list, opened.task.sentences(example))
         wanted = [
             ["Mira", "visits", "Oslo", ",", "and", "Ann", "did", "n't", "see", "her", "."],
@@ -425,7 +426,7 @@ def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
     opened = open_run(learned("sst"))
     assert len(list(opened.predict_file(tmp_path / "raw.jsonl"))) == 1
     with pytest.raises(ConfigError, match="The task nli splits its texts itself"):
-        next(open_run(learned("nli")).predict_file(tmp_path / "raw.txt", raw_language="en"))
+        next(open_run(learned("nli")).predict_file(Text(tmp_path / "raw.txt", kind="raw")))
     with pytest.raises(ConfigError, match="for question answering"):
         next(opened.predict_file(tmp_path / "raw.jsonl", best=2))
 

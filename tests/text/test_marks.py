@@ -23,6 +23,8 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.marks import EXACT, MarkReader, read_capitals
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
@@ -220,7 +222,9 @@ def test_training_reads_the_words_of_the_vocabulary_in_both_spellings(tmp_path: 
         return vocabulary.word_ids(map(vocabulary.read, tokens)) + 1  # type: ignore[call-overload]
 
     for read, targets in ((vocabulary.read, [4, 1, 3, 4, 1, 3, 2, 1]), (EXACT, [2, 1, 3, 4, 1, 3, 2, 1])):
-        window = next(WindowStream([path], vocabulary, encode, 1, 9, shuffle=False, read=read))
+        window = next(
+            WindowStream([SentenceBlocks(Text(path), ReadingOrder(shuffle=False))], vocabulary, encode, 1, 9, read=read)
+        )
         assert window.targets[0, 0].tolist() == [3, *targets]
 
 

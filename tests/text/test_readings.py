@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from elmokit.cli.evaluation_commands import _read_raw_texts
-from elmokit.embedding.reading import Corpus
+from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ElmoError
 from elmokit.evaluation.probe_corpus import read_corpus_files
-from elmokit.lm.language_model import LanguageModel
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.run import _lines_of_raw_text, _tokenized_lines
-from elmokit.text.shards import SentenceBlocks
-from elmokit.text.text import numbered_sentences, split_documents, text_lines
-from elmokit.text.tokenize import get_tokenizer, split_tokens, text_splitter
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text, check_has_documents
 from elmokit.text.vocabulary_files import WordCounts
 from tests.helpers.generated_texts import write_texts
 
@@ -38,62 +36,76 @@ Reading = Callable[[Sequence[Path]], Iterator[Any]]
 RAW = [(language, wrapped) for language in ("en", "any") for wrapped in ("auto", "yes", "no")]
 
 
-def lines(paths: Sequence[Path], like_bilm_tf: bool) -> Iterator[Any]:
+def lines(paths: Sequence[Path], universal_newlines: bool) -> Iterator[Any]:
     n_bytes: list[int] = []
-    yield from read_lines(paths[0], n_bytes.append, like_bilm_tf)
+    yield from read_lines(paths[0], n_bytes.append, universal_newlines)
     yield sum(n_bytes)
 
 
-def sentences(paths: Sequence[Path], split: Any, like_bilm_tf: bool = False) -> Iterator[Any]:
-    n_bytes: list[int] = []
-    yield from numbered_sentences(paths[0], n_bytes.append, split, like_bilm_tf)
+def sentences(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
+    text, n_bytes = Text(paths[0], **settings), [0]
+    yield from text._numbered_sentences(paths[0], n_bytes.append)
     yield sum(n_bytes)
 
 
-def documents(paths: Sequence[Path], split: Any) -> Iterator[Any]:
-    for document in split_documents(paths[0], split):
+def documents(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
+    for document in Text(paths[0], **settings).document_lines():
         yield list(document)
 
 
 def embedded(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
-    corpus = Corpus(paths[0], **settings)
-    yield from corpus
+    text = Text(paths[0], **settings)
+    if text.documents:
+        check_has_documents(paths[0])
+    yield from corpus_rows(text)
 
 
-def scored(paths: Sequence[Path], split: Any, **settings: Any) -> Iterator[Any]:
-    places: list[Any] = []
-    texts, total = LanguageModel._sentences(None, paths, count=True, split=split, on_place=places.append, **settings)  # type: ignore[arg-type]
-    yield total
-    for text in texts:
-        yield text if isinstance(text, list) else list(text)
-        yield [(file and Path(file).name, line) for file, line in places]
-        places.clear()
+def scored(paths: Sequence[Path], documents: bool = False, **settings: Any) -> Iterator[Any]:
+    text = Text(paths, **settings)
+    yield text.n_predictions()
+    groups = text.document_sentences() if documents else ([sentence] for sentence in text.sentences())
+    for group in map(list, groups):
+        yield group if documents else group[0]
+        yield [(one.file and Path(one.file).name, one.line) for one in group]
 
 
-def predicted(paths: Sequence[Path], tokenization: Any, accepted: Sequence[str], refuse: bool) -> Iterator[Any]:
-    return _tokenized_lines(paths[0], accepted, get_tokenizer(tokenization), refuse)
+def scored_as_bilm_tf(paths: Sequence[Path]) -> Iterator[Any]:
+    text = Text(paths[::-1], kind="bilm-tf")
+    yield text.n_predictions()
+    for tokens in text.token_lists():
+        yield tokens
+        yield []
 
 
-def predicted_raw(paths: Sequence[Path], split: Any) -> Iterator[Any]:
-    return _lines_of_raw_text(paths[0], split)
+def predicted(paths: Sequence[Path], formats: Sequence[str], **settings: Any) -> Iterator[Any]:
+    text = Text(paths[0], **settings)
+    return _tokenized_lines(text, formats, text.split)
 
 
-def any_lines(paths: Sequence[Path], accepted: Sequence[str]) -> Iterator[Any]:
-    return text_lines(paths[0], accepted=accepted)
+def predicted_raw(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
+    return _lines_of_raw_text(Text(paths[0], "raw", **settings))
 
 
-def passages(paths: Sequence[Path], column: str | None, region: str | None, **settings: Any) -> Iterator[Any]:
-    for text in _read_raw_texts(paths, column, region, **settings):
+def any_lines(paths: Sequence[Path], formats: Sequence[str]) -> Iterator[Any]:
+    return Text(paths[0]).numbered_lines(paths[0], formats=formats)
+
+
+def passages(paths: Sequence[Path], column: str | None = None, region: str | None = None, **how: Any) -> Iterator[Any]:
+    for path in paths:
+        if path.suffix in (".conllu", ".conllup") or path.name.endswith(".conllu.gz"):
+            yield "TextError"  # of the command
+            return
+    for text in _read_raw_texts(Text(paths, "words", **how), column, region):
         known = {name: Path(cell).name if name == "file" else cell for name, cell in text.known.items()}
         yield text.text, known, Path(text.place).name, text.region
 
 
 def probed(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
-    return read_corpus_files(paths, **settings)
+    return read_corpus_files(Text(paths, **settings))
 
 
-def blocks(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
-    stream = SentenceBlocks(paths, [1], n_epochs=1, **settings)
+def blocks(paths: Sequence[Path], kind: Any = "tokens", **settings: Any) -> Iterator[Any]:
+    stream = SentenceBlocks(Text(paths, kind), ReadingOrder(seed=1, n_epochs=1, **settings))
     try:
         for block in islice(stream, 3):
             yield block.passages
@@ -103,10 +115,10 @@ def blocks(paths: Sequence[Path], **settings: Any) -> Iterator[Any]:
         stream.close()
 
 
-def counted(paths: Sequence[Path], like_bilm_tf: bool) -> Iterator[Any]:
+def counted(paths: Sequence[Path], kind: Any) -> Iterator[Any]:
     counts = WordCounts()
     n_bytes: list[int] = []
-    counts.add(paths[0], n_bytes.append, like_bilm_tf)
+    counts.add(Text(paths[0], kind), n_bytes.append)
     yield counts.n_sentences, counts.n_tokens, list(counts.items()), sum(n_bytes)
 
 
@@ -121,65 +133,60 @@ in_characters.__module__ = "of_a_user"
 def readings() -> dict[str, Reading]:
     """Return every reader in every combination."""
     found: dict[str, Reading] = {
-        "lines": partial(lines, like_bilm_tf=False),
-        "lines, bilm-tf": partial(lines, like_bilm_tf=True),
-        "sentences": partial(sentences, split=None),
-        "sentences, bilm-tf": partial(sentences, split=None, like_bilm_tf=True),
-        "documents": partial(documents, split=None),
-        "embed, fasta": partial(embedded, fasta=True),
-        "lm": partial(scored, split=None),
-        "lm, documents": partial(scored, split=None, documents=True),
-        "lm, bilm-tf": partial(scored, split=None, like_bilm_tf=True),
-        "any format": partial(any_lines, accepted=("JSON", "a table")),
+        "lines": partial(lines, universal_newlines=False),
+        "lines, bilm-tf": partial(lines, universal_newlines=True),
+        "sentences": sentences,
+        "sentences, bilm-tf": partial(sentences, kind="bilm-tf"),
+        "documents": documents,
+        "embed, fasta": partial(embedded, kind="fasta"),
+        "lm": scored,
+        "lm, documents": partial(scored, documents=True),
+        "lm, bilm-tf": scored_as_bilm_tf,
+        "any format": partial(any_lines, formats=("JSON", "a table")),
         "probe": probed,
-        "probe, treebank": partial(probed, tokenize=get_tokenizer("treebank")),
+        "probe, treebank": partial(probed, kind="lines"),
         "blocks": blocks,
-        "blocks, bilm-tf": partial(blocks, like_bilm_tf=True, one_by_one=True),
+        "blocks, bilm-tf": partial(blocks, kind="bilm-tf", one_by_one=True),
         "blocks, passages": partial(blocks, passage_length=3),
         "blocks, lower case": partial(blocks, lower_case=0.5),
-        "counts": partial(counted, like_bilm_tf=False),
-        "counts, bilm-tf": partial(counted, like_bilm_tf=True),
+        "counts": partial(counted, kind="tokens"),
+        "counts, bilm-tf": partial(counted, kind="bilm-tf"),
+        "embed, white space, strict": partial(embedded, kind="allennlp"),
+        "embed, white space, strict, documents": partial(embedded, kind="allennlp", documents=True),
     }
-    splitters: dict[str, Any] = {
-        "tokens": split_tokens,
-        "treebank": get_tokenizer("treebank"),
-        "white space": str.split,
-        "own": in_characters,
-    }
-    for name, tokenize in splitters.items():
-        for strict in (False, True):
-            for of_documents in (False, True):
-                for tokenized in (False, True):
-                    given: dict[str, Any] = {"strict": strict, "documents": of_documents, "tokenized": tokenized}
-                    chosen = ", ".join([name, *(key for key, is_given in given.items() if is_given)])
-                    found[f"embed, {chosen}"] = partial(embedded, tokenize=tokenize, **given)
+    kinds: dict[str, Any] = {"tokens": "tokens", "treebank": "lines", "white space": str.split, "own": in_characters}
+    for name, kind in kinds.items():
+        for of_documents in (False, True):
+            for tokenized in (False, True):
+                given = {"documents": of_documents, "tokenized": tokenized}
+                chosen = ", ".join([name, *(key for key, is_given in given.items() if is_given)])
+                # What splits at any white space is of an old program, which read what it was given.
+                refuses = not tokenized and kind is not str.split
+                found[f"embed, {chosen}"] = partial(embedded, kind=kind, documents=of_documents, refuse_raw=refuses)
     for language, wrapped in RAW:
-        how, split = f"raw {language}, wrapped {wrapped}", text_splitter(language, wrapped)
-        found[f"sentences, {how}"] = partial(sentences, split=split)
-        found[f"documents, {how}"] = partial(documents, split=split)
-        found[f"lm, {how}"] = partial(scored, split=split)
-        found[f"lm, documents, {how}"] = partial(scored, split=split, documents=True)
-        found[f"predict, {how}"] = partial(predicted_raw, split=split)
-        found[f"probe, {how}"] = partial(probed, split=split)
+        settings = {"kind": "raw", "language": language, "wrapped": wrapped}
+        how = f"raw {language}, wrapped {wrapped}"
+        found[f"sentences, {how}"] = partial(sentences, **settings)
+        found[f"documents, {how}"] = partial(documents, **settings)
+        found[f"lm, {how}"] = partial(scored, **settings)
+        found[f"lm, documents, {how}"] = partial(scored, documents=True, **settings)
+        found[f"predict, {how}"] = partial(predicted_raw, language=language, wrapped=wrapped)
+        found[f"probe, {how}"] = partial(probed, **settings)
         for of_documents in (False, True):
             chosen = f"documents {of_documents}, {how}"
-            found[f"embed, {chosen}"] = partial(
-                embedded, raw_language=language, wrapped=wrapped, documents=of_documents
-            )
+            found[f"embed, {chosen}"] = partial(embedded, documents=of_documents, **settings)
     for wrapped in ("auto", "yes", "no"):
         for of_documents in (False, True):
             found[f"words, wrapped {wrapped}, documents {of_documents}"] = partial(
-                passages, column=None, region=None, documents=of_documents, wrapped=wrapped
+                passages, documents=of_documents, wrapped=wrapped
             )
     for column, region in (("text", None), ("text", "critical"), ("TEXT", "item"), ("no", None)):
-        found[f"words, column {column}, region {region}"] = partial(
-            passages, column=column, region=region, documents=False, wrapped="auto"
-        )
-    for tokenization in ("spaces", "treebank"):
-        for accepted in ((), ("JSON",), ("JSON", "a table")):
+        found[f"words, column {column}, region {region}"] = partial(passages, column=column, region=region)
+    for tokenization, kind in (("spaces", "tokens"), ("treebank", "lines")):
+        for formats in ((), ("JSON",), ("JSON", "a table")):
             for refuse in (False, True):
-                found[f"predict, {tokenization}, {len(accepted)} formats, refuse {refuse}"] = partial(
-                    predicted, tokenization=tokenization, accepted=accepted, refuse=refuse
+                found[f"predict, {tokenization}, {len(formats)} formats, refuse {refuse}"] = partial(
+                    predicted, formats=formats, kind=kind, refuse_raw=refuse
                 )
     return found
 

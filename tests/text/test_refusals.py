@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elmokit.embedding.reading import read_fasta
 from elmokit.errors import (
     ConfigError,
     ElmoError,
@@ -27,7 +26,10 @@ from elmokit.errors import (
 )
 from elmokit.text.batching import check_sentence, check_sentences, sentences_of_all
 from elmokit.text.columns import read_column_sentences, read_table
+from elmokit.text.fasta import numbered_proteins
 from elmokit.text.lexicon import Lexicon, Marks
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, read_words, row_vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
@@ -43,17 +45,25 @@ def read_columns(path: Path) -> object:
 
 
 def read_proteins(path: Path) -> object:
-    return list(read_fasta(path))
+    return list(numbered_proteins(path))
 
 
 def read_windows(path: Path) -> object:
     vocabulary = Vocabulary([*SPECIALS, "the"])
-    return next(WindowStream([path], vocabulary, lambda tokens: vocabulary.word_ids(tokens) + 1, 2, 3))
+    return next(
+        WindowStream(
+            [SentenceBlocks(Text(path), ReadingOrder())],
+            vocabulary,
+            lambda tokens: vocabulary.word_ids(tokens) + 1,
+            2,
+            3,
+        )
+    )
 
 
 def count(path: Path) -> object:
     counts = WordCounts()
-    return counts.add(path)
+    return counts.add(Text(path))
 
 
 def rows_of(path: Path) -> Vocabulary:

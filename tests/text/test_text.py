@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from elmokit import LanguageModel
-from elmokit.embedding.reading import Corpus
+from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.bilm_tf_perplexity import read_like_bilm_tf
 from elmokit.text.other_formats import HEAD_LINES, JSON, refuse_other_formats
 from elmokit.text.raw_lines import check_tokens
-from elmokit.text.shards import SentenceBlocks
-from elmokit.text.text import numbered_sentences, read_sentences, text_lines
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary_files import WordCounts
 from tests.conftest import SHARED
 
@@ -107,9 +106,9 @@ HONEST = [
 def test_what_plainly_has_another_format_is_refused_by_its_name(format_: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(text + "\n", encoding="utf-8")
-    for split in (None, lambda line: [line.split()]):  # raw text, too
+    for kind in ("tokens", "raw", "words", "bilm-tf"):
         with pytest.raises(TextError, match=rf"text\.txt looks like {format_}, not") as caught:
-            list(read_sentences(path, split=split))
+            list(Text(path, kind=kind).token_lists())
         assert "\n" not in str(caught.value)
 
 
@@ -119,7 +118,7 @@ def test_honest_text_is_no_other_format(text: str) -> None:
 
 
 def _trained_on(path: Path) -> list[list[str]]:
-    blocks = SentenceBlocks([path], [0], shuffle=False, n_epochs=1)
+    blocks = SentenceBlocks(Text(path), ReadingOrder(shuffle=False, n_epochs=1))
     try:
         return [tokens for block in blocks for passage in block.passages for tokens in passage]
     finally:
@@ -128,19 +127,20 @@ def _trained_on(path: Path) -> list[list[str]]:
 
 def _counted(path: Path) -> list[list[str]]:
     counts = WordCounts()
-    counts.add(path)
+    counts.add(Text(path))
     return [list(counts.words)]
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        read_sentences,
-        lambda path: read_sentences(path, split=lambda line: [list(line)]),
-        lambda path: (sentence.tokens for sentence in Corpus(path)),
-        lambda path: (sentence.tokens for sentence in Corpus(path, tokenize=str.split)),
-        lambda path: read_corpus_files([path]),
-        lambda path: read_like_bilm_tf([path]),
+        *(
+            lambda path, kind=kind: Text(path, kind=kind).token_lists()
+            for kind in ("tokens", "raw", "lines", "bilm-tf")
+        ),
+        lambda path: (sentence.tokens for sentence in corpus_rows(Text(path))),
+        lambda path: (sentence.tokens for sentence in corpus_rows(Text(path, kind="allennlp"))),
+        lambda path: read_corpus_files(Text(path)),
         _trained_on,
         _counted,
     ],
@@ -161,27 +161,27 @@ def test_every_reader_takes_the_words_of_conllu_and_no_page(
 def test_sentences_of_conllu_have_the_lines_of_their_first_words(tmp_path: Path) -> None:
     path = tmp_path / "text.conllu"
     path.write_text(CONLLU, encoding="utf-8")
-    assert list(numbered_sentences(path)) == [(4, WORDS[0]), (10, WORDS[1])]
+    assert [(one.line, one) for one in Text(path).sentences()] == [(4, WORDS[0]), (10, WORDS[1])]
     plus = tmp_path / "text.conllup"
     plus.write_text("# global.columns = TAG FORM\nO\tHello\nO\t.\n\nO\tGo\n")
-    assert list(numbered_sentences(plus)) == [(2, ["Hello", "."]), (5, ["Go"])]
+    assert [(one.line, one) for one in Text(plus).sentences()] == [(2, ["Hello", "."]), (5, ["Go"])]
     plus.write_text("# global.columns = TAG LEMMA\nO\tHello\n")
     with pytest.raises(ConfigError, match="no column 'FORM'"):
-        list(read_sentences(plus))
+        list(Text(plus).token_lists())
     path.write_text("".join(f"{number}\t_" + "\t_" * 8 + "\n" for number in (1, 2)))
     with pytest.raises(TextError, match="line 1: all words are '_'"):
-        list(read_sentences(path))
+        list(Text(path).token_lists())
 
 
 def test_a_caller_can_accept_a_format_or_select_the_column_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text('{"text": "The cat"}\n')
-    assert list(text_lines(path, accepted=[JSON])) == [(1, '{"text": "The cat"}')]
+    assert list(Text(path).numbered_lines(path, formats=[JSON])) == [(1, '{"text": "The cat"}')]
     path.write_text("1\tThe cat\n2\tA dog\n")
-    corpus = Corpus(path, tokenize=lambda line: line.split("\t")[1].split())
-    assert [sentence.tokens for sentence in corpus] == [["The", "cat"], ["A", "dog"]]
+    text = Text(path, kind=lambda line: line.split("\t")[1].split())
+    assert list(text.token_lists()) == [["The", "cat"], ["A", "dog"]]
     with pytest.raises(TextError, match="looks like a table"):
-        list(Corpus(path))
+        list(Text(path).token_lists())
 
 
 def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_raw_text_is_recognized_by_punctuation_that_is_attached_to_words(lines: 
     assert message.startswith("text.txt looks like raw text: '")
     assert "--raw" in message
     assert not raw_text_warnings(lines, is_split=True)
-    with pytest.raises(TextError, match="--tokenized"):
+    with pytest.raises(TextError, match="--text-kind tokens"):
         check_tokens("text.txt", map(str.split, lines), refuse=True)
 
 

@@ -13,11 +13,11 @@ import pytest
 
 import elmokit
 from elmokit import Elmo, tokenize
-from elmokit.embedding.reading import Corpus
+from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ConfigError
 from elmokit.evaluation.occurrences import OccurrenceIndex
 from elmokit.text.marks import INVISIBLE
-from elmokit.text.text import numbered_sentences, read_sentences
+from elmokit.text.text import Text
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
 from tests.helpers.shell import Shell
 from tests.text.test_english import PARTS, TOKENS
@@ -83,11 +83,11 @@ def test_wrapped_lines_are_joined_to_paragraphs(shell: Shell) -> None:
     assert [WRAPPED[start:stop] for start, stop in spans] == [token for tokens in sentences for token in tokens]
     Path("raw.txt").write_text(WRAPPED)
     with pytest.warns(UserWarning, match=r"The lines of raw\.txt are wrapped"):
-        assert list(numbered_sentences("raw.txt", split=elmokit.tokenize)) == list(
-            zip([1, 1, 6, 6], sentences, strict=True)
-        )
+        read = list(elmokit.Text("raw.txt", kind="raw").sentences())
+    assert read == sentences
+    assert [sentence.line for sentence in read] == [1, 1, 6, 6]
     with pytest.warns(UserWarning, match=r"raw\.txt"):
-        rows = [sentence.tokens for sentence in Corpus("raw.txt", raw_language="en", documents=True)]
+        rows = [sentence.tokens for sentence in corpus_rows(Text("raw.txt", kind="raw", documents=True))]
     assert rows == [*sentences[:2], [], *sentences[2:]]
     with pytest.warns(UserWarning, match="a blank line ends a paragraph"):
         assert shell("embed", "raw.txt", "out.npz", "--raw").code == 0
@@ -157,9 +157,7 @@ def test_a_flag_of_each_command_that_reads_raw_text_says_whether_its_lines_are_w
         ran = shell(*command.split(), "--wrapped", "yes")
         assert (ran.code, ran.err) == (2, "elmokit: --wrapped needs --raw.\n")
     with pytest.raises(ConfigError, match="wrapped is for raw text"):
-        Corpus("raw.txt", wrapped="yes")
-    with pytest.raises(ConfigError, match="wrapped is for raw text"):
-        elmokit.LanguageModel.from_pretrained().perplexity("raw.txt", wrapped="no")
+        elmokit.Text("raw.txt", wrapped="yes")
 
 
 def test_embed_refuses_raw_text_unless_it_is_named(shell: Shell) -> None:
@@ -167,24 +165,24 @@ def test_embed_refuses_raw_text_unless_it_is_named(shell: Shell) -> None:
     ran = shell("embed", "raw.txt", "out.npz")
     assert (ran.code, ran.out) == (2, "")
     assert (
-        "raw.txt looks like raw text: 'raining.' is read as one token. Pass --raw to split it, or --tokeni" in ran.err
+        "raw.txt looks like raw text: 'raining.' is read as one token. Pass --raw to split it, or --text-kin" in ran.err
     )
     assert not list(Path().glob("out*"))
     with pytest.warns(UserWarning, match="looks like raw text"):
-        assert shell("embed", "raw.txt", "out.npz", "--tokenized").code == 0
+        assert shell("embed", "raw.txt", "out.npz", "--text-kind", "tokens").code == 0
 
 
 def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
     path = tmp_path / "ja.txt"
     path.write_text(f"{JAPANESE}\n{JAPANESE}\n", encoding="utf-8")
     with pytest.warns(UserWarning, match="24 characters, is read as one token.*--raw --language CODE") as caught:
-        assert list(read_sentences(path)) == [[JAPANESE]] * 2
+        assert list(Text(path).token_lists()) == [[JAPANESE]] * 2
     assert len(caught) == 1
     with pytest.warns(UserWarning, match="24 characters"):
         elmokit.tokenize(JAPANESE)
     path.write_text("猫 が 窓辺 に 座っ て いる 。\nDonaudampfschifffahrtsgesellschaft\n", encoding="utf-8")
     with warnings.catch_warnings(action="error"):
-        list(read_sentences(path))
+        list(Text(path).token_lists())
 
 
 def test_a_tokenization_is_chosen_by_its_name() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path, repair_vocabulary, repaired_words
 
@@ -122,8 +123,8 @@ def test_tokens_and_sentences_are_counted_and_blank_lines_are_not(tmp_path: Path
     text = tmp_path / "text.txt"
     text.write_text("b a b\n\nc b a <S>\n", encoding="utf-8")
     counts = WordCounts()
-    counts.add(text)
-    counts.add(text)
+    counts.add(Text(text))
+    counts.add(Text(text))
     assert (counts.n_sentences, counts.n_tokens) == (4, 14)
     assert dict(counts.items()) == {"b": 6, "a": 4, "c": 2, "<S>": 2}
 
@@ -141,7 +142,7 @@ def test_counts_that_were_spilled_to_disk_are_exact(lines: list[list[str]], max_
     text = tmp_path / "text.txt"
     text.write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
     with WordCounts(max_types) as counts:
-        counts.add(text)
+        counts.add(Text(text))
         items = list(counts.items())
         assert len(counts.words) <= max_types
     expected = Counter(word for line in lines for word in line)

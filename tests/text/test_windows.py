@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from elmokit.text import shards as shards_module
 from elmokit.text import windows as stream_module
-from elmokit.text.shards import SentenceBlocks
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 
@@ -27,8 +28,11 @@ def encode_words(tokens: object) -> np.ndarray:
     return VOCABULARY.word_ids(tokens) + 1  # type: ignore[arg-type]
 
 
-def make_stream(paths: list[Path], batch_size: int = 2, window_length: int = 3, **settings: object) -> WindowStream:
-    return WindowStream(paths, VOCABULARY, encode_words, batch_size, window_length, **settings)  # type: ignore[arg-type]
+def make_stream(
+    paths: list[Path], batch_size: int = 2, window_length: int = 3, same_order: bool = True, **order: Any
+) -> WindowStream:
+    blocks = [SentenceBlocks(Text(paths), ReadingOrder(**order), reader) for reader in range(1 if same_order else 2)]
+    return WindowStream(blocks, VOCABULARY, encode_words, batch_size, window_length)
 
 
 def written(folder: Path, *texts: str) -> list[Path]:
@@ -125,7 +129,7 @@ def test_processes_share_the_corpus_and_finish_an_epoch_together(tmp_path: Path)
     paths = written(tmp_path, "\n".join(sentences[:30]), "".join(sentences[30:]), "\n\n \t\n")
     read: list[list[int]] = []
     for number in range(3):
-        blocks = SentenceBlocks(paths, [0], rank=number, n_ranks=3)
+        blocks = SentenceBlocks(Text(paths), ReadingOrder(rank=number, n_ranks=3))
         passes = takewhile(lambda block: block.position.epoch == 0, blocks)
         read.append([len(sentence) - 1 for block in passes for passage in block.passages for sentence in passage])
         blocks.close()
@@ -137,7 +141,7 @@ def test_a_process_that_gets_no_passage_in_an_epoch_reads_on_in_the_next(tmp_pat
     paths = written(tmp_path, "the cat .\n" * 30)
     for seed in range(10):
         for number in range(2):
-            blocks = SentenceBlocks(paths, [seed], rank=number, n_ranks=2, passage_length=35)
+            blocks = SentenceBlocks(Text(paths), ReadingOrder(seed, rank=number, n_ranks=2, passage_length=35))
             assert next(blocks).passages
             blocks.close()
 
@@ -162,11 +166,14 @@ def test_unknown_words_are_dropped_from_the_table(tmp_path: Path, monkeypatch: p
     def codes(tokens: Sequence[str]) -> np.ndarray:
         return np.array([sum(map(ord, token)) for token in tokens])
 
-    bounded = WindowStream(paths, vocabulary, codes, 3, 4)
+    def stream() -> WindowStream:
+        return WindowStream([SentenceBlocks(Text(paths), ReadingOrder())], vocabulary, codes, 3, 4)
+
+    bounded = stream()
     with monkeypatch.context() as unbounded_limit:
         windows = list(islice(bounded, 90))
         unbounded_limit.setattr(stream_module, "MAX_UNKNOWN", 10_000)
-        for ours, theirs in zip(windows, WindowStream(paths, vocabulary, codes, 3, 4), strict=False):
+        for ours, theirs in zip(windows, stream(), strict=False):
             np.testing.assert_array_equal(ours.tokens[ours.inputs], theirs.tokens[theirs.inputs])
             np.testing.assert_array_equal(ours.targets, theirs.targets)
     assert bounded._table.n_unknown < 40
@@ -187,7 +194,7 @@ def test_a_stream_can_start_at_a_later_epoch(tmp_path: Path) -> None:
 
 def passages_of(paths: list[Path], **settings: Any) -> list[list[str]]:
     """Return the passages of one epoch, each sentence as a line."""
-    blocks = SentenceBlocks(paths, [0], n_epochs=1, **settings)
+    blocks = SentenceBlocks(Text(paths), ReadingOrder(n_epochs=1, **settings))
     passages = [[" ".join(tokens) for tokens in passage] for block in blocks for passage in block.passages]
     blocks.close()
     return passages

@@ -16,6 +16,8 @@ import elmokit
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.windows import WindowStream
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.training_config import DistillationConfig
@@ -55,7 +57,9 @@ def distill(teacher: PretrainedBiLM | str, out: str = "run", **settings: Any) ->
 def stream(model: PretrainedBiLM, teacher: PretrainedBiLM) -> WindowStream:
     assert model.vocabulary is not None
     encode = window_encoder(model, teacher)
-    return WindowStream([Path("text.txt")], model.vocabulary, encode, 4, 5, model.config.read_backward)
+    return WindowStream(
+        [SentenceBlocks(Text("text.txt"), ReadingOrder())], model.vocabulary, encode, 4, 5, model.config.read_backward
+    )
 
 
 def losses_of(

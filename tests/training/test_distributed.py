@@ -20,6 +20,8 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.text.windows import Window, WindowStream
 from elmokit.training.bilm_run import VOCABULARY
@@ -86,15 +88,14 @@ def trained_alone(run: Path, shards: list[Path], config: TrainingConfig, n_steps
     state = bilm.zero_state(2 * config.batch_size)
     parts = [
         WindowStream(
-            shards,
+            [
+                SentenceBlocks(Text(shards), ReadingOrder(config.seed, rank=rank, n_ranks=2), reader)
+                for reader in range(1 if config.same_order else 2)
+            ],
             vocabulary,
             model.encode,
             config.batch_size,
             config.window_length,
-            seed=config.seed,
-            same_order=config.same_order,
-            rank=rank,
-            n_ranks=2,
         )
         for rank in range(2)
     ]

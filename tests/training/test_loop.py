@@ -20,6 +20,8 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
+from elmokit.text.shards import ReadingOrder, SentenceBlocks
+from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.windows import WindowStream
 from elmokit.training.bilm_run import TrainingSetup
@@ -217,7 +219,13 @@ def test_a_step_of_several_windows_takes_the_mean_of_their_gradients(tmp_path: P
     bilm.reset_parameters()
     softmax.reset_parameters()
     encode = PretrainedBiLM.from_modules(bilm, softmax, vocabulary=VOCABULARY).encode
-    stream = WindowStream(corpus_of(tmp_path).shards, VOCABULARY, encode, 4, 5, same_order=False)
+    stream = WindowStream(
+        [SentenceBlocks(corpus_of(tmp_path).text, ReadingOrder(), reader) for reader in range(2)],
+        VOCABULARY,
+        encode,
+        4,
+        5,
+    )
     losses, state = WindowLosses(bilm, softmax, 0), bilm.zero_state(4)
     for _, window in zip(range(3), stream, strict=False):
         parts = [torch.from_numpy(part) for part in (window.tokens, window.inputs, window.targets)]
@@ -263,8 +271,9 @@ def test_rows_restart_from_zero_at_sentences_but_for_bilm_tf(
     monkeypatch.setattr(WindowLosses, "forward", recorded)
     run_training(tmp_path, config)
     encode = load_folder(tmp_path / "run/model").encode
-    order = {"same_order": config.same_order}
-    with contextlib.closing(WindowStream([tmp_path / "text.txt"], VOCABULARY, encode, 4, 5, **order)) as stream:
+    text, n_readers = Text(tmp_path / "text.txt"), 1 if config.same_order else 2
+    blocks = [SentenceBlocks(text, ReadingOrder(), reader) for reader in range(n_readers)]
+    with contextlib.closing(WindowStream(blocks, VOCABULARY, encode, 4, 5)) as stream:
         begins = torch.from_numpy(np.stack([next(stream).begins for _ in range(6)]))
     states = torch.stack(starts[-6:])
     assert begins[0].all()

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.formats.tensor_rows import SAME, Array, Layout, TensorRow
+from elmokit.formats.tensor_rows import SAME, Array, TensorLayout, TensorRow
 from elmokit.tasks.allennlp.parsing import ParsingModel
 from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
@@ -29,9 +29,9 @@ from elmokit.tasks.sst import SstModel
 COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
 VECTORS = tuple(f"{module}_weight_vector" for module in ATTENTIONS)
-ROW = Layout(lambda theirs: theirs[None], lambda ours: ours[0])
-OUTSIDE = Layout(lambda theirs: theirs.reshape(-1), lambda ours: ours[None, None])
-SCALAR = Layout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
+ROW = TensorLayout(lambda theirs: theirs[None], lambda ours: ours[0])
+OUTSIDE = TensorLayout(lambda theirs: theirs.reshape(-1), lambda ours: ours[None, None])
+SCALAR = TensorLayout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
 
 
 def _without_padding(table: Array) -> Array:
@@ -39,10 +39,10 @@ def _without_padding(table: Array) -> Array:
     return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
-ZERO_PADDING = Layout(_without_padding, lambda ours: ours)
+ZERO_PADDING = TensorLayout(_without_padding, lambda ours: ours)
 
 
-def permuted(order: Sequence[int], *axes: int) -> Layout:
+def permuted(order: Sequence[int], *axes: int) -> TensorLayout:
     """Return the layout of a tensor with permuted axes: our index ``i`` is their index ``order[i]``."""
     to_ours = np.array(order, np.int64)
     to_theirs = to_ours.argsort()
@@ -52,7 +52,7 @@ def permuted(order: Sequence[int], *axes: int) -> Layout:
             array = array.take(index, axis)
         return array
 
-    return Layout(lambda theirs: apply(theirs, to_ours), lambda ours: apply(ours, to_theirs))
+    return TensorLayout(lambda theirs: apply(theirs, to_ours), lambda ours: apply(ours, to_theirs))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Embeddings:
             rows += mix_rows("input", f"{self.name_of('elmo')}_elmo.scalar_mix_0")
         return rows
 
-    def _table(self, kind: str) -> Layout:
+    def _table(self, kind: str) -> TensorLayout:
         """Return the layout of a table, whose row 1 is here always that of unknown words."""
         row = self.unknown_rows.get(kind, 1)
         if row == 1:
@@ -102,7 +102,7 @@ class Embeddings:
             return np.concatenate(parts)
 
         # The inverse is used for shapes alone.
-        return Layout(to_ours, lambda ours: ours)
+        return TensorLayout(to_ours, lambda ours: ours)
 
     def order(self, model: Any) -> list[int]:
         """Return their column of each of our columns of the concatenated embeddings."""
@@ -115,7 +115,7 @@ class Embeddings:
         ours = [kind for kind in ("words", "chars", "elmo") if kind in starts]
         return [starts[kind] + column for kind in ours for column in range(sizes[kind])]
 
-    def columns(self, model: Any, n_more: int = 0) -> Layout:
+    def columns(self, model: Any, n_more: int = 0) -> TensorLayout:
         """Return the layout of a matrix that reads the embeddings, and ``n_more`` other features after them."""
         order = self.order(model)
         return permuted([*order, *range(len(order), len(order) + n_more)], 1)
@@ -129,12 +129,12 @@ def mix_rows(position: str, theirs: str) -> list[TensorRow]:
     ]
 
 
-def _linear(ours: str, theirs: str, layout: Layout = SAME) -> list[TensorRow]:
+def _linear(ours: str, theirs: str, layout: TensorLayout = SAME) -> list[TensorRow]:
     return [TensorRow(f"{ours}.weight", f"{theirs}.weight", layout), TensorRow(f"{ours}.bias", f"{theirs}.bias")]
 
 
 def _recurrent(
-    ours: str, module: nn.Module, theirs: str, first: Layout = SAME, layer_in_theirs: int | None = None
+    ours: str, module: nn.Module, theirs: str, first: TensorLayout = SAME, layer_in_theirs: int | None = None
 ) -> list[TensorRow]:
     """List the tensors of PyTorch's LSTM or GRU, whose first layer reads columns in the layout ``first``.
 
@@ -149,7 +149,7 @@ def _recurrent(
     return rows
 
 
-def _highway(ours: str, layer: HighwayLSTM, theirs: str, first: Layout) -> list[TensorRow]:
+def _highway(ours: str, layer: HighwayLSTM, theirs: str, first: TensorLayout) -> list[TensorRow]:
     """List the tensors of a highway LSTM layer, whose inputs have columns in the layout ``first``."""
     rows = []
     for name in dict(layer.named_parameters()):
@@ -313,17 +313,17 @@ def _scorer_rows(
     return rows
 
 
-def _repeated(layout: Layout, n_rows: int) -> Layout:
+def _repeated(layout: TensorLayout, n_rows: int) -> TensorLayout:
     """Return a layout that also repeats the one row of theirs."""
-    return Layout(
+    return TensorLayout(
         lambda theirs: np.broadcast_to(layout.to_ours(theirs), (n_rows, *theirs.shape[1:])),
         lambda ours: layout.to_theirs(ours[:1]),
     )
 
 
-def _negated(layout: Layout) -> Layout:
+def _negated(layout: TensorLayout) -> TensorLayout:
     """Return a layout that also changes the sign: AllenNLP's gate is that of the carried branch."""
-    return Layout(lambda theirs: -layout.to_ours(theirs), lambda ours: -layout.to_theirs(ours))
+    return TensorLayout(lambda theirs: -layout.to_ours(theirs), lambda ours: -layout.to_theirs(ours))
 
 
 ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {

@@ -19,10 +19,12 @@ from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
+from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.output_format import VectorFileLayout, output_format, output_formats, read_about
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, MissingExtraError, OutputError
 from elmokit.storage import workspace
+from elmokit.text.text import Text
 from elmokit.version import __version__
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
@@ -104,7 +106,7 @@ def test_the_reference_lists_the_extensions_of_all_formats() -> None:
 @pytest.mark.parametrize("pool", [False, True])
 def test_a_file_says_what_computed_it(elmo: Elmo, text: Path, tmp_path: Path, suffix: str, pool: bool) -> None:
     output = tmp_path / f"out{suffix}"
-    embed_file(SentenceEmbedder(elmo) if pool else elmo, text, output, layers="all" if pool else [0, 2])
+    embed_file(SentenceEmbedder(elmo) if pool else elmo, text, output, Layout(layers="all" if pool else [0, 2]))
     about = read_about(output)
     assert about.items() >= elmo.computer.network.computation().settings().items()
     assert about["fingerprint"].startswith(fingerprint(elmo.model, "warm"))
@@ -134,7 +136,7 @@ def test_what_is_written_is_read_back(
     elmo: Elmo, tmp_path: Path, text: Path, suffix: str, layers: Any, dtype: Any
 ) -> None:
     output = tmp_path / f"out{suffix}"
-    embed_file(elmo, text, output, layers=layers, dtype=dtype)
+    embed_file(elmo, text, output, Layout(layers=layers, dtype=dtype))
     rows = read_vectors(output)
     assert [row.shape for row in rows] == [row.shape for row in elmo.embed(SENTENCES, layers=layers)]
     assert_equal(rows, elmo.embed(SENTENCES, layers=layers), 1e-5 if dtype == "float32" else 2e-3)
@@ -153,12 +155,12 @@ def test_what_is_written_is_read_back(
 def test_the_sentences_can_be_left_out_and_a_text_can_be_empty(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
     output = tmp_path / f"out{suffix}"
     (tmp_path / "text.txt").write_text("the cat\n")
-    embed_file(elmo, tmp_path / "text.txt", output, layers="top", forget_sentences=True)
+    embed_file(elmo, tmp_path / "text.txt", output, Layout(layers="top", forget_sentences=True))
     assert_equal(read_vectors(output), elmo.embed([["the", "cat"]], layers="top"))
     if suffix != ".hdf5":
         assert list(read(output)) == ["id", "vectors"]
     (tmp_path / "text.txt").write_text("")
-    assert embed_file(elmo, tmp_path / "text.txt", output, layers="top", overwrite=True).n_sentences == 0
+    assert embed_file(elmo, tmp_path / "text.txt", output, Layout(layers="top"), overwrite=True).n_sentences == 0
     if suffix == ".hdf5":
         assert read_sentence_map(output) == {}
     else:
@@ -187,7 +189,7 @@ def test_row_groups_are_of_bounded_size(
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_proteins_have_their_identifiers(elmo: Elmo, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "proteins.fasta").write_text(">one first\nMK\nV\n>two\nA\n")
-    embed_file(elmo, tmp_path / "proteins.fasta", tmp_path / f"out{suffix}", fasta=True)
+    embed_file(elmo, Text(tmp_path / "proteins.fasta", kind="fasta"), tmp_path / f"out{suffix}")
     columns = read(tmp_path / f"out{suffix}")
     assert (columns["id"], columns["tokens"]) == (["one", "two"], [["M", "K", "V"], ["A"]])
 
@@ -225,8 +227,8 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
     is_pooled = start == "pooled"
     elmo = Elmo(random_model(), start="warm" if is_pooled else start)
     model = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))) if is_pooled else elmo
-    options = {"batch_tokens": 24, "batch_size": 5, "dtype": "float16", **options}
-    embed_file(model, text, whole, **options)
+    layout = Layout(batch_tokens=24, batch_size=5, dtype="float16", **options)
+    embed_file(model, text, whole, layout)
     done, n_stops = [0], 0
     while not parts.exists():
         left = 31
@@ -242,7 +244,7 @@ def test_a_run_interrupted_several_times_writes_the_same_file(
                 raise Stopped
 
         try:
-            embed_file(model, text, parts, **options, progress=stop)
+            embed_file(model, text, parts, layout, progress=stop)
         except Stopped:
             n_stops += 1
     assert n_stops >= 2
@@ -304,7 +306,7 @@ def test_the_space_of_both_files_is_checked(
 ) -> None:
     n_bytes = 13 * 3 * 64 * 4
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=int(2.05 * n_bytes)))
-    embed_file(elmo, text, tmp_path / "out.hdf5", forget_sentences=True)
+    embed_file(elmo, text, tmp_path / "out.hdf5", Layout(forget_sentences=True))
     with pytest.raises(OutputError, match=r"and 10\.0 kB more until it is complete\), but its disk has 20\.5 kB"):
         embed_file(elmo, text, tmp_path / "out.npz")
 

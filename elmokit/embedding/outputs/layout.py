@@ -1,0 +1,30 @@
+"""Which vectors of a text are stored, and how: an argument of ``embed_file``, and options of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from elmokit.config import setting
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which vectors of a text :func:`~elmokit.embedding.corpus.embed_file` computes, and how it stores them.
+
+    ``layers`` are those of :meth:`Elmo.embed <elmokit.Elmo.embed>`; a :class:`~elmokit.SentenceEmbedder` has its own.
+    In HDF5 the sentences are ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on
+    several lines is mapped to the last, as in AllenNLP. Datasets named by sentences need no map. In other formats the
+    sentences are ``tokens``.
+    """
+
+    layers: Literal["all", "top", "average", "mix"] | int | Sequence[int] = setting("all", "The layers to store.")
+    dtype: Literal["float32", "float16"] = setting("float32", "Type of the stored numbers.")
+    use_sentence_keys: bool = setting(False, "In HDF5, name the datasets by their sentences instead of line numbers.")
+    forget_sentences: bool = setting(False, "Do not store the sentences (in HDF5, their map to line numbers).")
+    include_sentence_indices: bool = setting(
+        False, "In HDF5, store the map from sentences to numbers under its old name, sentence_indices, too."
+    )
+    batch_tokens: int = setting(2048, "Positions per batch, unless the start is stateful.")
+    batch_size: int = setting(64, "Sentences per batch if the start is stateful.")

@@ -1,0 +1,65 @@
+"""Read proteins from FASTA files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from elmokit.errors import TextError
+from elmokit.storage.text_files import read_lines
+
+STOP = "*"
+
+
+class Protein(NamedTuple):
+    """One record of a FASTA file."""
+
+    identifier: str
+    """The first word of the header."""
+    residues: list[str]
+    """One upper-case letter each."""
+
+
+def numbered_proteins(path: str | Path) -> Iterator[tuple[int, Protein]]:
+    """Yield the line of the header, from 1, and the record for each record of a FASTA file.
+
+    Letters are converted to upper case. A ``*`` at the end of a sequence, spaces inside it, and comment lines that
+    begin with ``;`` are dropped. Every letter is a residue, including the rare and ambiguous ones (U, O, B, Z, X).
+    """
+    seen: dict[str, int] = {}
+    identifier: str | None = None
+    residues: list[str] = []
+    started, has_ended = 0, False  # the line of the record's header; whether a '*' has ended its sequence
+    for number, line in enumerate(read_lines(path), start=1):
+        sequence = "".join(line.split())
+        if not sequence or sequence.startswith(";"):
+            continue
+        if line.startswith(">") or identifier is None:
+            if identifier is not None:
+                yield started, _record(path, started, identifier, residues)
+            identifier, started, has_ended, residues = _identifier(path, number, line, seen), number, False, []
+            continue
+        for residue in STOP * has_ended + sequence.removesuffix(STOP):
+            if not (residue.isascii() and residue.isalpha()):  # some other letters are two of A to Z in upper case
+                raise TextError(f"{path}, line {number}: {residue!r} inside {identifier} is not a residue, A to Z.")
+        has_ended = sequence.endswith(STOP)
+        residues += sequence.removesuffix(STOP).upper()
+    if identifier is not None:
+        yield started, _record(path, started, identifier, residues)
+
+
+def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) -> str:
+    words = line[1:].split()
+    if not line.startswith(">") or not words:
+        raise TextError(f"{path}, line {number}: expected the header of a FASTA record, '>identifier'.")
+    if words[0] in seen:
+        raise TextError(f"{path}, line {number}: the identifier {words[0]} is already used in line {seen[words[0]]}.")
+    seen[words[0]] = number
+    return words[0]
+
+
+def _record(path: str | Path, started: int, identifier: str, residues: list[str]) -> Protein:
+    if not residues:
+        raise TextError(f"{path}, line {started}: {identifier} has no residues.")
+    return Protein(identifier, residues)
