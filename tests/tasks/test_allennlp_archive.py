@@ -230,8 +230,8 @@ def test_archives_of_0_9_bring_their_options_and_old_character_features() -> Non
 @pytest.mark.parametrize("kind", METRICS)
 def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None:
     config = published(kind)
-    tables, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
-    assert tables["task"] == kind
+    task, _, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
+    assert task.name == kind
     assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
 
 
@@ -475,3 +475,18 @@ def test_models_of_allennlp_are_not_trained_further(tmp_path: Path) -> None:
 def test_an_archive_has_one_model() -> None:
     with pytest.raises(ModelNotFoundError, match="seed 3"):
         open_run(archive_of("ner"), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("EMBEDDERS.elmo.scalar_mix_parameters", [0.1, 0.9, -0.3]), ("model.ignore_loss_on_o_tags", True)],
+)
+def test_a_setting_that_only_training_reads_or_that_the_tensors_have_changes_nothing(
+    path: str, value: Any, tmp_path: Path
+) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    before = open_run(folder)
+    setting(path, value)(folder)
+    run = open_run(folder)
+    examples = before.read(str(TEXTS["ner"]))
+    assert torch.equal(scores_of(run, examples), scores_of(before, examples))

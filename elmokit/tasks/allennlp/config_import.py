@@ -6,26 +6,24 @@ so that nothing is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from elmokit.config import check_choice, to_toml
+from elmokit.config import check_choice, to_dict, to_toml
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp.config_table import ConfigTable, Difference, Row, read_config_file, to_json, unset_variable
-from elmokit.tasks.allennlp.model_tables import (
-    Counterpart,
-    Tables,
-    convert_model,
-    counterpart_of,
-    local_path,
-    needless,
-    report_reader,
-)
+from elmokit.tasks.allennlp.config_table import ConfigTable, Difference, read_config_file, to_json, unset_variable
+from elmokit.tasks.allennlp.model_configs import Counterpart, convert_model, counterpart_of, local_path, report_reader
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.config_file import config_of
+from elmokit.tasks.task_config import TaskDataConfig
 
-TABLE_ORDER = ("task", "data", "words", "chars", "elmo", "model", "train")
+Tables = dict[str, Any]
+"""A config of ours, or a part of one, as plain values."""
+TABLES = ("words", "chars", "elmo", "model")
+ELMO_SETTINGS = ("model", "trainable", "input", "output")
+"""What AllenNLP's configs say of ELMo."""
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}
 SEEDS = ("pytorch_seed", "random_seed", "numpy_seed")
 MIX_WEIGHTS = ("scalar_parameters", ".*scalar_parameters.*")
@@ -35,22 +33,16 @@ OPTIMIZERS: dict[str, Tables] = {  # with PyTorch's defaults, which AllenNLP use
     "adadelta": {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6},
     "sgd": {},
 }
-TRAINER = (
-    Row("num_epochs", "epochs", int, 20),
-    Row("patience", "patience", int, False),
-    Row("grad_norm", "max_grad_norm", float, False),
-    Row("grad_clipping", "clip_value", float, False),
-    # The device is chosen on the command line; the best model and the newest checkpoint are kept.
-    *needless("cuda_device", "num_serialized_models_to_keep", "checkpointer"),
-)
-PLATEAU = (Row("factor", "factor", float, 0.1), Row("patience", "patience", int, 10))  # PyTorch's defaults
-OPTIMIZER = (
-    Row("lr", "learning_rate", float, rule="given"),
-    Row("rho", "rho", float, rule="given"),
-    Row("eps", "epsilon", float, rule="given"),
-    Row("momentum", "momentum", float, rule="given"),
-    Row("betas", "betas", list, rule="given"),
-)
+
+
+OPTIMIZER_SETTINGS = {
+    "lr": "learning_rate",
+    "rho": "rho",
+    "eps": "epsilon",
+    "momentum": "momentum",
+    "betas": "betas",
+}
+"""Our names of an optimizer's settings."""
 
 
 def import_config(path: str | Path, variables: Mapping[str, str] | None = None) -> tuple[str, list[Difference]]:
@@ -65,8 +57,7 @@ def import_config(path: str | Path, variables: Mapping[str, str] | None = None) 
     """
     tables, differences = convert_config(read_config_file(path, variables))
     config_of(tables, str(path))  # raises an error now if the result is not a valid config
-    ordered = {name: tables[name] for name in TABLE_ORDER if name in tables}
-    return _header(Path(path).name, tables["task"], differences) + to_toml(ordered), differences
+    return _header(Path(path).name, tables["task"], differences) + to_toml(tables), differences
 
 
 def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
@@ -77,21 +68,34 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
         raise ConfigError(f"Expected a training config of AllenNLP, which has a model; found the keys: {found}.")
     model, reader = top.table("model"), top.table("dataset_reader")
     counterpart = counterpart_of(model)
-    data = convert_data(top)
-    tables = convert_model(counterpart, model, reader)
-    tables["data"] = data | tables["data"]
+    paths = convert_data(top)
+    tables = tables_of(counterpart.task, convert_model(counterpart, model, reader))
+    tables["data"] = paths | tables["data"]
     _report_initializers(model, counterpart)
     convert_penalty(model, tables)
     report_reader(reader)
     top.drop("validation_dataset_reader")  # dev data is read like training data, for SST as whole sentences
-    metric = ARCHIVED_TASKS[counterpart.task].metric
-    tables["train"] = convert_training(top, tables.get("elmo", {}), metric, counterpart.metrics)
+    tables["train"] = convert_training(top, tables.get("elmo", {}), counterpart)
     convert_counts(top, tables)
     top.report_unused()
     return tables, top.differences
 
 
-def _header(name: str, task: str, differences: Sequence[Difference]) -> str:
+def tables_of(task: str, config: Any) -> Tables:
+    """Return the tables of a config without its training, and of ELMo and the data only what AllenNLP's config says."""
+    content = to_dict(config)
+    paths = {field.name for field in fields(TaskDataConfig)}
+    data = {name: value for name, value in content["data"].items() if name not in paths}
+    tables = {"task": task, "data": data, **{name: content[name] for name in TABLES}}
+    tables["model"].pop("decoding", None)  # archives have AllenNLP's, what is trained here has ours
+    if tables["elmo"] is None:
+        del tables["elmo"]
+    else:
+        tables["elmo"] = {name: tables["elmo"][name] for name in ELMO_SETTINGS}
+    return tables
+
+
+def _header(name: str, task: str, differences: list[Difference]) -> str:
     """Return the comment at the head of the TOML file."""
     readable = name.encode("utf-8", "replace").decode()  # the name of a file can be any bytes
     lines = [f"Imported from {readable} (AllenNLP), for the task {task}."]
@@ -105,7 +109,7 @@ def convert_counts(top: ConfigTable, tables: Tables) -> None:
     """Add the minimum counts of a vocabulary to the tables of words and characters."""
     counts = top.table("vocabulary").table("min_count")
     for name, theirs in (("words", "tokens"), ("chars", "token_characters")):
-        if counts.exists and isinstance(tables[name], dict):
+        if counts.exists and tables[name] is not None:
             tables[name]["min_count"] = counts.take(theirs, int, 1)
 
 
@@ -131,7 +135,7 @@ def _report_initializers(model: ConfigTable, counterpart: Counterpart) -> None:
     """Remove an ``initializer`` and report each entry that does not match how weights are initialized here."""
     given = model.content.pop("initializer", None)
     table = model.add_table(given if isinstance(given, dict) else {"regexes": given}, "initializer")
-    ours = [(pattern, {"type": name}) for pattern, name in counterpart.initializers]
+    ours = [(pattern, {"type": name}) for pattern, name in counterpart.initializers.items()]
     for entry, pattern, settings in _patterns(table.content.pop("regexes", None)):
         if (pattern, settings) not in ours:
             how = f"here weights are initialized {counterpart.initial_weights}"
@@ -159,7 +163,7 @@ def convert_data(top: ConfigTable) -> Tables:
     return data
 
 
-def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics: Sequence[str]) -> Tables:
+def convert_training(top: ConfigTable, elmo: Tables, counterpart: Counterpart) -> Tables:
     """Convert ``iterator`` or ``data_loader``, ``trainer`` and the seeds to ``train``.
 
     The learning rate of a trainable biLM is added to ``elmo``.
@@ -175,27 +179,41 @@ def convert_training(top: ConfigTable, elmo: Tables, metric: str, their_metrics:
     if elmo.get("trainable"):
         # AllenNLP trains the biLM at the optimizer's learning rate unless it has a group of its own.
         elmo["learning_rate"] = train["optimizer"].get("learning_rate", False)
-    trainer.convert(TRAINER, train)
+    train["epochs"] = trainer.take("num_epochs", int, 20)
+    train["patience"] = trainer.take("patience", int, False)
+    train["max_grad_norm"] = trainer.take("grad_norm", float, False)
+    train["clip_value"] = trainer.take("grad_clipping", float, False)
+    # The device is chosen on the command line; the best model and the newest checkpoint are kept.
+    trainer.drop("cuda_device", "num_serialized_models_to_keep", "checkpointer")
     scheduler = trainer.table("learning_rate_scheduler")
     if scheduler.content.get("type") == "reduce_on_plateau":
         scheduler.drop("type")
         scheduler.expect("mode", "max", "min")
-        train["plateau"] = {}
-        scheduler.convert(PLATEAU, train["plateau"])
+        # PyTorch's defaults.
+        train["plateau"] = {
+            "factor": scheduler.take("factor", float, 0.1),
+            "patience": scheduler.take("patience", int, 10),
+        }
     average = trainer.table("moving_average")
     if average.exists:
         average.expect("type", "exponential")
         train["average"] = average.take("decay", float, 0.9999)
-    if "validation_metric" not in trainer.content:
-        trainer.differs("validation_metric", f": not given, so that AllenNLP uses the loss; here {metric} is used")
-    elif trainer.content["validation_metric"] in list(their_metrics):
-        trainer.drop("validation_metric")
-    trainer.unsupported("validation_metric", f"here {metric} selects the best epoch")
+    _convert_metric(trainer, counterpart)
     for key in SEEDS:
         if "seeds" not in train and top.content.get(key) is not None:
             train["seeds"] = [top.take(key, int, 0)]
         top.drop(key)  # there is one seed
     return train
+
+
+def _convert_metric(trainer: ConfigTable, counterpart: Counterpart) -> None:
+    """Report a metric that selects another epoch than ours."""
+    metric = ARCHIVED_TASKS[counterpart.task].metric
+    if "validation_metric" not in trainer.content:
+        trainer.differs("validation_metric", f": not given, so that AllenNLP uses the loss; here {metric} is used")
+    elif trainer.content["validation_metric"] == counterpart.metric:
+        trainer.drop("validation_metric")
+    trainer.unsupported("validation_metric", f"here {metric} selects the best epoch")
 
 
 def convert_batches(top: ConfigTable) -> Tables:
@@ -222,5 +240,7 @@ def _convert_optimizer(given: ConfigTable) -> Tables:
     kind = given.take("type", str, "adam")
     name = check_choice(given.path_of("type"), "adam" if kind == "dense_sparse_adam" else kind, OPTIMIZERS)
     optimizer = {"name": name, **OPTIMIZERS[name]}
-    given.convert(OPTIMIZER, optimizer)
+    for theirs, ours in OPTIMIZER_SETTINGS.items():
+        if given.content.get(theirs) is not None:
+            optimizer[ours] = given.take(theirs, list if theirs == "betas" else float, None)
     return optimizer

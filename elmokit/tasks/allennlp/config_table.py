@@ -1,4 +1,4 @@
-"""Read AllenNLP's configs (JSON, Jsonnet) through rows, and list every value that differs here.
+"""Read AllenNLP's configs (JSON, Jsonnet) table by table, and list every value that differs here.
 
 A table removes each key when it is read or explained. What is left in the end has no counterpart here and is listed, so
 that nothing of the config is dropped silently.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -80,30 +80,7 @@ LONGEST_SHOWN = 1000
 Mark = Literal["weights", "training", "text"]
 """What depends on a difference: what a trained model computes; its training alone; how text is read."""
 OF_TABLE: dict[str, Mark] = {"model": "weights", "dataset_reader": "text"}
-"""The mark of what is in a table of the config unless its row has one; that of the others is "training"."""
-
-
-Rule = Literal["take", "given", "always", "needless", "same", "between", "table"]
-
-
-class Row(NamedTuple):
-    """What becomes of a key of AllenNLP's. Null counts as absent, as in AllenNLP.
-
-    The rules: "take" the value; take it if it is "given"; it has "always" one value here; it is "needless" here; it is
-    the "same" as another setting here; the same if there are several layers, and without effect otherwise ("between");
-    or it is a "table" with rows of its own.
-    """
-
-    theirs: str
-    ours: Any = None
-    """Our setting; with the rule "always" the value or values that it has here, with "table" the rows."""
-    kind: Any = object
-    """Its type."""
-    default: Any = None
-    """AllenNLP's."""
-    rule: Rule = "take"
-    mark: Mark | None = None
-    """That of a difference in the value; None for that of the table."""
+"""The mark of what is in a table of the config unless another one is given; that of the others is "training"."""
 
 
 class Difference(NamedTuple):
@@ -134,7 +111,6 @@ class ConfigTable:
         self.content, self.path, self.exists = dict(content), path, exists
         self.differences: list[Difference] = [] if differences is None else differences
         self.mark: Mark = OF_TABLE.get(path, mark)
-        self.marks: dict[str, Mark] = {}  # of the keys whose rows have one
         self.inner: list[ConfigTable] = []
 
     def path_of(self, key: str) -> str:
@@ -146,27 +122,6 @@ class ConfigTable:
         table = ConfigTable(content, self.path_of(key), self.differences, exists, self.mark)
         self.inner.append(table)
         return table
-
-    def convert(self, rows: Iterable[Row], settings: dict[str, Any]) -> None:
-        """Add to our settings what rows say about this table."""
-        for theirs, ours, kind, default, rule, mark in rows:
-            if mark is not None:
-                self.marks[theirs] = mark
-            if rule == "always":
-                self.expect(theirs, ours, default)
-            elif rule == "needless" or (rule == "between" and self.content.get("num_layers", 1) == 1):
-                self.content.pop(theirs, None)
-            elif rule == "table":
-                inner = self.table(theirs)
-                inner.join_layers()
-                if inner.exists:
-                    inner.convert(ours, settings)
-            elif rule == "take" or self.content.get(theirs, default) is not None:
-                value = self.take(theirs, kind, default)
-                if rule in ("take", "given"):
-                    settings[ours] = value
-                elif value != settings.setdefault(ours, value):
-                    self.differs(theirs, f" = {to_json(value)}: here it is model.{ours}")
 
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
         """Remove and return a value, or return the default if the key is absent or null.
@@ -180,15 +135,35 @@ class ConfigTable:
             raise ConfigError(
                 f"{self.path_of(key)}: the external variable {name} has no value; give it with --var {name}=VALUE."
             )
-        if isinstance(value, str) and kind in (int, float, bool):
-            value = _from_string(value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
-            value = float(value)
-        if kind is int and isinstance(value, float) and value.is_integer():
-            value = int(value)  # Jsonnet has a single type of numbers
+        value = _as_kind(value, kind)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             raise ConfigError(f"{self.path_of(key)}: expected {KINDS[kind]}, found {to_json(value)}.")
         return value
+
+    def choose(self, key: str, choices: Mapping[str, Value], what: str) -> Value | None:
+        """Remove a name and return its choice; if it has none, report that as the reason why the table has no
+        counterpart.
+        """
+        name = self.take(key, str, "")
+        if name not in choices:
+            self.refuse(key, f" = {to_json(name)}: only {', '.join(choices)} {what}")
+            return None
+        return choices[name]
+
+    def same(
+        self,
+        key: str,
+        kind: type[Value],
+        ours: Value,
+        name: str,
+        mark: Mark | None = None,
+        default: Value | None = None,
+    ) -> Value:
+        """Remove a value that is a setting ``model.NAME`` here with the value ``ours``, which is returned."""
+        value = self.take(key, kind, ours if default is None else default)
+        if value != ours:
+            self.differs(key, f" = {to_json(value)}: here it is model.{name}", mark)
+        return ours
 
     def table(self, key: str) -> ConfigTable:
         """Remove and return a table inside this one; if it is absent or null, one that is empty and does not exist.
@@ -199,24 +174,27 @@ class ConfigTable:
         content = {"type": content} if isinstance(content, str) else content
         return self.add_table({} if content is None else content, key, exists=content is not None)
 
+    def layers(self, key: str) -> ConfigTable:
+        """Remove and return a table of layers, in which a list of equal values for each layer is one value."""
+        layers = self.table(key)
+        for name, value in layers.content.items():
+            is_list = isinstance(value, list) and len(value) > 0 and len(value) == layers.content.get("num_layers")
+            if is_list and all(one == value[0] for one in value):
+                layers.content[name] = value[0]
+        return layers
+
     def tables(self) -> dict[str, ConfigTable]:
         """Remove and return every table inside this one."""
         names = [key for key, value in self.content.items() if isinstance(value, dict)]
         return {key: self.table(key) for key in names}
 
-    def join_layers(self) -> None:
-        """Replace lists of equal values, of which AllenNLP allows one for each layer, by the value."""
-        for name, value in self.content.items():
-            if isinstance(value, list) and value and len(value) == self.content.get("num_layers"):
-                self.content[name] = value[0] if all(one == value[0] for one in value) else value
-
-    def expect(self, key: str, ours: Any, default: Any = None) -> None:
+    def expect(self, key: str, ours: Any, default: Any = None, mark: Mark | None = None) -> None:
         """Remove a value that cannot be chosen here, and report one that is not ours, or one of ours."""
         value = self.content.pop(key, default)
         allowed = ours if isinstance(ours, tuple) else (ours,)
         value = _from_string(value) if isinstance(value, str) and not isinstance(allowed[0], str) else value
         if value not in (None, *allowed):
-            self.differs(key, f" = {to_json(value)}: always {to_json(allowed[0])} here")
+            self.differs(key, f" = {to_json(value)}: always {to_json(allowed[0])} here", mark)
 
     def drop(self, *keys: str) -> None:
         """Remove keys that need not be set here."""
@@ -227,14 +205,11 @@ class ConfigTable:
         """Remove a key that has no counterpart here, and report it."""
         for path, value in self._remove(key):
             reason = f": {why}" if why else ""
-            self.differences.append(Difference(f"{path} = {to_json(value)}{reason}", mark or self._mark_of(key)))
+            self.differences.append(Difference(f"{path} = {to_json(value)}{reason}", mark or self.mark))
 
     def differs(self, key: str, message: str, mark: Mark | None = None) -> None:
         """Report that a value, which was taken, has a different meaning or value here."""
-        self.differences.append(Difference(f"{self.path_of(key)}{message}", mark or self._mark_of(key)))
-
-    def _mark_of(self, key: str) -> Mark:
-        return self.marks.get(key, self.mark)
+        self.differences.append(Difference(f"{self.path_of(key)}{message}", mark or self.mark))
 
     def refuse(self, key: str, message: str) -> None:
         """Report one of the values as the reason why the whole table has no counterpart, and remove all of them."""
@@ -251,6 +226,17 @@ class ConfigTable:
     def _remove(self, key: str) -> list[tuple[str, Any]]:
         """Remove a key, if it is there, and return every value inside it with its path."""
         return _leaves(self.path_of(key), self.content.pop(key)) if key in self.content else []
+
+
+def _as_kind(value: Any, kind: type) -> Any:
+    """Return a value as AllenNLP converts it to a type, if it can be converted without a loss."""
+    if isinstance(value, str) and kind in (int, float, bool):
+        value = _from_string(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # Jsonnet has a single type of numbers
+    return value
 
 
 def _from_string(text: str) -> Any:

@@ -57,14 +57,12 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import expand_user, read_lines
 from elmokit.storage.whole_files import is_file
 from elmokit.storage.whole_number import whole_number
-from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig
-from elmokit.tasks.allennlp.config_import import convert_batches
+from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig, ArchivedSrlConfig
 from elmokit.tasks.allennlp.config_table import ConfigTable
-from elmokit.tasks.allennlp.model_tables import Tables, convert_model, counterpart_of, report_reader
+from elmokit.tasks.allennlp.model_configs import convert_model, counterpart_of, report_reader
 from elmokit.tasks.allennlp.parsing import NO_LABEL, UNKNOWN
 from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
-from elmokit.tasks.config_file import read_config
 from elmokit.tasks.elmo_layers import ComputedLayers
 from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
 from elmokit.tasks.run_folder import (
@@ -77,7 +75,7 @@ from elmokit.tasks.run_folder import (
 )
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.tags import PREFIXES, TagRules, rules_of
-from elmokit.tasks.task import Labels, TaskModel, TaskSetup
+from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_vocabulary import vocabulary_content
 from elmokit.tasks.word_characters import BYTES, Spelling
 
@@ -320,27 +318,17 @@ def open_task_archive(
     for name in DERIVED:
         tensors.pop(name, None)
     mask = tensors.pop(CONSTRAINT_MASK, None)
-    tables, notes = convert_archive(archive)
+    task, config, notes = convert_archive(archive)
     embeddings, namespaces = _embeddings(archive)
-    _complete_tables(tables, archive, embeddings, tensors)
-    if "elmo" in tables:
-        known = "continued" if tables["task"] in SEVERAL_TEXTS else "zero"
-        notes += _complete_elmo(tables["elmo"], known if start == "allennlp" else start)
-    if tables["task"] == "srl":
-        tables["model"]["decoding"] = "allennlp 0.x" if _is_before(archive, "1.0") else "allennlp"
-    task = ARCHIVED_TASKS[tables.pop("task")]
-    config = read_config(task, tables, str(archive.source))
+    config = _with_sizes(config, archive, embeddings, tensors)
+    config = _as_allennlp_predicts(config, task, archive, start)
     labels = _labels(task.name, archive)
     if isinstance(config, ArchivedNerConfig):
         config, constraint_notes = _with_constraints(config, mask, labels["tags"], archive.source)
         notes += constraint_notes
     vocabularies, embeddings = _vocabularies(archive, config, embeddings, namespaces)
-    if options is not None and config.elmo is None:
-        raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
-    bilm, assumed = _elmo_of(archive, tensors, options) if config.elmo is not None else (None, None)
-    if assumed is not None:
-        notes.append(assumed)
-    elmo = None if bilm is None else Elmo(bilm, start=config.elmo.elmo_start)
+    elmo, elmo_notes, assumed = _elmo_of(archive, config, tensors, options)
+    notes += elmo_notes
     layers = None if elmo is None else ComputedLayers(elmo)
     setup = TaskSetup(task, config, Inputs(vocabularies, layers), labels, torch.device("cpu"))
     model = setup.build()
@@ -389,45 +377,83 @@ def _equal_rules(one: TagRules, other: TagRules) -> bool:
 
 
 def _elmo_of(
+    archive: TaskArchive, config: Any, tensors: dict[str, Tensor], options: str | Path | None
+) -> tuple[Elmo | None, list[str], str | None]:
+    """Open the ELMo of a model and remove its tensors. Returns also notes, and the one that says what was assumed."""
+    if config.elmo is None:
+        if options is not None:
+            raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
+        return None, [], None
+    notes = []
+    if any(mix is not None and mix.layer_norm for mix in (config.elmo.input, config.elmo.output)):
+        notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
+    bilm, assumed = _bilm_of(archive, tensors, options)
+    if assumed is not None:
+        notes.append(assumed)
+    return Elmo(bilm, start=config.elmo.elmo_start), notes, assumed
+
+
+def _bilm_of(
     archive: TaskArchive, tensors: dict[str, Tensor], options: str | Path | None
 ) -> tuple[PretrainedBiLM, str | None]:
-    """Take the ELMo out of an archive's tensors, or open the one that it names. Returns also what was assumed."""
+    """Take the biLM out of an archive's tensors, or open the one that it names. Returns also what was assumed."""
     table = _elmo_table(archive)
-    name = next((name for name in tensors if "_elmo_lstm._token_embedder." in name), None)
-    if name is None:
-        weights, options = table.get("weight_file"), options or table.get("options_file")
-        if not isinstance(weights, str) or not weights:
-            raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
-        return open_model(weights, options=options, exact_marks=True), None
-    prefix = name.partition("_elmo_lstm._token_embedder.")[0] + "_elmo_lstm."
+    encoder = next((name for name in tensors if f"{LSTM}{ENCODER}" in name), None)
+    if encoder is None:
+        return _named_bilm(archive, table, options), None
+    prefix = encoder.partition(f"{LSTM}{ENCODER}")[0] + LSTM
     own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
     own.pop(prefix + CACHE, None)
-    content = archive.options or options_named_by(table) if options is None else read_options(options)
     where = str(archive.source if options is None else options)
+    content = archive.options or options_named_by(table) if options is None else read_options(options)
     config = config_of_tensors({name.removeprefix(prefix): part for name, part in own.items()}, content, where)
-    is_known = content is not None or has_published_options(table)
-    return bilm_of(own, config, prefix, archive.source), None if is_known else assumed_options(config, table)
+    bilm = bilm_of(own, config, prefix, archive.source)
+    if content is not None or has_published_options(table):
+        return bilm, None
+    return bilm, assumed_options(config, table)
 
 
-def convert_archive(archive: TaskArchive) -> tuple[Tables, list[str]]:
-    """Convert the model of the config to our tables. Returns them and what differs in reading text."""
-    top = ConfigTable({**archive.config, "model": _table(archive.config, "model")})
+def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Path | None) -> PretrainedBiLM:
+    """Open the biLM that a config's table names."""
+    weights = elmo.get("weight_file")
+    if not isinstance(weights, str) or not weights:
+        raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
+    return open_model(weights, options=options or elmo.get("options_file"), exact_marks=True)
+
+
+def convert_archive(archive: TaskArchive) -> tuple[AnyTask, Any, list[str]]:
+    """Convert the config of the model. Returns the task, our config, and what differs in reading text."""
+    # The training part of the config is not read.
+    top = ConfigTable(
+        {"model": _table(archive.config, "model"), "dataset_reader": archive.config.get("dataset_reader")}
+    )
     try:
         model, reader = top.table("model"), top.table("dataset_reader")
         # `_labels` reads the name of the list of tags.
         model.drop("label_namespace", *TRAINING_ONLY)
-        tables = convert_model(counterpart_of(model), model, reader)
+        counterpart = counterpart_of(model)
+        config = convert_model(counterpart, model, reader)
         report_reader(reader)
-        batches = convert_batches(top)
+        batch_size = _batch_size(archive, config.train.batch_size)
+        config = replace(config, train=replace(config.train, batch_size=batch_size))
     except ConfigError as error:
         raise ConfigError(f"{archive.source}: {error}") from None
     model.report_unused()
     reader.report_unused()
-    if "batch_size" in batches:
-        tables["train"] = {"batch_size": batches["batch_size"]}
     if different := [line for line, mark in top.differences if mark == "weights"]:
         raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
-    return tables, [line for line, mark in top.differences if mark == "text"]
+    notes = [line for line, mark in top.differences if mark == "text"]
+    return ARCHIVED_TASKS[counterpart.task], config, notes
+
+
+def _batch_size(archive: TaskArchive, ours: int) -> int:
+    """Return the examples of a batch, on which character features of old versions depend; ours if it is not given."""
+    loader = _table(archive.config, "data_loader")
+    tables = (_table(archive.config, "iterator"), _table(loader, "batch_sampler"), loader)
+    given = next((table for table in tables if table), None)
+    if given is None:
+        return ours
+    return ConfigTable(given, "data_loader").take("batch_size", int, 32)  # AllenNLP's default
 
 
 def _embedders(archive: TaskArchive) -> dict[str, dict[str, Any]]:
@@ -466,39 +492,39 @@ def _table(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return dict(inner)
 
 
-def _complete_elmo(elmo: Tables, start: str) -> list[str]:
-    """Set how the ELMo inside is used. Returns what differs from AllenNLP."""
-    elmo |= {
-        "start": start,
-        "cache_dtype": "float32",  # float16 would change the scores
-        "trainable": False,  # it was, perhaps; it will not be trained further
-    }
-    notes = []
-    for position in ("input", "output"):
-        if isinstance(mix := elmo.get(position), dict):
-            mix.pop("layers", None)  # the weights of all layers are in the archive
-            if mix.get("layer_norm"):
-                notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
-    return notes
+def _as_allennlp_predicts(config: Any, task: AnyTask, archive: TaskArchive, start: ArchiveStart) -> Any:
+    """Return a config with the state from which ELMo starts, and with the decoding of AllenNLP."""
+    if isinstance(config, ArchivedSrlConfig):
+        is_old = _is_before(archive, "1.0")
+        config = replace(config, model=replace(config.model, decoding="allennlp 0.x" if is_old else "allennlp"))
+    if config.elmo is None:
+        return config
+    state: str = start
+    if start == "allennlp":
+        state = "continued" if task.name in SEVERAL_TEXTS else "zero"
+    mixes = [None if mix is None else replace(mix, layers="all") for mix in (config.elmo.input, config.elmo.output)]
+    # It will not be trained further. Layers in float16 would change the scores.
+    unchanged = {"cache_dtype": "float32", "trainable": False}
+    return replace(config, elmo=replace(config.elmo, start=state, input=mixes[0], output=mixes[1], **unchanged))
 
 
-def _complete_tables(
-    tables: Tables, archive: TaskArchive, embeddings: Embeddings, tensors: Mapping[str, Tensor]
-) -> None:
-    """Set what the archive knows and the config may not: sizes, and how AllenNLP computes character features."""
-    if isinstance(tables.get("words"), dict):
-        table = f"{embeddings.name_of('words')}weight"
-        tables["words"] |= {"vectors": [], "dim": shape_of(tensors, table, 2, str(archive.source))[1]}
-    if isinstance(tables.get("chars"), dict):
+def _with_sizes(config: Any, archive: TaskArchive, embeddings: Embeddings, tensors: Mapping[str, Tensor]) -> Any:
+    """Return a config with what the archive knows and the config may not: sizes, and how AllenNLP computes character
+    features.
+    """
+    where = str(archive.source)
+    if config.words is not None:
+        _, dim = shape_of(tensors, f"{embeddings.name_of('words')}weight", 2, where)
+        config = replace(config, words=replace(config.words, vectors=(), dim=dim))
+    if config.chars is not None:
         name = next(name for name, kind in embeddings.kinds.items() if kind == "chars")
-        table = f"{embeddings.name_of('chars')}_embedding._module.weight"
-        indexer = _table(archive.config, "dataset_reader", "token_indexers", name)
-        least = indexer.get("min_padding_length") or False
-        tables["chars"] |= {
-            "dim": shape_of(tensors, table, 2, str(archive.source))[1],
-            "windows": "batch" if _is_before(archive, "1.3") else "complete",
-            "min_chars": least if _is_before(archive, "1.3") else False,
-        }
+        _, dim = shape_of(tensors, f"{embeddings.name_of('chars')}_embedding._module.weight", 2, where)
+        chars = replace(config.chars, dim=dim, windows="complete")
+        if _is_before(archive, "1.3"):
+            least = _table(archive.config, "dataset_reader", "token_indexers", name).get("min_padding_length")
+            chars = replace(chars, windows="batch", min_chars=least or None)
+        config = replace(config, chars=chars)
+    return config
 
 
 def _is_before(archive: TaskArchive, version: str) -> bool:

@@ -1,0 +1,721 @@
+"""AllenNLP's models as configs of ours: a function for each, for its archives and its training configs.
+
+A function takes every key of the model's table: what has a counterpart becomes a setting, what has one value here is
+compared with it, and what follows from other values is dropped. What is left is reported (``ConfigTable``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from elmokit.config import MAX_LAYERS, check_at_least, check_choice, did_you_mean
+from elmokit.errors import ConfigError
+from elmokit.formats import sources
+from elmokit.formats.sidecars import OPTIONS, own_file
+from elmokit.tasks.allennlp.archived_configs import (
+    ArchivedCharsConfig,
+    ArchivedCorefConfig,
+    ArchivedCorefModelConfig,
+    ArchivedElmoConfig,
+    ArchivedNerConfig,
+    ArchivedNerModelConfig,
+    ArchivedNliConfig,
+    ArchivedQaConfig,
+    ArchivedQaModelConfig,
+    ArchivedSrlConfig,
+    ArchivedSrlModelConfig,
+    ArchivedSstConfig,
+)
+from elmokit.tasks.allennlp.config_table import ConfigTable, to_json
+from elmokit.tasks.allennlp.parsing import ParsingConfig, ParsingData, ParsingModelConfig
+from elmokit.tasks.ner import NerData
+from elmokit.tasks.nli import NliData, NliModelConfig
+from elmokit.tasks.sst import SstData, SstModelConfig
+from elmokit.tasks.tags import Scheme
+from elmokit.tasks.task_config import MixConfig, WordsConfig
+from elmokit.tasks.word_characters import Spelling
+
+Settings = dict[str, Any]
+"""Arguments of a config."""
+Activation = Literal["relu", "tanh", "none"]
+EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
+CHAR_LAYERS: dict[str, Literal["cnn", "lstm", "gru"]] = {"cnn": "cnn", "lstm": "lstm", "gru": "gru"}
+EMBEDDERS = ("embedding", "character_encoding", "elmo_token_embedder")
+SPELLINGS: dict[Spelling, Settings] = {
+    "bytes": {"byte_encoding": "utf-8"},
+    "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
+}
+"""AllenNLP's character tokenizers by our ``chars.spelling``."""
+WHOLE_DOCUMENTS = 1_000_000  # sentences
+READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad", "ptb_trees"}
+SPLIT_AT_SPACES: tuple[object, ...] = (
+    {"type": "just_spaces"},
+    {"type": "whitespace"},
+    "just_spaces",
+    "whitespace",
+    {"word_splitter": {"type": "just_spaces"}},
+    {"type": "word", "word_splitter": {"type": "just_spaces"}},
+)
+SCHEMES: dict[str, Scheme] = {"BIO": "IOB2", "IOB1": "IOB1", "BIOUL": "BIOUL"}
+"""Our names of AllenNLP's tagging schemes."""
+BIO_READERS = ("conll2000", "ontonotes_ner")  # the others read IOB1
+CLASSES: dict[str, Literal[5, 3, 2]] = {"5-class": 5, "3-class": 3, "2-class": 2}
+ALTERNATING = ("alternating_lstm", "alternating_lstm_cuda")
+NER_ENCODERS: dict[str, Literal["lstm", "gru", "highway", "alternating"]] = {
+    "lstm": "lstm",
+    "gru": "gru",
+    "stacked_bidirectional_lstm": "highway",
+    "alternating_lstm": "alternating",
+    "alternating_lstm_cuda": "alternating",
+}
+"""Our names of AllenNLP's encoders in ``crf_tagger``."""
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "tanh": "tanh", "linear": "none"}
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What a model reads of a token."""
+
+    words: WordsConfig | None
+    chars: ArchivedCharsConfig | None
+    elmo: ArchivedElmoConfig | None
+
+
+def read_inputs(model: ConfigTable, reader: ConfigTable) -> ModelInputs:
+    """Convert a text field embedder and the indexers with the same names."""
+    embedders, indexers = model.table("text_field_embedder"), reader.table("token_indexers")
+    lowercase, spelling = _read_indexers(indexers)
+    embedders.expect("type", "basic")
+    embedders.expect("allow_unmatched_keys", False)
+    inner = embedders.table("token_embedders")
+    words, chars, elmo = None, None, None
+    for name, embedder in sorted((inner if inner.exists else embedders).tables().items()):
+        kind = embedder.content.get("type", "embedding")  # AllenNLP's default
+        if kind not in EMBEDDERS:
+            continue  # all of it is reported
+        embedder.drop("type")
+        if kind == "embedding" and words is None:
+            words = _words(embedder, lowercase.pop(name, False))
+        elif kind == "character_encoding" and chars is None:
+            chars = _chars(embedder, spelling.pop(name, "characters"))
+        elif kind == "elmo_token_embedder" and elmo is None:
+            elmo = _elmo(embedder)
+        else:
+            embedder.refuse("type", f" = {to_json(kind)}: a second one; a model has one here")
+    for name, is_lowercase in lowercase.items():
+        if is_lowercase:
+            indexers.differs(name, ' = {"lowercase": true}: no embedder has its name')
+    for name, unread in spelling.items():
+        indexers.differs(name, f' = {{"spelling": "{unread}"}}: no embedder has its name')
+    return ModelInputs(words, chars, elmo)
+
+
+def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, Spelling]]:
+    """Return, by the names of the indexers, whether words are lowercased, and how they are spelled if not plainly."""
+    lowercase: dict[str, bool] = {}
+    spelling: dict[str, Spelling] = {}
+    for name, indexer in indexers.tables().items():
+        kind = indexer.content.get("type", "single_id")
+        if kind not in ("single_id", "characters", "elmo_characters"):
+            continue  # all of it is reported
+        indexer.drop("type")
+        if kind == "single_id":
+            lowercase[name] = indexer.take("lowercase_tokens", bool, False)
+        elif kind == "characters":
+            indexer.drop("min_padding_length")  # a word's features do not depend on padding
+            tokenizer = indexer.content.get("character_tokenizer")
+            for ours, theirs in SPELLINGS.items():
+                if tokenizer == theirs:
+                    spelling[name] = ours
+                    indexer.drop("character_tokenizer")
+            indexer.unsupported("character_tokenizer", f"only these can be read: {to_json(SPELLINGS)}", "weights")
+        for key in ("start_tokens", "end_tokens"):
+            indexer.unsupported(key, mark="weights")
+    return lowercase, spelling
+
+
+def _words(embedder: ConfigTable, lowercase: bool) -> WordsConfig:
+    """Convert an ``embedding``. There is one vocabulary of words, derived from the training text; row 0 is padding."""
+    embedder.drop("vocab_namespace", "sparse", "num_embeddings", "padding_index")
+    return WordsConfig(
+        vectors=local_path(embedder, "pretrained_file", "words.vectors") or (),
+        dim=embedder.take("embedding_dim", int, 0) or None,
+        train=embedder.take("trainable", bool, True),
+        lowercase=lowercase,
+    )
+
+
+def _chars(embedder: ConfigTable, spelling: Spelling) -> ArchivedCharsConfig:
+    """Convert a ``character_encoding``."""
+    table = embedder.layers("embedding")
+    table.drop("num_embeddings", "vocab_namespace")
+    settings: Settings = {
+        "dropout": embedder.take("dropout", float, 0.0),
+        "dim": table.take("embedding_dim", int, 16),
+        "spelling": spelling,
+    }
+    encoder = embedder.table("encoder")
+    kind = encoder.choose("type", CHAR_LAYERS, "read characters here")
+    if kind == "cnn":
+        encoder.drop("embedding_dim")
+        widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
+        for width in widths:
+            check_at_least(encoder.path_of("ngram_filter_sizes"), width, 1)
+        settings["filters"] = tuple((width, count) for width in widths)
+        activation = encoder.take("conv_layer_activation", str, "relu")
+        settings["activation"] = check_choice(encoder.path_of("conv_layer_activation"), activation, ACTIVATIONS)
+        settings["activation"] = ACTIVATIONS[activation]
+    elif kind is not None:
+        settings["hidden"] = encoder.take("hidden_size", int, 0)
+        settings["n_layers"] = encoder.take("num_layers", int, 1)
+        settings["bidirectional"] = encoder.take("bidirectional", bool, False)
+        encoder.expect("bias", True)
+        encoder.expect("dropout", 0.0, mark="training")
+        encoder.drop("input_size")
+    return ArchivedCharsConfig(layer=kind or "cnn", **settings)
+
+
+def _elmo(embedder: ConfigTable) -> ArchivedElmoConfig:
+    """Convert an ``elmo_token_embedder``, which is an input mix."""
+    config = ArchivedElmoConfig(
+        model=_elmo_files(embedder), trainable=embedder.take("requires_grad", bool, False), input=_mix(embedder)
+    )
+    embedder.unsupported("projection_dim", "the mix is not projected")
+    for cached in ("namespace_to_cache", "vocab_to_cache"):
+        if config.trainable:
+            embedder.unsupported(cached, "the char CNN is trained, and not a table of token vectors")
+        embedder.drop(cached)  # layers are cached
+    return config
+
+
+def _elmo_files(elmo: ConfigTable) -> str:
+    """Convert the biLM's two files to ``elmo.model``. Published files become the name of their model."""
+    weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
+    if not weights:
+        if options:
+            elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file", "training")
+        return "original"  # AllenNLP's default
+    for model in sources.published_models():
+        for location in model.locations:
+            if location.weights == weights and location.options in (options, None):
+                return model.name
+    # Split and joined as strings, because a path object would change a URL.
+    start = weights.rfind("/") + 1
+    expected = [weights[:start] + name for name in (own_file(Path("folder", weights[start:]), OPTIONS).name, OPTIONS)]
+    if options and options not in expected:
+        elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights", "training")
+    return weights
+
+
+def _mix(elmo: ConfigTable) -> MixConfig:
+    """Convert the dropout, layer norm and fixed weights of a mix.
+
+    Fixed weights can be expressed here if they choose some layers, or give all layers the same weight. An archive has
+    them in its tensors.
+    """
+    dropout, layer_norm = elmo.take("dropout", float, 0.5), elmo.take("do_layer_norm", bool, False)
+    layers: Any = "all"
+    raw = elmo.content.get("scalar_mix_parameters")
+    if isinstance(raw, list) and raw and all(isinstance(number, int | float) for number in raw):
+        kept = [layer for layer, number in enumerate(raw) if number > EXCLUDED_BELOW]
+        if len(set(raw)) == 1:
+            layers = "average"
+        elif len(kept) == 1:
+            layers = tuple(kept)
+        if layers != "all":
+            elmo.drop("scalar_mix_parameters")
+    why = "weights cannot be given; choose layers with elmo.input.layers"
+    elmo.unsupported("scalar_mix_parameters", why, "training")
+    return MixConfig(layers, dropout=dropout, layer_norm=layer_norm)
+
+
+def local_path(table: ConfigTable, key: str, ours: str) -> str:
+    """Take a path. Of a URL, return the name of the file, and report that the user must download it."""
+    name = table.take(key, str, "")
+    if "://" not in name:
+        return name
+    table.differs(key, f" = {to_json(name)}: download it, and set {ours} to its path", "training")
+    return re.split(r"[/#]", name.rstrip(")"))[-1]
+
+
+# Layers that several models have. Sizes of inputs are derived from other sizes.
+
+
+def _bidirectional(layer: ConfigTable, kind: str | None) -> None:
+    """Take what says that a layer of a kind reads in both directions."""
+    if kind is not None:
+        layer.expect("type", kind)
+    layer.expect("bidirectional", True, False)
+    layer.drop("input_size")
+
+
+def _encoder(model: ConfigTable, name: str, same: int | None = None, kind: str = "lstm") -> int:
+    """Return the units of an encoder of one bidirectional layer, which may have to be the ``same`` as ``hidden``."""
+    layer = model.layers(name)
+    if same is not None and not layer.exists:
+        return same
+    _bidirectional(layer, kind)
+    layer.expect("num_layers", 1)
+    layer.expect("dropout", 0.0, mark="training")
+    return layer.take("hidden_size", int, 0) if same is None else layer.same("hidden_size", int, same, "hidden")
+
+
+def _feedforward_layer(model: ConfigTable, name: str, activation: str = "relu") -> ConfigTable:
+    """Return the table of a single feed-forward layer."""
+    layer = model.layers(name)
+    layer.expect("num_layers", 1)
+    layer.expect("activations", activation)
+    layer.drop("input_dim")
+    return layer
+
+
+def _feedforward(layers: ConfigTable, dropout: float) -> Settings:
+    """Convert feed-forward layers, all of which have the same activation and the dropout of the model here."""
+    if not layers.exists:
+        return {}
+    layers.drop("input_dim")
+    n_layers = _n_layers(layers)
+    sizes = _for_each_layer(layers.content.pop("hidden_dims", 0), n_layers)
+    activations = _for_each_layer(layers.content.pop("activations", ""), n_layers)
+    dropouts = _for_each_layer(layers.content.pop("dropout", 0.0), n_layers)
+    if len(set(map(str, activations))) != 1 or str(activations[0]) not in ACTIVATIONS:
+        here = f"one of {', '.join(ACTIVATIONS)} in all layers here"
+        layers.refuse("activations", f" = {to_json(activations)}: {here}")
+        return {}
+    if any(one != dropout for one in dropouts):
+        layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout", "training")
+    return {"feedforward": tuple(sizes), "activation": ACTIVATIONS[activations[0]]}
+
+
+def _for_each_layer(value: Any, n_layers: int) -> list[Any]:
+    return value if isinstance(value, list) else [value] * n_layers
+
+
+def _n_layers(layers: ConfigTable) -> int:
+    """Return the number of layers; checked here already, because lists of that length are made of it."""
+    n_layers = layers.take("num_layers", int, 1)
+    check_at_least(layers.path_of("num_layers"), n_layers, 1, MAX_LAYERS)
+    return n_layers
+
+
+def _highway(encoder: ConfigTable) -> None:
+    """Take what layers with a highway gate have in common."""
+    encoder.expect("use_highway", True)
+    encoder.expect("layer_dropout_probability", 0.0, mark="training")
+    encoder.drop("input_size")
+
+
+def _linear_similarity(model: ConfigTable) -> None:
+    """Take the similarity of BiDAF's attention, by its names before version 1.0 and since."""
+    for name in ("similarity_function", "matrix_attention"):
+        similarity = model.layers(name)
+        if similarity.exists:
+            similarity.expect("type", "linear")
+            similarity.expect("combination", "x,y,x*y")
+            similarity.drop("tensor_1_dim", "tensor_2_dim")
+
+
+def _report_tokenizer(reader: ConfigTable) -> None:
+    """Report how raw text is tokenized, which differs in any case."""
+    if reader.exists:
+        tokenizer = reader.content.pop("tokenizer", "spaCy, AllenNLP's default")
+        reader.differs("tokenizer", f": {to_json(tokenizer)}; here the Penn Treebank's rules")
+
+
+# Models, without what they read of a token. Scores are always the official ones.
+
+
+def ner_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNerConfig:
+    """Convert ``crf_tagger``."""
+    model.drop("top_k", "calculate_span_f1", "verbose_metrics")
+    model.expect("ignore_loss_on_o_tags", False, mark="training")
+    reader.expect("tag_label", "ner")
+    reader.drop("label_namespace")
+    dropout = model.take("dropout", float, 0.0)
+    tags, names_scheme, data = _tags(model, reader)
+    # AllenNLP constrains decoding by default if the config names the scheme of the tags.
+    is_constrained = model.take("constrain_crf_decoding", bool, names_scheme)
+    return ArchivedNerConfig(
+        data=data,
+        model=ArchivedNerModelConfig(
+            dropout=dropout,
+            variational=False,
+            tags=tags,
+            constraints="decoding" if is_constrained else "none",
+            learn_ends=model.take("include_start_end_transitions", bool, True),
+            **_ner_encoder(model.table("encoder"), dropout),
+            **_feedforward(model.table("feedforward"), dropout),
+        ),
+    )
+
+
+def _tags(model: ConfigTable, reader: ConfigTable) -> tuple[Scheme, bool, NerData]:
+    """Return our name of the model's tagging scheme, whether the config of the model names it, and how files are."""
+    # The scheme that the reader makes of IOB1 or BIO: the second key is that of older versions.
+    converted = ""
+    for key in ("convert_to_coding_scheme", "coding_scheme"):
+        converted = reader.take(key, str, converted)
+    # The scheme that the CRF obeys; the second key is that of old versions.
+    encoding = ""
+    for key in ("label_encoding", "constraint_type"):
+        encoding = model.take(key, str, encoding)
+    scheme = encoding or converted or ("BIO" if reader.content.get("type") in BIO_READERS else "IOB1")
+    check_choice("the tagging scheme", scheme, SCHEMES)
+    if converted == "BIOUL" and scheme != "BIOUL":
+        model.differs("label_encoding", f" = {to_json(encoding)}: the reader makes BIOUL tags")
+    of_files: Scheme = "IOB1"  # it reads valid BIO, too
+    if reader.exists and scheme == "BIOUL" and converted != "BIOUL":
+        of_files = "BIOUL"
+        reader.differs("convert_to_coding_scheme", ": not BIOUL as the model's, so the files must have BIOUL tags")
+    return SCHEMES[scheme], bool(encoding), NerData(tags=of_files)
+
+
+def _ner_encoder(encoder: ConfigTable, dropout: float) -> Settings:
+    """Convert the encoder of ``crf_tagger``."""
+    kind = encoder.choose("type", NER_ENCODERS, "here")
+    if kind is None:
+        return {}
+    settings: Settings = {"encoder": kind}
+    if kind in ("lstm", "gru"):
+        _bidirectional(encoder, None)
+        _dropout_between(encoder, dropout)
+    else:
+        settings["recurrent_dropout"] = encoder.take("recurrent_dropout_probability", float, 0.0)
+        _highway(encoder)
+    if kind == "alternating":
+        settings["input_bias"] = encoder.take("use_input_projection_bias", bool, True)
+    n_layers = _n_layers(encoder)
+    settings["hidden"] = (encoder.take("hidden_size", int, 0),) * n_layers
+    return settings
+
+
+def _dropout_between(layers: ConfigTable, dropout: float) -> None:
+    """Take the dropout between layers, which has no effect if there is only one, and is ``model.dropout`` here."""
+    if layers.content.get("num_layers", 1) == 1:
+        layers.drop("dropout")
+    elif layers.exists:
+        layers.same("dropout", float, dropout, "dropout", "training", 0.0)
+
+
+def sst_config(model: ConfigTable, reader: ConfigTable) -> ArchivedSstConfig:
+    """Convert ``bcn``, whose ELMo is not among the token embedders."""
+    project = _feedforward_layer(model, "pre_encode_feedforward")
+    hidden = _encoder(model, "encoder")
+    _encoder(model, "integrator", same=hidden)
+    data = SstData()
+    if reader.exists:
+        classes = reader.take("granularity", str, "5-class")
+        data = SstData(
+            classes=CLASSES[check_choice(reader.path_of("granularity"), classes, CLASSES)],
+            phrases="all" if reader.take("use_subtrees", bool, False) else "roots",
+        )
+    return ArchivedSstConfig(
+        data=data,
+        elmo=_sst_elmo(model),
+        model=SstModelConfig(
+            input_dropout=model.take("embedding_dropout", float, 0.0),
+            projection_dim=project.take("hidden_dims", int, 0),
+            projection_dropout=project.take("dropout", float, 0.0),
+            hidden=hidden,
+            pooled_dropout=model.take("integrator_dropout", float, 0.0),
+            **_output_layers(model.table("output_layer")),
+        ),
+    )
+
+
+def _sst_elmo(model: ConfigTable) -> ArchivedElmoConfig | None:
+    """Convert the ELMo of ``bcn``, whose mixes enter at one or two positions."""
+    elmo = model.table("elmo")
+    at_input = model.take("use_input_elmo", bool, False)
+    at_output = model.take("use_integrator_output_elmo", bool, False)
+    if not elmo.exists:
+        return None
+    elmo.drop("num_output_representations")  # each position has its own mix
+    mix = _mix(elmo)
+    return ArchivedElmoConfig(
+        model=_elmo_files(elmo),
+        trainable=elmo.take("requires_grad", bool, False),
+        input=mix if at_input else None,
+        output=mix if at_output else None,
+    )
+
+
+def _output_layers(output: ConfigTable) -> Settings:
+    """Convert the output layers of ``bcn``, the last of which has the number of classes."""
+    if not output.exists:
+        return {}
+    output.drop("num_layers", "input_dim")
+    is_maxout = output.content.get("pool_sizes") is not None  # only maxout layers have it
+    key = "output_dims" if is_maxout else "hidden_dims"
+    sizes = output.take(key, list, [])
+    n_layers = len(sizes)
+    settings: Settings = {"output": "maxout" if is_maxout else "relu", "output_hidden": tuple(sizes[:-1])}
+    if is_maxout:
+        pools = output.content.pop("pool_sizes")
+        pools = _for_each_layer(pools, n_layers)
+        if not pools:
+            name = "pool_sizes" if sizes else key
+            raise ConfigError(f"{output.path_of(name)}: expected a number for each layer, found none.")
+        check_at_least("model.pool", pools[0], 1)
+        settings["pool"] = pools[0]
+        if any(pool != pools[0] for pool in pools):
+            output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
+    else:
+        activations = output.content.pop("activations", "relu")
+        if activations not in ("relu", ["relu"] * (n_layers - 1) + ["linear"]):
+            output.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
+    dropout = output.content.pop("dropout", 0.0)
+    dropout = _for_each_layer(dropout, n_layers)
+    settings["output_dropout"] = tuple(dropout[: n_layers - 1])
+    if dropout[n_layers - 1 :] not in ([], [0], [0.0]):
+        output.differs("dropout", ": no dropout after the last layer here", "training")
+    return settings
+
+
+def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
+    """Convert ``esim``."""
+    dropout = model.take("dropout", float, 0.5)
+    hidden = _encoder(model, "encoder")
+    _encoder(model, "inference_encoder", same=hidden)
+    for name in ("similarity_function", "matrix_attention"):
+        similarity = model.layers(name)
+        if similarity.exists:
+            similarity.expect("type", "dot_product")
+    project = _feedforward_layer(model, "projection_feedforward")
+    project.expect("dropout", 0.0, mark="training")
+    output = _feedforward_layer(model, "output_feedforward")
+    if output.exists:
+        output.same("dropout", float, dropout, "dropout", "training", 0.0)
+    for layer in (project, output):
+        if layer.exists:
+            layer.same("hidden_dims", int, hidden, "hidden")
+    _feedforward_layer(model, "output_logit", "linear").drop("hidden_dims")
+    if reader.content.get("tokenizer") in SPLIT_AT_SPACES:
+        reader.drop("tokenizer")
+        data = NliData(tokenize="spaces")
+    else:
+        _report_tokenizer(reader)
+        data = NliData()
+    return ArchivedNliConfig(
+        data=data,
+        model=NliModelConfig(hidden=hidden, dropout=dropout, attention_dropout=0.0),
+    )
+
+
+def srl_config(model: ConfigTable, reader: ConfigTable) -> ArchivedSrlConfig:
+    """Convert ``srl``."""
+    model.drop("ignore_span_metric", "srl_eval_path")
+    model.expect("embedding_dropout", 0.0, mark="training")
+    model.expect("label_smoothing", None, mark="training")
+    encoder = model.layers("encoder")
+    encoder.expect("type", ALTERNATING)
+    _highway(encoder)
+    has_bias = encoder.take("use_input_projection_bias", bool, True)
+    return ArchivedSrlConfig(
+        model=ArchivedSrlModelConfig(
+            predicate_dim=model.take("binary_feature_dim", int, 100),
+            hidden=encoder.take("hidden_size", int, 0),
+            layers=encoder.take("num_layers", int, 1),
+            dropout=encoder.take("recurrent_dropout_probability", float, 0.0),
+            input_bias="always" if has_bias else "never",
+        ),
+    )
+
+
+def coref_config(model: ConfigTable, reader: ConfigTable) -> ArchivedCorefConfig:
+    """Convert ``coref``. AllenNLP trains on whole documents."""
+    context = model.layers("context_layer")
+    _bidirectional(context, "lstm")
+    mentions, antecedents = model.layers("mention_feedforward"), model.layers("antecedent_feedforward")
+    for scorer in (mentions, antecedents):
+        scorer.expect("activations", "relu")
+        scorer.drop("input_dim")
+    units, n_layers = mentions.take("hidden_dims", int, 150), mentions.take("num_layers", int, 2)
+    dropout = mentions.take("dropout", float, 0.0)
+    if antecedents.exists:
+        antecedents.same("hidden_dims", int, units, "scorer_hidden", default=150)
+        antecedents.same("num_layers", int, n_layers, "scorer_layers", default=2)
+        antecedents.same("dropout", float, dropout, "dropout", "training", 0.0)
+    max_width = model.take("max_span_width", int, 10)
+    if reader.content.get("max_span_width") is not None:
+        reader.same("max_span_width", int, max_width, "max_width")
+    return ArchivedCorefConfig(
+        model=ArchivedCorefModelConfig(
+            network="allennlp",
+            train_sentences=WHOLE_DOCUMENTS,
+            hidden=context.take("hidden_size", int, 0),
+            layers=context.take("num_layers", int, 1),
+            lexical_dropout=model.take("lexical_dropout", float, 0.2),
+            lstm_dropout=context.take("dropout", float, 0.0),
+            dropout=dropout,
+            max_width=max_width,
+            scorer_hidden=units,
+            scorer_layers=n_layers,
+            feature_dim=model.take("feature_size", int, 20),
+            keep=model.take("spans_per_word", float, 0.4),
+            antecedents=model.take("max_antecedents", int, 100),
+            coarse_to_fine=model.take("coarse_to_fine", bool, False),
+            rounds=model.take("inference_order", int, 1),
+        ),
+    )
+
+
+def bidaf_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
+    """Convert ``bidaf``."""
+    model.drop("mask_lstms")
+    _linear_similarity(model)
+    _report_tokenizer(reader)
+    dropout = model.take("dropout", float, 0.2)
+    hidden = _encoder(model, "phrase_layer")
+    modeling = model.layers("modeling_layer")
+    n_modeling = ArchivedQaModelConfig.modeling_layers
+    if modeling.exists:
+        _bidirectional(modeling, "lstm")
+        modeling.same("hidden_size", int, hidden, "hidden")
+        _dropout_between(modeling, dropout)
+        n_modeling = modeling.take("num_layers", int, 1)
+    _encoder(model, "span_end_encoder", same=hidden)
+    return ArchivedQaConfig(
+        model=ArchivedQaModelConfig(
+            network="bidaf",
+            hidden=hidden,
+            dropout=dropout,
+            max_answer=None,
+            no_answer=False,
+            highway_layers=model.take("num_highway_layers", int, 2),
+            modeling_layers=n_modeling,
+        ),
+    )
+
+
+def bidaf_plus_plus_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
+    """Convert ``bidaf-self-atten``."""
+    _linear_similarity(model)
+    _report_tokenizer(reader)
+    return ArchivedQaConfig(
+        model=ArchivedQaModelConfig(
+            hidden=_encoder(model, "phrase_layer", kind="gru"), dropout=model.take("dropout", float, 0.2)
+        ),
+    )
+
+
+def parsing_config(model: ConfigTable, reader: ConfigTable) -> ParsingConfig:
+    """Convert ``constituency_parser``."""
+    model.drop("evalb_directory_path")
+    reader.drop("label_namespace_prefix", "pos_label_namespace")
+    tags = model.layers("pos_tag_embedding")
+    tags.drop("vocab_namespace", "num_embeddings")
+    encoder = model.layers("encoder")
+    _bidirectional(encoder, "lstm")
+    spans = model.layers("span_extractor")
+    spans.expect("type", "bidirectional_endpoint")
+    spans.expect("forward_combination", "y-x")
+    spans.expect("backward_combination", "x-y")
+    spans.drop("input_dim")
+    layers = model.table("feedforward")
+    dropout = layers.content.get("dropout")
+    dropout = float(dropout) if isinstance(dropout, int | float) else 0.0
+    return ParsingConfig(
+        data=ParsingData(brackets=reader.take("convert_parentheses", bool, False)),
+        model=ParsingModelConfig(
+            tags=reader.take("use_pos_tags", bool, True),
+            tag_dim=tags.take("embedding_dim", int, 0) if tags.exists else None,
+            hidden=encoder.take("hidden_size", int, 0),
+            layers=encoder.take("num_layers", int, 1),
+            lstm_dropout=encoder.take("dropout", float, 0.0),
+            learn_ends=spans.take("use_sentinels", bool, True),
+            dropout=dropout,
+            **{"feedforward": (), **_feedforward(layers, dropout)},
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The task that corresponds to a model of AllenNLP, and how its config is converted."""
+
+    task: str
+    convert: Callable[[ConfigTable, ConfigTable], Any]
+    """Takes the tables of the model and of the dataset reader; returns a config of the task without its inputs."""
+    metric: str
+    """AllenNLP's name of the metric that selects the best epoch here."""
+    initial_weights: str = "drawn like PyTorch does"
+    """How weights are initialized here."""
+    initializers: Mapping[str, str] = field(default_factory=dict)
+    """AllenNLP's initializers that do the same, by their patterns."""
+
+
+INSTEAD = {
+    "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
+    "biaffine_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
+}
+"""Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
+COUNTERPARTS = {
+    "crf_tagger": Counterpart("ner", ner_config, "+f1-measure-overall"),
+    "bcn": Counterpart("sst", sst_config, "+accuracy"),
+    "esim": Counterpart(
+        "nli",
+        nli_config,
+        "+accuracy",
+        "Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
+        {
+            ".*linear_layers.*weight": "xavier_uniform",
+            ".*linear_layers.*bias": "zero",
+            ".*weight_ih.*": "xavier_uniform",
+            ".*weight_hh.*": "orthogonal",
+            ".*bias_ih.*": "zero",
+            ".*bias_hh.*": "lstm_hidden_bias",
+        },
+    ),
+    "srl": Counterpart(
+        "srl",
+        srl_config,
+        "+f1-measure-overall",
+        "orthogonal, biases of the LSTM 0, its forget gates' 1",
+        {"tag_projection_layer.*weight": "orthogonal"},
+    ),
+    "coref": Counterpart(
+        "coref",
+        coref_config,
+        "+coref_f1",
+        "Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does",
+    ),
+    "constituency_parser": Counterpart("parsing", parsing_config, "+evalb_f1_measure"),
+    "bidaf": Counterpart("qa", bidaf_config, "+f1"),
+    "bidaf-self-atten": Counterpart(
+        "qa", bidaf_plus_plus_config, "+f1", "Glorot uniform, matrices of GRUs truncated normal"
+    ),
+}
+
+
+def counterpart_of(model: ConfigTable) -> Counterpart:
+    """Take the type of a model, and return its counterpart."""
+    kind = model.take("type", str, "")
+    if kind not in COUNTERPARTS:
+        raise ConfigError(
+            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}."
+            f"{f' {INSTEAD[kind]}' if kind in INSTEAD else did_you_mean(kind, COUNTERPARTS)}"
+        )
+    return COUNTERPARTS[kind]
+
+
+def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> Any:
+    """Return the config of a task from the tables of a model and of its dataset reader."""
+    inputs = read_inputs(model, reader)
+    config = counterpart.convert(model, reader)
+    elmo = config.elmo or inputs.elmo
+    if config.elmo is not None and inputs.elmo is not None:
+        model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
+    return replace(config, words=inputs.words, chars=inputs.chars, elmo=elmo)
+
+
+def report_reader(reader: ConfigTable) -> None:
+    """Report a dataset reader whose files are not read here."""
+    kind = reader.take("type", str, "")
+    if kind and kind not in READERS:
+        reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")
+    reader.drop("lazy")
