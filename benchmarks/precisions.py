@@ -25,9 +25,9 @@ import numpy as np
 from elmokit.engine import compiler
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, available_sets
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, Precision
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_layer import TokenLayer

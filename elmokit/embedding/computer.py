@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from elmokit.engine.engine import open_engine
-from elmokit.engine.network import Network
+from elmokit.engine.interface import Network
 from elmokit.engine.precision import requested_backend
 from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import Floats, IntegerRows, StoredArrays

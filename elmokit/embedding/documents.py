@@ -19,7 +19,7 @@ import numpy as np
 
 from elmokit.config import check_at_least
 from elmokit.embedding.computer import Computer
-from elmokit.engine.network import Network, NetworkInput
+from elmokit.engine.interface import Network, NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.text.batching import (

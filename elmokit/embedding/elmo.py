@@ -15,8 +15,8 @@ from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import DocumentReader, by_document, read_documents, read_on
 from elmokit.embedding.start_state import check_start_name, note_start, start_state
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.layer_selection import Layers, LayerSelection, Mix, select_layers
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache

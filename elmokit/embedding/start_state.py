@@ -16,7 +16,7 @@ import numpy as np
 from elmokit.config import check_choice
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import read_on
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM

@@ -62,8 +62,12 @@ TARGETS = {
 def source_files() -> dict[str, bytes]:
     """Return the content of every C file and header, by name. They are compiled together in one directory."""
     package = Path(__file__).parents[1]
-    files = sorted((file.name, file) for name in DIRECTORIES for file in (package / name).iterdir())
-    return {name: file.read_bytes() for name, file in files if name.endswith((".c", ".h"))}
+    files: dict[str, bytes] = {}
+    for directory in DIRECTORIES:
+        for file in (package / directory).iterdir():
+            if file.suffix in (".c", ".h"):
+                files[file.name] = file.read_bytes()
+    return dict(sorted(files.items()))
 
 
 def header_text() -> str:
@@ -74,7 +78,8 @@ def header_text() -> str:
 
 def compiler_command() -> list[str]:
     """Return the C compiler: ``CC`` if it is set, else ``cc``."""
-    if not (command := os.environ.get("CC", "")):
+    command = os.environ.get("CC")
+    if not command:
         return ["cc"]
     import shlex
 
@@ -88,37 +93,36 @@ def compile_sources(
     target: Target | None = None,  # what zig compiles for; None for the compiler's own, without zig
 ) -> None:
     """Compile all C files into one shared library, which needs nothing but C's own."""
-    import subprocess
     import tempfile
 
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
         for name, content in source_files().items():
             Path(directory, name).write_bytes(content)
-
-        # conda sets LD_RUN_PATH, which would add a directory of this machine, and conda changes it at installation.
-        variables = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
-
-        def run(*command: str) -> None:
-            subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                timeout=timeout,
-                # Its intermediate files become part of the library too, so they are not left in a directory of others.
-                env={**variables, "TMPDIR": directory},
-            )
-
         files = sorted(str(file) for file in Path(directory).glob("*.c"))
-        link = ["-o", str(output)]
         if target is None:
-            run(*compiler_command(), *FLAGS, *instructions.flags, *link, *files, "-lm")
+            command = [*compiler_command(), *FLAGS, *instructions.flags, "-o", str(output), *files, "-lm"]
+            _run(command, directory, timeout)
             return
         # In two steps, because zig compiles what a library of Windows runs when it is loaded: that must run on every
         # processor, before anyone can ask whether the processor has the instructions.
         flags = [flag for flag in FLAGS if flag != "-shared"]
+        flags += [_for_zig(flag) for flag in instructions.flags]
+        objects = []
         for file in files:
-            run(*target.compiler(), *flags, *map(_for_zig, instructions.flags), "-c", file, "-o", f"{file}.o")
-        run(*target.compiler(), *FLAGS, *link, *(f"{file}.o" for file in files), "-lm")
+            objects.append(f"{file}.o")
+            _run([*target.compiler(), *flags, "-c", file, "-o", objects[-1]], directory, timeout)
+        _run([*target.compiler(), *FLAGS, "-o", str(output), *objects, "-lm"], directory, timeout)
+
+
+def _run(command: list[str], directory: str, timeout: float | None) -> None:
+    """Run a compiler, which keeps its intermediate files in a directory."""
+    import subprocess
+
+    # conda sets LD_RUN_PATH, which would add a directory of this machine, and conda changes it at installation.
+    variables = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
+    # Intermediate files become part of the library too, so they are not left in a directory of others.
+    variables["TMPDIR"] = directory
+    subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=variables)
 
 
 def _for_zig(flag: str) -> str:
@@ -134,8 +138,11 @@ def library_key(
     """Return a hash of everything that a library depends on."""
     # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
     command = [of_machine or machine(), *compiler, *FLAGS, *instructions.flags]
-    named = [part for name, content in source_files().items() for part in (name.encode(), content)]
-    return hashlib.sha256(b"\0".join([*named, " ".join(command).encode()])).hexdigest()[:16]
+    parts: list[bytes] = []
+    for name, content in source_files().items():
+        parts += [name.encode(), content]
+    parts.append(" ".join(command).encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def packaged_name(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:

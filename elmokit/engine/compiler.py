@@ -52,16 +52,19 @@ def why_unavailable() -> str:
 
 @functools.cache
 def _load() -> tuple[Library | None, str]:
+    """Return the library, or the reason why there is none."""
     names, reason = requested_sets(), ""
     try:
         # Every library of the package before any compilation: a wheel needs neither a compiler nor a cache.
         for find in (_packaged, _compiled):
             for name in names:
                 try:
-                    if (library := find(name, INSTRUCTION_SETS[name])) is not None:
-                        return library, ""
+                    library = find(name, INSTRUCTION_SETS[name])
                 except (InstructionsError, OSError) as error:
                     reason = reason or str(error)  # the next set asks less of the compiler and of the system
+                    continue
+                if library is not None:
+                    return library, ""
     # ValueError: CC is not a valid command line.
     except (OSError, ElmoError, AttributeError, ValueError) as error:
         reason = reason or f"the C kernels could not be loaded or built: {error}"
@@ -133,17 +136,23 @@ def _cache_directory() -> Path:
     directory.parent.mkdir(0o700, parents=True, exist_ok=True)
     directory.mkdir(0o700, exist_ok=True)
     directory = directory.resolve()
-    status, parents = directory.stat(), [parent.stat() for parent in directory.parents]
-    # In a directory with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
-    are_open = any(parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX for parent in parents)
-    owners = {parent.st_uid for parent in parents}
-    if are_open or status.st_uid != os.geteuid() or not owners <= {0, os.geteuid()}:
+    status = directory.stat()
+    if status.st_uid != os.geteuid() or any(map(_is_open_to_others, directory.parents)):
         raise OutputError(f"other users can use {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours.")
     if status.st_mode & 0o077:  # a group, by its umask, may have put libraries there
         directory.chmod(0o700)
         for library in directory.glob("*.so"):  # not the directories in which other processes compile at this moment
             library.unlink(missing_ok=True)
     return directory
+
+
+def _is_open_to_others(directory: Path) -> bool:
+    """Check whether another user, root apart, owns a directory or can exchange files in it."""
+    status = directory.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return True
+    # In a directory with the sticky bit, such as /tmp, everyone can create files, but nobody can exchange others'.
+    return bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
 
 
 def _compiled_in(directory: Path, name: str, instructions: InstructionSet) -> Library:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from elmokit.engine import compiler
 from elmokit.engine.architecture import BiLMConfig
+from elmokit.engine.interface import Network, NetworkInput, token_rows
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import Network, NetworkInput, token_rows
 from elmokit.engine.precision import BackendRequest, Computation, Precision, engine_computation
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads

@@ -41,7 +41,8 @@ class FixedMix:
     def __init__(self, weights: Sequence[float], gamma: float) -> None:
         raw = np.array(weights, np.float32)
         exponentials = np.exp(raw - raw.max())
-        self.weights, self.gamma = exponentials / exponentials.sum(), np.float32(gamma)
+        self.weights = exponentials / exponentials.sum()
+        self.gamma = np.float32(gamma)
 
     @property
     def checksum(self) -> int:
@@ -78,21 +79,23 @@ class LayerSelection:
         returned = self.returned
         if isinstance(returned, int):
             return [array[returned] for array in layers]
-        if returned == "average":
+        if isinstance(returned, str):  # "average"
             return [array.mean(axis=0, dtype=np.float32) for array in layers]
         if isinstance(returned, tuple):
-            is_all = returned == tuple(range(len(self.computed)))
-            return layers if is_all else [array[list(returned)] for array in layers]
-        assert not isinstance(returned, str)
+            if returned == tuple(range(len(self.computed))):
+                return layers
+            return [array[list(returned)] for array in layers]
         return returned(layers)
 
 
 def plain_layers(layers: Layers) -> Layers:
     """Return NumPy's layer numbers as Python's, which JSON can store, and an array of them as a list."""
     given: Any = layers
+    if isinstance(given, str):
+        return given  # type: ignore[return-value]
     if isinstance(given, np.ndarray | np.generic):
         given = given.tolist()
-    if isinstance(given, Iterable) and not isinstance(given, str):
+    if isinstance(given, Iterable):
         given = [number.item() if isinstance(number, np.generic) else number for number in given]
     plain: Layers = given
     return plain
@@ -117,19 +120,25 @@ def select_layers(
         if mix is None:
             raise ConfigError("layers is 'mix', but there is no scalar mix here: an ElmoModule with n_mixes=1 has one.")
         return LayerSelection(every, mix)
-    is_list = isinstance(layers, list)
-    numbers: list[Any] = layers if isinstance(layers, list) else [layers]
     available = f"{model_name} has layers 0 to {n_layers - 1}"
-    if not numbers or any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
+    numbers: list[Any] = layers if isinstance(layers, list) else [layers]
+    if not numbers or not all(map(_is_number, numbers)):
         raise ConfigError(
             f"layers is {layers!r}. Choose 'all', 'top', 'average', 'mix', a layer number or a list of numbers; "
             f"{available}."
         )
     for number in numbers:
-        if number not in range(n_layers):
+        if number not in every:
             raise ConfigError(f"Layer {number} does not exist: {available}.")
+    if not isinstance(layers, list):
+        return LayerSelection((int(numbers[0]),), 0)
     computed = tuple(dict.fromkeys(map(int, numbers)))
-    return LayerSelection(computed, tuple(map(computed.index, numbers)) if is_list else 0)
+    return LayerSelection(computed, tuple(map(computed.index, numbers)))
+
+
+def _is_number(value: object) -> bool:
+    """Check for a whole number, which True and False are not here."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,19 +76,19 @@ def parse_header(text: str) -> Declarations:
         declared.constants[name] = int(value)
     for body, name in re.findall(r"typedef struct \{(.*?)\} elmokit_(\w+);", text, flags=re.DOTALL):
         fields = [_declared(line) for line in body.split(";") if line.strip()]
-        declared.structs[name] = type(
-            name, (ctypes.Structure,), {"_fields_": [(field, kind) for kind, field in fields]}
-        )
+        declared.structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
     for result, name, arguments in re.findall(r"ELMOKIT_API (\w+) elmokit_(\w+)\((.*?)\);", text, flags=re.DOTALL):
-        kinds = [] if arguments.strip() == "void" else [_declared(argument)[0] for argument in arguments.split(",")]
+        kinds: list[Any] = []
+        if arguments.strip() != "void":
+            kinds = [_declared(argument)[1] for argument in arguments.split(",")]
         declared.functions[name] = (kinds, _NUMBERS.get(result))
     return declared
 
 
-def _declared(text: str) -> tuple[Any, str]:
-    """Return the type and the name of a field or an argument."""
+def _declared(text: str) -> tuple[str, Any]:
+    """Return the name and the type of a field or an argument."""
     kind, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", text, flags=re.DOTALL).groups()  # type: ignore[union-attr]
-    return (ctypes.c_void_p if "*" in kind else _NUMBERS[kind.strip()]), name
+    return name, ctypes.c_void_p if "*" in kind else _NUMBERS[kind.strip()]
 
 
 def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
@@ -106,15 +106,20 @@ def check_array(
     shape: Shape | None = None,  # None if any will do; -1 in it means any number
 ) -> None:
     """Check an array that a C function takes: a wrong one is a mistake in the calling code."""
-    fits = shape is None or (
-        len(shape) == array.ndim and all(want in (-1, size) for want, size in zip(shape, array.shape, strict=True))
+    if array.dtype == dtype and array.flags.c_contiguous and (shape is None or _fits(array.shape, shape)):
+        return
+    expected = np.dtype(dtype).name if shape is None else f"{np.dtype(dtype)} {shape}"
+    order = "" if array.flags.c_contiguous else ", not contiguous"
+    raise ValueError(
+        f"{name} must be a contiguous array of {expected}, but is one of {array.dtype} {array.shape}{order}."
     )
-    if array.dtype != dtype or not fits or not array.flags.c_contiguous:
-        order = "" if array.flags.c_contiguous else ", not contiguous"
-        raise ValueError(
-            f"{name} must be a contiguous array of {np.dtype(dtype)}{'' if shape is None else f' {shape}'}, but is one "
-            f"of {array.dtype} {array.shape}{order}."
-        )
+
+
+def _fits(shape: Shape, expected: Shape) -> bool:
+    """Compare a shape with one in which -1 means any number."""
+    if len(shape) != len(expected):
+        return False
+    return all(want in (-1, size) for want, size in zip(expected, shape, strict=True))
 
 
 def choose_kernels(

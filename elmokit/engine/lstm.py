@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.architecture import BiLMConfig
+from elmokit.engine.interface import NetworkInput, check_batch, check_direction, read_weights
 from elmokit.engine.library import Library, address, check, open_packed, pointers
-from elmokit.engine.network import NetworkInput, check_batch, check_direction, read_weights
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, State
 
@@ -60,7 +60,7 @@ class LSTM:
         returns_state: bool = False,
         threads: int = 1,
     ) -> tuple[list[Floats], State | None]:
-        """Compute the layers of some sentences; see :meth:`~elmokit.engine.network.Network.layers`."""
+        """Compute the layers of some sentences; see :meth:`~elmokit.engine.interface.Network.layers`."""
         dim = self.config.output_dim
         layers, rows = self._layers_of_sentences(np.maximum(inputs.lengths - 2 * n_edges, 0), wanted, dim)
         state = self._run(rows, inputs, wanted, n_edges, dim, (0, None), returns_state, threads)
@@ -69,7 +69,7 @@ class LSTM:
     def direction(
         self, number: int, inputs: NetworkInput, wanted: Sequence[int], *, threads: int = 1
     ) -> tuple[list[Floats], State]:
-        """Compute one direction of some sentences; see :meth:`~elmokit.engine.network.Network.direction`."""
+        """Compute one direction of some sentences; see :meth:`~elmokit.engine.interface.Network.direction`."""
         dim = self.config.projection_dim
         check_direction(self.config, number)
         layers, rows = self._layers_of_sentences(inputs.lengths, wanted, dim)

@@ -18,8 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from elmokit.engine.architecture import FORGET_OFFSET, BiLMConfig, CharCNNConfig
+from elmokit.engine.interface import Network, NetworkInput, check_batch, check_direction, read_weights, token_rows
 from elmokit.engine.library import UNKNOWN_IDS, WRONG_SIZES
-from elmokit.engine.network import Network, NetworkInput, check_batch, check_direction, read_weights, token_rows
 from elmokit.engine.precision import Backend, Computation
 from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
@@ -69,8 +69,10 @@ class ReferenceEngine(Network):
 
     @property
     def n_bytes(self) -> int:
-        layers = [layer for direction in self._lstm_layers for layer in direction]
-        return sum(array.nbytes for array in self._token_layer.values()) + sum(layer.n_bytes for layer in layers)
+        total = sum(array.nbytes for array in self._token_layer.values())
+        for layers in self._lstm_layers:
+            total += sum(layer.n_bytes for layer in layers)
+        return total
 
     @overflow_is_checked_later
     def token_vectors(self, ids: Ids) -> Floats:
@@ -148,7 +150,8 @@ class _LSTMLayer:
         """Return the outputs and the cells after one step of some rows."""
         sums = np.concatenate([inputs, hidden], axis=1) @ self.weight.T + self.bias
         i, g, f, o = np.split(sums, 4, axis=1)
-        cell = _clip(_sigmoid(f + FORGET_OFFSET) * cell + _sigmoid(i) * np.tanh(g), self.config.cell_clip)
+        kept = _sigmoid(f + FORGET_OFFSET) * cell
+        cell = _clip(kept + _sigmoid(i) * np.tanh(g), self.config.cell_clip)
         output = _sigmoid(o) * np.tanh(cell)
         if self.projection is not None:
             output = _clip(output @ self.projection.T, self.config.projection_clip)
@@ -158,20 +161,24 @@ class _LSTMLayer:
 def _positions_of_steps(lengths: Ids, order: Ids, backward: bool) -> list[Ids]:
     """Return, for each step, the positions that it computes, in a batch of sentences that follow each other."""
     first = np.cumsum(lengths) - lengths
+    last = first + lengths - 1
     steps = []
     for step in range(int(lengths.max(initial=0))):
         rows = order[: np.count_nonzero(lengths > step)]
-        steps.append(first[rows] + (lengths[rows] - 1 - step if backward else step))
+        steps.append(last[rows] - step if backward else first[rows] + step)
     return steps
 
 
 def _sentences(layers: Array, lengths: Ids, wanted: Sequence[int], n_edges: int) -> list[Array]:
     """Return the wanted layers of each sentence, each in an array of its own."""
-    first = np.cumsum(lengths) - lengths
-    positions = [
-        np.arange(start + n_edges, start + length - n_edges) for start, length in zip(first, lengths, strict=True)
-    ]
-    return [layers[np.ix_(np.array(wanted, np.int64), own)] for own in positions]
+    numbers = np.array(wanted, np.int64)
+    sentences = []
+    start = 0
+    for length in lengths:
+        positions = np.arange(start + n_edges, start + length - n_edges)
+        sentences.append(layers[np.ix_(numbers, positions)])
+        start += length
+    return sentences
 
 
 def _token_vectors(config: BiLMConfig, weights: Mapping[str, Array], ids: Ids) -> Array:
@@ -218,14 +225,17 @@ def _projected(features: Array, weights: Mapping[str, Array]) -> Array:
 
 def _check_ids(config: BiLMConfig, ids: Ids) -> None:
     """Check the ids of tokens, as the C functions do."""
-    table_sizes = [config.n_words] if config.n_words is not None else []
-    table_sizes += [config.word_features.n_words] if config.word_features is not None else []
-    n_columns = ids.shape[1] - len(table_sizes)
+    table_sizes = []
+    if config.n_words is not None:
+        table_sizes.append(config.n_words)
+    if config.word_features is not None:
+        table_sizes.append(config.word_features.n_words)
+    n_chars = ids.shape[1] - len(table_sizes)
     if config.char_cnn is None:
-        fits = n_columns == 0
+        fits = n_chars == 0
     else:
-        fits = n_columns >= max(width for width, _ in config.char_cnn.filters)
-        table_sizes += [config.char_cnn.n_chars] * n_columns
+        fits = n_chars >= max(width for width, _ in config.char_cnn.filters)
+        table_sizes += [config.char_cnn.n_chars] * n_chars
     if not fits:
         raise ValueError(WRONG_SIZES)
     # Row 0, which means "no token", comes before the rows that are counted.

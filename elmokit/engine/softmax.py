@@ -161,9 +161,8 @@ class WordSoftmax:
         nats = np.empty(len(hidden), np.float32)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             here = slice(start, start + ROWS_AT_ONCE)
-            nats[here] = -np.take_along_axis(_log_softmax(self.scores(hidden[here])), word_ids[here, None], axis=1)[
-                :, 0
-            ]
+            log_probabilities = _log_softmax(self.scores(hidden[here]))
+            nats[here] = -np.take_along_axis(log_probabilities, word_ids[here, None], axis=1)[:, 0]
         return nats
 
     def _after_inner(self, hidden: Floats, library: Library | None = None) -> Floats:
@@ -235,8 +234,14 @@ def log_sum_exp(
     result = np.empty(len(rows), np.float64)
     n_words, dim = weight.shape
     reason = library.log_sum_exp(
-        *(threads, NAMES.index(precision), len(rows), address("rows", rows, np.float32, (-1, dim)), dim),
-        *(address("weight", weight, np.float32), address("bias", bias, np.float32, (n_words,)), n_words),
+        threads,
+        NAMES.index(precision),
+        len(rows),
+        address("rows", rows, np.float32, (-1, dim)),
+        dim,
+        address("weight", weight, np.float32),
+        address("bias", bias, np.float32, (n_words,)),
+        n_words,
         address("result", result, np.float64),
     )
     check(library, reason)
@@ -249,8 +254,12 @@ def word_scores(library: Library, rows: Floats, weight: Floats, bias: Floats, wo
     n_words, dim = weight.shape
     _check_word_ids(words, len(rows), n_words)  # C would read beyond the end
     library.word_scores(
-        *(len(rows), address("rows", rows, np.float32, (-1, dim)), dim, address("weight", weight, np.float32)),
-        *(address("bias", bias, np.float32, (n_words,)), address("words", words, np.int64, (len(rows),))),
+        len(rows),
+        address("rows", rows, np.float32, (-1, dim)),
+        dim,
+        address("weight", weight, np.float32),
+        address("bias", bias, np.float32, (n_words,)),
+        address("words", words, np.int64, (len(rows),)),
         address("scores", scores, np.float64),
     )
     return scores
@@ -264,11 +273,15 @@ def _check_word_ids(word_ids: Ids, n_rows: int, n_words: int) -> None:
 def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
     """Return the distinct rows and, for each row, its number among them."""
     numbers: dict[bytes, int] = {}
-    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in rows]
-    if len(numbers) == len(rows):
-        return rows, np.arange(len(rows))
-    first = dict(zip(reversed(index), range(len(rows) - 1, -1, -1), strict=True))
-    return rows[[first[number] for number in range(len(numbers))]], np.array(index)
+    first: list[int] = []  # of each distinct row, where it is
+    index: list[int] = []
+    for position, row in enumerate(rows):
+        number = numbers.setdefault(row.tobytes(), len(numbers))
+        if number == len(first):
+            first.append(position)
+        index.append(number)
+    distinct = rows if len(first) == len(rows) else rows[first]
+    return distinct, np.array(index, np.int64)
 
 
 def _log_softmax(scores: NDArray[np.floating]) -> Floats:

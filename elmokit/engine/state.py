@@ -57,9 +57,9 @@ class State(NamedTuple):
     def zero(cls, config: BiLMConfig, n_rows: int) -> State:
         """Return the state of a model that has not read anything yet."""
         shape = (config.n_directions, config.n_layers, n_rows)
-        return cls(
-            np.zeros((*shape, config.projection_dim), np.float32), np.zeros((*shape, config.hidden_dim), np.float32)
-        )
+        hidden = np.zeros((*shape, config.projection_dim), np.float32)
+        cell = np.zeros((*shape, config.hidden_dim), np.float32)
+        return cls(hidden, cell)
 
     def first_rows(self, n_rows: int) -> State:
         """Return the first ``n_rows`` rows; rows that do not exist are zero."""

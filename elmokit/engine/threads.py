@@ -57,13 +57,20 @@ def n_threads() -> int:
     than can run at the same time.
     """
     requested = _requested
-    if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "get_num_threads"):
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
         requested = torch.get_num_threads()  # it has read the variable
     elif requested is None:
-        # OpenMP allows a list, of which the first number is for threads that are not within others.
-        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        requested = None if (number := whole_number(first)) is None else max(1, number)
+        requested = _threads_of_openmp()
     return available_threads() if requested is None else min(requested, available_threads())
+
+
+def _threads_of_openmp() -> int | None:
+    """Return the number that ``OMP_NUM_THREADS`` sets; None without it."""
+    # OpenMP allows a list, of which the first number is for threads that are not within others.
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    number = whole_number(first.strip())
+    return None if number is None else max(1, number)
 
 
 @functools.cache
@@ -74,7 +81,9 @@ def available_threads() -> int:
     with a quota of two cores sees all cores of its machine, and with more threads than two, each of them would be
     stopped for most of the time.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     quota = cores_of_quota(CONTROL_GROUP)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
+from elmokit.engine.interface import as_rows, read_weights
 from elmokit.engine.library import Library, address, check, open_packed, pointers
-from elmokit.engine.network import as_rows, read_weights
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, IntegerRows, StoredArrays
 
@@ -54,7 +54,7 @@ class TokenLayer:
         return int(self._library.tokens_bytes(self._handle))
 
     def __call__(self, ids: Ids, threads: int = 1) -> Floats:
-        """Compute the context-free vectors of tokens; see :meth:`~elmokit.engine.network.Network.token_vectors`."""
+        """Compute the context-free vectors of tokens; see :meth:`~elmokit.engine.interface.Network.token_vectors`."""
         rows = as_rows(ids)
         vectors = np.empty((len(rows), self.config.projection_dim), np.float32)
         library = self._library

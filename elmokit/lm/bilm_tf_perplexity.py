@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_at_least
 from elmokit.embedding.computer import Computer, computer_of
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM

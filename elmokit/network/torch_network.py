@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.engine.architecture import BiLMConfig
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import UNKNOWN_IDS
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Computation, Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, Ids, State, StoredArrays
@@ -81,7 +81,7 @@ def word_softmax(module: SoftmaxModule, arrays: Mapping[str, Floats] | None = No
 
 
 class TorchNetwork:
-    """A biLM without gradients, with NumPy arrays; see :class:`~elmokit.engine.network.Network`.
+    """A biLM without gradients, with NumPy arrays; see :class:`~elmokit.engine.interface.Network`.
 
     Args:
         bilm: The module. Its weights may change, and move to another device.

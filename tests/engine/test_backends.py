@@ -11,7 +11,7 @@ import pytest
 from elmokit import Elmo, ElmoModule
 from elmokit.engine import compiler
 from elmokit.engine.architecture import PRESETS, BiLMConfig
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.precision import VARIABLE, requested_backend
 from elmokit.errors import ConfigError
 from elmokit.network.bilm import BiLM

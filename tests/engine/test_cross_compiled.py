@@ -19,8 +19,8 @@ from elmokit.engine import c_sources, compiler
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, tensor_shapes
 from elmokit.engine.c_sources import SUFFIXES, TARGETS
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, sets_for
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library, parse_header
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, PRECISIONS
 from elmokit.engine.softmax import Matrix
 from elmokit.engine.state import Floats

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from elmokit.engine import compiler
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.engine import Engine
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.network.bilm import BiLM
 from tests.helpers.arrays_on_demand import ArraysOnDemand
@@ -201,7 +201,7 @@ import numpy as np
 from elmokit.engine import compiler
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.engine import Engine
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
 from tests.helpers.arrays_on_demand import ArraysOnDemand
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from elmokit.engine import compiler, instruction_sets, softmax
 from elmokit.engine.architecture import BiLMConfig
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library, choose_kernels
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, PRECISIONS, Precision
 from elmokit.engine.softmax import Matrix
 from elmokit.engine.state import State

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.state import Floats, State
 from elmokit.engine.threads import cores_of_quota, n_threads
 from tests.helpers.engine_lstm import same_bits, two_layers

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from elmokit.engine.architecture import BiLMConfig, tensor_shapes
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.library import Library
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, State
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.lstm import LSTM
-from elmokit.engine.network import NetworkInput
 from elmokit.engine.precision import NAMES, VARIABLE, Precision
 from elmokit.engine.state import State
 from elmokit.network.lstm_module import LSTMStack, LSTMState, ProjectedLSTM

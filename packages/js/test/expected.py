@@ -19,7 +19,7 @@ from elmokit.engine import compiler
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFeaturesConfig, tensor_shapes
 from elmokit.engine.engine import Engine
 from elmokit.engine.instruction_sets import EMULATED, machine
-from elmokit.engine.network import NetworkInput
+from elmokit.engine.interface import NetworkInput
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats

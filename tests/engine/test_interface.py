@@ -12,7 +12,7 @@ import torch
 
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.engine import Engine
-from elmokit.engine.network import Network, NetworkInput
+from elmokit.engine.interface import Network, NetworkInput
 from elmokit.engine.reference import ReferenceEngine
 from elmokit.engine.state import Floats, State
 from elmokit.network.bilm import BiLMState

@@ -126,18 +126,27 @@ def read_weights(
 
 def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Sequence[int]) -> None:
     """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
-    vectors, words, lengths, start = inputs
-    n_rows = len(lengths)
-    are_words_rows = not len(words) or 0 <= words.min() <= words.max() < len(vectors)
-    are_lengths_right = (not n_rows or lengths.min() >= 0) and lengths.sum() == len(words)
-    are_layers = len(set(wanted)) == len(wanted) and set(wanted) <= set(range(config.n_layers + 1))
-    if not (are_words_rows and are_lengths_right and are_layers and start.n_rows in (1, n_rows)):
+    if not _are_in_range(config, inputs, wanted):
         raise ValueError("The words, lengths, start state or wanted layers of the batch do not fit the model.")
+    vectors, words, _, start = inputs
     check_array("vectors", vectors, dtype, (-1, config.projection_dim))
     check_array("words", words, np.int64, (-1,))
-    shape = (config.n_directions, config.n_layers, start.n_rows)
-    for name, part, dim in (("hidden", start.hidden, config.projection_dim), ("cell", start.cell, config.hidden_dim)):
-        check_array(name, np.ascontiguousarray(part), dtype, (*shape, dim))
+    rows = (config.n_directions, config.n_layers, start.n_rows)
+    check_array("hidden", np.ascontiguousarray(start.hidden), dtype, (*rows, config.projection_dim))
+    check_array("cell", np.ascontiguousarray(start.cell), dtype, (*rows, config.hidden_dim))
+
+
+def _are_in_range(config: BiLMConfig, inputs: NetworkInput, wanted: Sequence[int]) -> bool:
+    """Check the numbers of a batch: rows, lengths and layers."""
+    vectors, words, lengths, start = inputs
+    if len(words) and (words.min() < 0 or words.max() >= len(vectors)):
+        return False
+    if len(lengths) and lengths.min() < 0:
+        return False
+    if lengths.sum() != len(words) or start.n_rows not in (1, len(lengths)):
+        return False
+    distinct = set(wanted)
+    return len(distinct) == len(wanted) and distinct.issubset(range(config.n_layers + 1))
 
 
 def check_direction(config: BiLMConfig, number: int) -> None:
