@@ -86,14 +86,14 @@ def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
 
 def describe_type(hint: Any, literal: str = "{}") -> str:
     """Describe the type of a setting in words; ``literal`` says how to write one of several possible values."""
-    arguments = typing.get_args(hint)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join(
-            "none" if argument is types.NoneType else describe_type(argument, literal) for argument in arguments
-        )
-    if typing.get_origin(hint) is typing.Literal:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is types.NoneType:
+        return "none"
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return " or ".join(describe_type(argument, literal) for argument in arguments)
+    if origin is typing.Literal:
         return ", ".join(literal.format(json.dumps(value)) for value in arguments)
-    if typing.get_origin(hint) is tuple:
+    if origin is tuple:
         inner = [describe_type(argument, literal) for argument in arguments if argument is not ...]
         return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
     if dataclasses.is_dataclass(hint):
@@ -115,18 +115,30 @@ def _checked_table(cls: Any, table: Any, where: str, path: str = "", former: Map
     checked = {}
     for name, value in table.items():
         if name not in hints:
-            known = [path + other for other in hints]
-            for outer, hint in hints.items():  # the key may be right, but outside its table
-                known += [f"{path}{outer}.{key}" for kind in _dataclasses_in(hint) for key in type_hints(kind)]
-            problem = f"unknown key {path + name!r}.{did_you_mean(path + name, known, former)}"
+            problem = f"unknown key {path + name!r}.{did_you_mean(path + name, _known_keys(hints, path), former)}"
             raise ConfigError(f"{where}: {problem}" if where else f"There is an {problem}")
-        accepted = typing.get_args(hints[name]) or (hints[name],)
-        if value is False and types.NoneType in accepted and bool not in accepted:
-            value = None
         inner = _dataclasses_in(hints[name])
-        is_table = inner and value is not None
-        checked[name] = _checked_table(inner[0], value, where, f"{path}{name}.", former) if is_table else value
+        if value is False and _means_none(hints[name]):
+            value = None
+        elif inner and value is not None:
+            value = _checked_table(inner[0], value, where, f"{path}{name}.", former)
+        checked[name] = value
     return checked
+
+
+def _known_keys(hints: Mapping[str, Any], path: str) -> list[str]:
+    """List the keys of a table, and those of the tables in it: a key may be right, but outside its table."""
+    known = [path + name for name in hints]
+    for outer, hint in hints.items():
+        for kind in _dataclasses_in(hint):
+            known += [f"{path}{outer}.{key}" for key in type_hints(kind)]
+    return known
+
+
+def _means_none(hint: Any) -> bool:
+    """Check whether ``false`` means None for a field of a type."""
+    accepted = typing.get_args(hint)
+    return types.NoneType in accepted and bool not in accepted
 
 
 def did_you_mean(name: object, known: Iterable[str], former: Mapping[str, str] | None = None) -> str:
@@ -161,8 +173,11 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Table:
     """Return ``base`` with the values of ``override`` in place of its own; nested tables are merged key by key."""
     merged = dict(base)
     for name, value in override.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = deep_merge(merged[name], value) if both else value
+        old = merged.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[name] = deep_merge(old, value)
+        else:
+            merged[name] = value
     return merged
 
 
@@ -225,8 +240,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def parse_count(text: str) -> int:
     """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
-    unit = COUNT_UNITS.get(text[-1:].upper(), 1)
-    return int(text if unit == 1 else text[:-1]) * unit
+    unit = COUNT_UNITS.get(text[-1:].upper())
+    if unit is None:
+        return int(text)
+    return int(text[:-1]) * unit
 
 
 def _check(is_right: bool, name: str, value: object, expected: str) -> None:

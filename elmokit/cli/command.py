@@ -154,8 +154,10 @@ class DocumentedCommand(click.Command):
         """List flags and help by heading."""
         headings: dict[str, list[tuple[str, str]]] = {COMMON: [], MORE: []}
         for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                headings.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                heading = parameter.heading if isinstance(parameter, HeadedOption) else COMMON
+                headings.setdefault(heading, []).append(record)
         return {heading: records for heading, records in headings.items() if records}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -181,8 +183,10 @@ class DocumentedCommand(click.Command):
             error.ctx = error.ctx or ctx  # click leaves it out of some errors, and the last line needs it
             raise
         if rest and not ctx.resilient_parsing and not isinstance(self, click.Group):
-            has_model = any(parameter.name == "model" for parameter in self.params)
-            ctx.fail(f"Unexpected argument {rest[0]!r}.{' Pass a model with --model.' if has_model else ''}")
+            message = f"Unexpected argument {rest[0]!r}."
+            if any(parameter.name == "model" for parameter in self.params):
+                message += " Pass a model with --model."
+            ctx.fail(message)
         return rest
 
 
@@ -201,13 +205,17 @@ class CommandGroup(DocumentedCommand, click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and make a command."""
-        return load_command(cmd_name, self.entries[cmd_name][0]) if cmd_name in self.entries else None
+        if cmd_name not in self.entries:
+            return None
+        location, _ = self.entries[cmd_name]
+        return load_command(cmd_name, location)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is called."""
-        if (name := args[0]) not in self.entries and not name.startswith("-"):
+        name = args[0]
+        if name not in self.entries and not name.startswith("-"):
             from elmokit.config import did_you_mean
             from elmokit.former_names import COMMANDS, replacement
 
@@ -233,12 +241,11 @@ class CommandGroup(DocumentedCommand, click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
         """Complete the name of a command without importing any."""
-        names = [
-            click.shell_completion.CompletionItem(name, help=line)
-            for name, (_, line) in self.entries.items()
-            if name.startswith(incomplete)
-        ]
-        return names + click.Command.shell_complete(self, ctx, incomplete)
+        items = []
+        for name, (_, line) in self.entries.items():
+            if name.startswith(incomplete):
+                items.append(click.shell_completion.CompletionItem(name, help=line))
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def load_command(name: str, location: str) -> click.Command:
@@ -281,11 +288,14 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     """Read the arguments of a click command from a function."""
     text, sections = parse_docstring(function.__doc__ or "")
     examples = sections.pop("Examples", [])
-    entries = {entry.name: entry for heading, lines in sections.items() for entry in parse_entries(heading, lines)}
-    hints = typing.get_type_hints(function, include_extras=True)
+    entries: dict[str, DocumentedParameter] = {}
+    for heading, lines in sections.items():
+        for entry in parse_entries(heading, lines):
+            entries[entry.name] = entry
     has_underscores = getattr(function, "has_underscores", False)
+    hints = typing.get_type_hints(function, include_extras=True)
     params: list[click.Parameter] = []
-    groups: dict[str, tuple[type, list[str]]] = {}
+    groups: dict[str, OptionGroup] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -293,23 +303,47 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
         elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            own = _fields_of(hint, entries, {param.name for param in params})
-            groups[parameter.name] = (hint, [str(option.name) for option in own])
-            params += own
+            fields = _fields_of(hint, entries, {param.name for param in params})
+            groups[parameter.name] = OptionGroup(hint, [str(option.name) for option in fields])
+            params += fields
         else:
             params.append(_option(parameter, hint, entries.get(parameter.name), has_underscores=has_underscores))
-    if unknown := entries.keys() - {param.name for param in params}:
+    unknown = entries.keys() - {param.name for param in params}
+    if unknown:
         raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
-    options = [] if has_underscores else [str(param.name) for param in params if isinstance(param, click.Option)]
+    return {"params": params, "callback": _Call(function, groups, params), "help": text, "examples": examples}
 
-    def call(**values: Any) -> Any:
-        for name, (cls, fields) in groups.items():
-            values[name] = cls(**{field: values.pop(field) for field in fields})
+
+class OptionGroup(NamedTuple):
+    """A dataclass that stands for several options of a command."""
+
+    cls: type
+    options: list[str]
+    """The fields that are options."""
+
+
+class _Call:
+    """Calls the function of a command with the values of its parameters."""
+
+    def __init__(
+        self, function: Callable[..., Any], groups: Mapping[str, OptionGroup], params: list[click.Parameter]
+    ) -> None:
+        self.function = function
+        self.groups = groups
+        """By the names of parameters of the function."""
+        self.options: list[str] = []
+        """The options that errors name by their flags; none where flags are those of another program."""
+        if not hasattr(function, "has_underscores"):
+            self.options = [str(param.name) for param in params if isinstance(param, click.Option)]
+
+    def __call__(self, **values: Any) -> Any:
+        for name, group in self.groups.items():
+            fields = {option: values.pop(option) for option in group.options}
+            values[name] = group.cls(**fields)
         source_of = click.get_current_context().get_parameter_source
-        with name_flags([name for name in options if source_of(name) is ParameterSource.COMMANDLINE]):
-            return function(**values)
-
-    return {"params": params, "callback": call, "help": text, "examples": examples}
+        given = [name for name in self.options if source_of(name) is ParameterSource.COMMANDLINE]
+        with name_flags(given):
+            return self.function(**values)
 
 
 def _settings_of(function: Callable[..., Any], entries: Mapping[str, DocumentedParameter]) -> list[HeadedOption]:
@@ -378,7 +412,10 @@ def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedPara
 
 def _extra(hint: Any, kind: type[Extra]) -> Extra | None:
     """Find what ``Annotated`` adds to a type hint."""
-    return next((extra for extra in typing.get_args(hint)[1:] if isinstance(extra, kind)), None)
+    for extra in getattr(hint, "__metadata__", ()):
+        if isinstance(extra, kind):
+            return extra
+    return None
 
 
 def setting_options(
@@ -400,21 +437,34 @@ def setting_options(
     """
     fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
     hints = typing.get_type_hints(cls)
-    field_of = names if isinstance(names, Mapping) else {name: name for name in (fields if names is None else names)}
-    options: list[HeadedOption] = []
+    if names is None:
+        names = list(fields)
+    field_of = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
+    options = []
     for name, field_name in field_of.items():
-        metadata, default = fields[field_name].metadata, defaults.get(field_name, fields[field_name].default)
-        kind, is_repeated = _click_type(Path if metadata["is_path"] else hints[field_name])
-        is_repeated = is_repeated or hints[field_name] == tuple[str, ...]
-        flag, shown = f"--{name.replace('_', '-')}", "" if default in (None, ()) else str(default)
-        if kind is click.BOOL:
-            flag = f"{flag}/{metadata['off_flag'] or f'--no-{flag[2:]}'}"
-            shown = "" if default is None else "yes" if default else "no"
-        text = metadata["help"] + (f"  [default: {shown}]" if shown else "")
-        options.append(
-            HeadedOption([flag, name], type=kind, default=None, multiple=is_repeated, help=text, heading=MORE)
-        )
+        field = fields[field_name]
+        default = defaults.get(field_name, field.default)
+        options.append(_setting_option(name, field.metadata, hints[field_name], default))
     return options
+
+
+def _setting_option(name: str, metadata: Mapping[str, Any], hint: Any, default: Any) -> HeadedOption:
+    """Make the option of a field that was declared with ``setting()``, and show this default."""
+    kind, is_repeated = _click_type(Path if metadata["is_path"] else hint)
+    flag = f"--{name.replace('_', '-')}"
+    shown = "" if default in (None, ()) else str(default)
+    if kind is click.BOOL:
+        flag += f"/{metadata['off_flag'] or f'--no-{flag[2:]}'}"
+        if shown:
+            shown = "yes" if default else "no"
+    return HeadedOption(
+        [flag, name],
+        type=kind,
+        default=None,
+        multiple=is_repeated or hint == tuple[str, ...],
+        help=f"{metadata['help']}  [default: {shown}]" if shown else metadata["help"],
+        heading=MORE,
+    )
 
 
 def _argument(name: str, hint: Any, required: bool) -> click.Argument:
@@ -432,49 +482,54 @@ def _option(
     """Make an option. What the docstring of the command says, its ``entry``, comes before what the type hint adds."""
     name, default = parameter.name, parameter.default
     flag = declared or _extra(hint, Flag) or Flag()
+    if entry is not None:
+        flag = flag._replace(help=entry.help or flag.help, heading=entry.heading, metavar=entry.metavar or flag.metavar)
     kind, is_repeated = _click_type(hint)
+    is_flag = kind is click.BOOL and click.BOOL not in typing.get_args(hint)
     flags = [f"--{name.removesuffix('_').replace('_', '-')}", *flag.names]
     if has_underscores:
-        flags = [*dict.fromkeys([f"--{name}", *flags])]
-    is_flag = kind is click.BOOL and click.BOOL not in typing.get_args(hint)
+        flags = list(dict.fromkeys([f"--{name}", *flags]))
     if is_flag and default is not False:
         flags[0] += f"/--no-{flags[0][2:]}"
-    text, heading, metavar = flag.help, flag.heading, flag.metavar
-    if entry is not None:
-        text, heading, metavar = entry.help or text, entry.heading, entry.metavar or metavar
-    # Not None for a required option: click 8.3 and newer take that for a value, and do not ask for another.
-    is_required = default is parameter.empty
-    given = {} if is_required else {"default": default}
-    return HeadedOption(
-        [*flags, name],
-        type=kind,
-        is_flag=is_flag or None,  # False would let the option stand without a value
-        multiple=is_repeated,
-        required=is_required,
-        show_default=not (is_required or default is None or default is False or default == ()),
-        metavar=metavar,
-        help=text,
-        heading=heading,
-        **given,
-    )
+    option: dict[str, Any] = {
+        "type": kind,
+        "is_flag": is_flag or None,  # False would let the option stand without a value
+        "multiple": is_repeated,
+        "metavar": flag.metavar,
+        "help": flag.help,
+        "heading": flag.heading,
+    }
+    if default is parameter.empty:
+        # Without a default, not with None: click 8.3 and newer take that for a value, and do not ask for another.
+        option["required"] = True
+    else:
+        option["default"] = default
+        option["show_default"] = _says_something(default)
+    return HeadedOption([*flags, name], **option)
+
+
+def _says_something(default: object) -> bool:
+    """Check whether the help of an option should show its default."""
+    return not (default is None or default is False or default == ())
 
 
 def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
     """Choose the click type of a type hint, and whether there can be several values."""
+    own_type = _extra(hint, click.ParamType)
     if typing.get_origin(hint) is typing.Annotated:
-        hint, *extras = typing.get_args(hint)
-        for extra in extras:
-            if isinstance(extra, click.ParamType):
-                is_repeated = typing.get_origin(hint) is tuple and not isinstance(extra, CommaSeparated)
-                return extra, is_repeated
+        hint = typing.get_args(hint)[0]
+    if own_type is not None:
+        return own_type, typing.get_origin(hint) is tuple and not isinstance(own_type, CommaSeparated)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        hint = next(kind for kind in typing.get_args(hint) if kind is not types.NoneType)
+        (hint,) = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
     if typing.get_origin(hint) is typing.Literal:
         return Choice(typing.get_args(hint)), False
     if typing.get_origin(hint) is tuple:
-        (kind, *_) = typing.get_args(hint)
+        kind = typing.get_args(hint)[0]
         return (CommaSeparated(), False) if kind is int else (_click_type(kind)[0], True)
-    return (click.Path(path_type=Path) if hint is Path else click.types.convert_type(hint)), False
+    if hint is Path:
+        return click.Path(path_type=Path), False
+    return click.types.convert_type(hint), False
 
 
 class Choice(click.Choice[str]):

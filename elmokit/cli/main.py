@@ -166,26 +166,17 @@ def main() -> None:
 
     An error that the user can fix is printed as one line on standard error, with exit code 2.
     """
-    if sys.stderr is None:  # closed, as by some programs that run in the background
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-    # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
-    is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
-    if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    warnings.formatwarning = partial(_format_warning, shown=set())
+    _prepare_process()
     command = next((argument for argument in sys.argv[1:] if argument in elmokit.entries), "")
     try:
         with needs_torch(f"{PROGRAM} {command}"):
             sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
-        message = _message_of(error)
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            message += f"{'' if message.endswith(('.', '?')) else '.'} Try '{error.ctx.command_path} --help'."
-        _fail(message, BAD_INPUT)
+        _fail(_message_of(error), BAD_INPUT)
+    except BrokenPipeError:  # the program that reads our output has ended, as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the program that reads our output has ended, as in `... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
         _fail(str(error) if error.filename else f"Reading or writing failed: {error.strerror or error}.", BAD_INPUT)
     except CommandInterrupted as stopped:
         _fail(str(stopped), INTERRUPTED)
@@ -197,23 +188,47 @@ def main() -> None:
         _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
 
 
+def _prepare_process() -> None:
+    """Set how the process ends on a signal and prints warnings, and give it a standard error if it has none."""
+    if sys.stderr is None:  # closed, as by some programs that run in the background
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
+    is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
+    if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.formatwarning = partial(_format_warning, shown=set())
+
+
 def _message_of(error: ElmoError | click.ClickException) -> str:
-    """Return the text of an error; about an unknown option, with what took its place or the option that is nearest."""
+    """Return the text of an error; of one about the command line, also what to type instead, and where to read more."""
     if not isinstance(error, click.ClickException):
         return str(error)
-    if not isinstance(error, click.NoSuchOption):
-        return error.format_message()
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        message = f"{error.message}{_advice(error)}"
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        if not message.endswith((".", "?")):
+            message += "."
+        message += f" Try '{error.ctx.command_path} --help'."
+    return message
+
+
+def _advice(error: click.NoSuchOption) -> str:
+    """Say what took the place of an unknown option, or which option is nearest."""
     from elmokit.config import did_you_mean
     from elmokit.former_names import FLAGS, SETTINGS, replacement
 
     name = error.option_name.strip("-")
-    if name in FLAGS and error.ctx is not None and any(one.name == "text_kind" for one in error.ctx.command.params):
-        return f"{error.message} {FLAGS[name]}"
-    advice = replacement(SETTINGS, name.removeprefix("no-").replace("-", "_"))
-    for nearest in (error.possibilities or [])[:1]:  # others seldom help
-        if not advice and did_you_mean(name, [nearest.strip("-")]):
-            advice = f" Did you mean {nearest!r}?"
-    return f"{error.message}{advice}"
+    reads_text = error.ctx is not None and any(param.name == "text_kind" for param in error.ctx.command.params)
+    if reads_text and name in FLAGS:
+        return f" {FLAGS[name]}"
+    former = replacement(SETTINGS, name.removeprefix("no-").replace("-", "_"))
+    if former:
+        return former
+    nearest = error.possibilities[0] if error.possibilities else ""  # others seldom help
+    if nearest and did_you_mean(name, [nearest.strip("-")]):
+        return f" Did you mean {nearest!r}?"
+    return ""
 
 
 def _format_warning(
@@ -230,7 +245,8 @@ def _format_warning(
     if str(message) in shown:
         return ""
     shown.add(str(message))
-    return f"{PROGRAM}: {'warning' if category is UserWarning else category.__name__}: {message}\n"
+    kind = "warning" if category is UserWarning else category.__name__
+    return f"{PROGRAM}: {kind}: {message}\n"
 
 
 def _fail(message: str, code: int) -> None:

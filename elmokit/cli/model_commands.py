@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +15,12 @@ from elmokit.cli.command import Flag
 from elmokit.cli.parameters import Json, Model, ModelOptions, ModelPrecision, Output, Overwrite, StartName, Threads
 from elmokit.cli.running import check_apart, echo_json, print_note
 from elmokit.formats.format import Storage
-from elmokit.storage.progress import ProgressBar, count_of
+from elmokit.storage.progress import ProgressBar, StageCounter, count_of
 
 if TYPE_CHECKING:
     from elmokit.evaluation.speed import Speed, SpeedReport
+    from elmokit.formats.model import PretrainedBiLM
+    from elmokit.formats.sources import NamedModel
 
 
 def models(*, json: Json = False) -> None:
@@ -41,20 +42,36 @@ def models(*, json: Json = False) -> None:
     shown: dict[str, str] = {}
     for model in named:
         family, _, language = model.name.partition(":")
-        inferred, cached = "*" * (model.address == "inferred"), " (cached)" * (model.available == "cached")
         if not language:
-            size = "" if model.megabytes is None else f", {model.megabytes} MB"
-            included = ", included" * (model.available == "included")
-            shown[model.name] = f"{model.language}{size}{included}{cached}: {model.about}{inferred}"
+            shown[model.name] = _describe_model(model)
             continue
         name = f"{family}:LANGUAGE"
-        start = f"{shown[name]}, " if name in shown else f"{model.about.partition(', ')[0]}: "
-        shown[name] = f"{start}{language}{inferred}{cached}"
+        about, _, _ = model.about.partition(", ")
+        shown[name] = f"{shown[name]}, " if name in shown else f"{about}: "
+        shown[name] += f"{language}{_inferred_mark(model)}{_cached_note(model)}"
     click.echo(format_facts(shown))
     click.echo(
         "\nNo address could be tried when elmokit was made. They were found on public pages, except those\n"
         "marked *, which are formed like others of their publisher."
     )
+
+
+def _describe_model(model: NamedModel) -> str:
+    """Describe a model that is of no family."""
+    facts = [model.language]
+    if model.megabytes is not None:
+        facts.append(f"{model.megabytes} MB")
+    if model.available == "included":
+        facts.append("included")
+    return f"{', '.join(facts)}{_cached_note(model)}: {model.about}{_inferred_mark(model)}"
+
+
+def _inferred_mark(model: NamedModel) -> str:
+    return "*" if model.address == "inferred" else ""
+
+
+def _cached_note(model: NamedModel) -> str:
+    return " (cached)" if model.available == "cached" else ""
 
 
 WIDTH, MIN_WIDTH = 100, 40
@@ -89,36 +106,59 @@ def info(*, model: Model = None, options: ModelOptions = None, all_: bool = Fals
 
 def format_facts(facts: Mapping[str, Any]) -> str:
     """Format named facts as two aligned columns. Long values continue on the next line."""
-    shown = {name: _format(value) for name, value in facts.items()}
-    indent = max(map(len, shown)) + 2
+    indent = max(map(len, facts)) + 2
+    width = max(WIDTH - indent, MIN_WIDTH)  # a name can be a path or a sentence
     lines = []
-    for name, value in shown.items():
-        width = max(WIDTH - indent, MIN_WIDTH)  # a name can be a path or a sentence
-        wrapped = textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False) or [""]
-        lines += [f"{name:<{indent}}{wrapped[0]}", *(f"{'':{indent}}{line}" for line in wrapped[1:])]
+    for name, value in facts.items():
+        wrapped = textwrap.wrap(_format(value), width, break_long_words=False, break_on_hyphens=False)
+        first, *others = wrapped or [""]
+        lines.append(f"{name:<{indent}}{first}")
+        lines += [" " * indent + line for line in others]
     return "\n".join(lines)
 
 
 def _card_tables(card: Mapping[str, Any], title: str = "Model card") -> Iterator[str]:
     """Format a model card as a table, and each table in it as one of its own."""
-    inner = {name: value for name, value in card.items() if isinstance(value, Mapping) and value}
-    if facts := {name: value for name, value in card.items() if name not in inner}:
+    facts: dict[str, Any] = {}
+    tables: dict[str, Mapping[str, Any]] = {}
+    for name, value in card.items():
+        if isinstance(value, Mapping) and value:
+            tables[name] = value
+        else:
+            facts[name] = value
+    if facts:
         yield f"{title}\n{format_facts(facts)}"
-    for name, table in inner.items():
+    for name, table in tables.items():
         yield from _card_tables(table, f"{title}, {name}")
 
 
 def _format(value: Any) -> str:
     """Format a value; of a long list, only how many values there are."""
-    if isinstance(value, list | tuple):
-        return (
-            f"{len(value)} values, which --json shows" if len(value) > MAX_VALUES else " / ".join(map(_format, value))
-        )
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, list | tuple):
+        if len(value) > MAX_VALUES:
+            return f"{len(value)} values, which --json shows"
+        return " / ".join(map(_format, value))
+    return str(value)
+
+
+@dataclass(frozen=True)
+class ModelChanges:
+    """What ``convert`` changes about a model."""
+
+    precision: ModelPrecision = None
+    start: StartName | None = None
+    exact_marks: bool = False
+    calibrate: Path | None = None
+    whiten: Path | None = None
+    alignment: tuple[str, ...] = ()
 
 
 def convert(
@@ -126,12 +166,7 @@ def convert(
     target: Output,
     *,
     options: ModelOptions = None,
-    precision: ModelPrecision = None,
-    start: StartName | None = None,
-    exact_marks: bool = False,
-    calibrate: Path | None = None,
-    whiten: Path | None = None,
-    alignment: tuple[str, ...] = (),
+    changes: ModelChanges,
     storage: Annotated[
         Storage,
         Flag("Type of the tensors in an elmokit directory; int8 takes a quarter of the space of float32."),
@@ -174,60 +209,93 @@ def convert(
     from elmokit.text.text import Text
 
     if target.suffix == ".onnx":
-        stored: dict[str, object] = {
-            "--storage": storage != "float32",
-            "--precision": precision,
-            "--calibrate": calibrate,
-        }
-        stored |= {"--whiten": whiten, "--alignment": alignment, "--exact-marks": exact_marks}
-        check_apart("A target named .onnx", True, stored)
-        from elmokit.integrations.onnx import export_onnx
-        from elmokit.storage.atomic import check_output_path
-
-        check_output_path(target, overwrite)
-        opened = open_model(source, options=options)
-        print_note(f"wrote {export_onnx(opened, target, start=start or 'warm', overwrite=overwrite)}")
+        check_apart("A target named .onnx", True, {"--storage": storage != "float32"} | _not_in_onnx(changes))
+        _write_onnx(source, target, options, changes.start or "warm", overwrite)
         return
-    check_apart("--start", start, {"--calibrate": calibrate})  # each stores a start state
+    check_apart("--start", changes.start, {"--calibrate": changes.calibrate})  # each stores a start state
     target_format = format_to_write(target, [".onnx"])
     if not target_format.is_complete:
         check_apart(f"A target named {target.suffix}", True, {f"--storage {storage}": storage != "float32"})
     target_format.check_target(target, overwrite)
-    model = open_model(source, options=options, precision=precision, exact_marks=exact_marks)
-    if start is not None:
-        model = with_start_state(model, start)
-    if calibrate is not None:
-        model = calibrated(Computer(model), list(Text(calibrate).token_lists()), calibrate.name)
-    if alignment:
-        from elmokit.formats.torch_save import read_alignment
-
-        if model.fitted_maps:
-            print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")
-        model = model.without_fitted_maps()
-        card = {**model.card, "alignment": {"matrices": [Path(matrix).name for matrix in alignment]}}
-        model = model.replace(alignment=read_alignment(alignment, model.config), card=card)
-    if whiten is not None:
-        from elmokit.embedding.elmo import Elmo
-        from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
-        from elmokit.formats.sentence_pooling import SentencePooling
-
-        numbers = count(1)
-        sentences = (sentence for _, sentence in zip(numbers, Text(whiten).token_lists(), strict=False))
-        embedder = SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model)))
-        model = embedder.fit(sentences).elmo.model
-        n_sentences = next(numbers) - 2  # one number was taken for the end of the text
-        assert model.whitening is not None
-        if (n_kept := model.whitening.projection.shape[1]) >= n_sentences - 1:
-            click.echo(
-                f"The whitening keeps {count_of(n_kept, 'dimension')}, as many as {n_sentences:,} sentences allow. "
-                "Some thousands of sentences are better.",
-                err=True,
-            )
-        model = model.replace(card={**model.card, "whitening": f"sentence vectors of {whiten.name}"})
+    model = open_model(source, options=options, precision=changes.precision, exact_marks=changes.exact_marks)
+    if changes.start is not None:
+        model = with_start_state(model, changes.start)
+    if changes.calibrate is not None:
+        model = calibrated(Computer(model), list(Text(changes.calibrate).token_lists()), changes.calibrate.name)
+    if changes.alignment:
+        model = _aligned(model, changes.alignment)
+    if changes.whiten is not None:
+        model = _whitened(model, changes.whiten)
     if target_format.is_complete:
         note_start(model)
     for path in save_model(model, target, storage=storage, overwrite=overwrite):
         print_note(f"wrote {path}")
+    if not target_format.is_complete:
+        _report_lost(model, target.suffix)
+
+
+def _not_in_onnx(changes: ModelChanges) -> dict[str, object]:
+    """List the flags that a target named .onnx does not have."""
+    return {
+        "--precision": changes.precision,
+        "--calibrate": changes.calibrate,
+        "--whiten": changes.whiten,
+        "--alignment": changes.alignment,
+        "--exact-marks": changes.exact_marks,
+    }
+
+
+def _write_onnx(source: str, target: Path, options: str | None, start: StartName, overwrite: bool) -> None:
+    """Convert a model to a graph for ONNX Runtime."""
+    from elmokit.formats.open import open_model
+    from elmokit.integrations.onnx import export_onnx
+    from elmokit.storage.atomic import check_output_path
+
+    check_output_path(target, overwrite)
+    model = open_model(source, options=options)
+    print_note(f"wrote {export_onnx(model, target, start=start, overwrite=overwrite)}")
+
+
+def _aligned(model: PretrainedBiLM, matrices: Sequence[str]) -> PretrainedBiLM:
+    """Return a model with an alignment, without the maps that fit the vectors before it."""
+    from elmokit.formats.torch_save import read_alignment
+
+    if model.fitted_maps:
+        print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")
+    model = model.without_fitted_maps()
+    card = {**model.card, "alignment": {"matrices": [Path(matrix).name for matrix in matrices]}}
+    return model.replace(alignment=read_alignment(matrices, model.config), card=card)
+
+
+def _whitened(model: PretrainedBiLM, text: Path) -> PretrainedBiLM:
+    """Return a model with a whitening of sentence vectors that was fitted on a text."""
+    from elmokit.embedding.elmo import Elmo
+    from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
+    from elmokit.formats.sentence_pooling import SentencePooling
+    from elmokit.text.text import Text
+
+    counter = StageCounter(None, "sentences", None)
+
+    def sentences() -> Iterator[list[str]]:
+        for sentence in Text(text).token_lists():
+            counter()
+            yield sentence
+
+    embedder = SentenceEmbedder(Elmo(model), SentencePooling(default_weighting(model)))
+    whitened = embedder.fit(sentences()).elmo.model
+    assert whitened.whitening is not None
+    n_kept = whitened.whitening.projection.shape[1]
+    if n_kept >= counter.done - 1:
+        click.echo(
+            f"The whitening keeps {count_of(n_kept, 'dimension')}, as many as {counter.done:,} sentences allow. "
+            "Some thousands of sentences are better.",
+            err=True,
+        )
+    return whitened.replace(card={**whitened.card, "whitening": f"sentence vectors of {text.name}"})
+
+
+def _report_lost(model: PretrainedBiLM, suffix: str) -> None:
+    """Say which parts of a model the files of a format cannot hold."""
     parts = {
         "softmax, vocabulary": model.softmax,
         "start state": model.start_state,
@@ -238,8 +306,8 @@ def convert(
         "exact marks": model.exact_marks or None,
     }
     lost = [name for name, part in parts.items() if part is not None]
-    if lost and not target_format.is_complete:
-        click.echo(f"Not saved ({target.suffix} files cannot hold it): {', '.join(lost)}", err=True)
+    if lost:
+        click.echo(f"Not saved ({suffix} files cannot hold it): {', '.join(lost)}", err=True)
 
 
 def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads = None, json: Json = False) -> None:
@@ -287,14 +355,17 @@ def _report_lines(report: SpeedReport, source: str, n_parameters: int) -> list[s
         "",
         f"{'requested':<12}{'rows':>5}  {'backend':<23}{'weights':<20}{'tokens/s':>10}{'/ NumPy':>11}",
     ]
+    notes: list[str] = []
     for speed in report.speeds:
         ratio = speed.tokens_per_second / report.speed("reference", speed.n_rows).tokens_per_second
         lines.append(
             f"{_name(speed):<12}{speed.n_rows:>5}  {speed.backend:<23}{' and '.join(speed.computed_in):<20}"
             f"{speed.tokens_per_second:>10,.0f}{ratio:>11.1f}"
         )
-    notes = [note for speed in report.speeds if (note := _note(speed))]
-    return [*lines, *([""] if notes else []), *dict.fromkeys(notes)]
+        note = _note(speed)
+        if note and note not in notes:
+            notes.append(note)
+    return [*lines, "", *notes] if notes else lines
 
 
 def _name(speed: Speed) -> str:
