@@ -301,6 +301,7 @@ def _report_lost(model: PretrainedBiLM, suffix: str) -> None:
         "start state": model.start_state,
         "whitening": model.whitening,
         "sentence head": model.sentence_head,
+        "letters": model.letters,
         "alignment": model.alignment,
         "precision": model.precision,
         "exact marks": model.exact_marks or None,

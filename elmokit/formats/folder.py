@@ -9,6 +9,7 @@
 ``sentence_head.safetensors``  the map that was trained on pairs of sentences, if there is one: ``mean``,
                          ``projection``, and ``word_weights`` for the words of ``vocab.txt``; the shape of
                          ``projection`` says if it reads the row of the word table after the token vector
+``letters.safetensors``    the model of the letters of unknown words, if there is one (``LetterModel``)
 ``alignment.safetensors``  the map into the space of another model, ``matrices`` and ``offsets``, if there is one
 ``vocab.txt``            the words of the softmax, one per line, if there are any
 ``lexicon.json``         if the model has word or character tables of its own: ``words`` and ``chars``, each null or
@@ -44,6 +45,7 @@ from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
     from elmokit.engine.layer_selection import LayerAlignment
+    from elmokit.formats.letter_model import LetterModel
     from elmokit.text.lexicon import Lexicon
 
 # Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
@@ -58,6 +60,7 @@ _WARM = "warm_state."
 _LEXICON = dict[str, list[str | None] | dict[str, str] | int | None]
 """The types in ``lexicon.json``."""
 _WHITENING, _HEAD, _ALIGNMENT = "whitening.safetensors", "sentence_head.safetensors", "alignment.safetensors"
+_LETTERS = "letters.safetensors"
 
 
 def included_model() -> Path:
@@ -77,6 +80,7 @@ class ElmokitFolder(Format):
         "softmax.safetensors",
         _WHITENING,
         _HEAD,
+        _LETTERS,
         _ALIGNMENT,
         "vocab.txt",
         "lexicon.json",
@@ -140,6 +144,8 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
         _save_stored(arrays, folder / "model.safetensors", storage)
         if model.softmax is not None:
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
+        if model.letters is not None:
+            _save_stored(model.letters.tensors(), folder / _LETTERS, storage)
         # The maps are always float32: a direction of small variance has a large factor, which float16 would round
         # badly, and vectors of rounded matrices would drift from those of the model that was aligned.
         if model.whitening is not None:
@@ -171,6 +177,8 @@ def _content(model: PretrainedBiLM, storage: Storage) -> dict[str, Any]:
         content["sentence_pooling"] = to_dict(model.whitening.pooling)
     if model.sentence_head is not None:
         content["sentence_head"] = to_dict(model.sentence_head.pooling)
+    if model.letters is not None:
+        content["letters"] = True
     if model.alignment is not None:
         content["alignment"] = True
     content["card"] = model.card
@@ -192,6 +200,9 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         lexicon = _read_lexicon(folder / "lexicon.json", config)
     vocabulary = _read_vocabulary(folder, config, lexicon)
     softmax = _read_softmax(folder, content.get("softmax"), vocabulary, config, arrays)
+    letters = None
+    if content.get("letters"):
+        letters = _read_letters(folder / _LETTERS)
     alignment = None
     if content.get("alignment"):
         alignment = _read_alignment(folder / _ALIGNMENT, config)
@@ -204,6 +215,7 @@ def load_folder(path: str | Path) -> PretrainedBiLM:
         start_state=start_state,
         whitening=_read_whitening(folder, content, config),
         sentence_head=_read_head(folder, content, config, vocabulary),
+        letters=letters,
         alignment=alignment,
         card=content["card"],
         lexicon=lexicon,
@@ -333,6 +345,16 @@ def _map_shapes(dim: int, tensors: StoredTensors) -> dict[str, Shape]:
     in_file = tensors.shapes.get("projection", ())
     n_components = in_file[-1] if in_file else 0
     return {"mean": (dim,), "projection": (dim, n_components)}
+
+
+def _read_letters(path: Path) -> LetterModel:
+    """Read the model of the letters of unknown words and check its sizes."""
+    from elmokit.formats.letter_model import LetterModel, letter_shapes
+
+    tensors = StoredTensors(path)
+    shapes = letter_shapes(tensors.shapes)
+    arrays = _read_all(tensors, shapes)
+    return LetterModel(**{name: arrays[name].copy() for name in shapes})
 
 
 def _read_alignment(path: Path, config: BiLMConfig) -> LayerAlignment:

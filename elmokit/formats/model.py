@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from elmokit.engine.layer_selection import LayerAlignment
+    from elmokit.formats.letter_model import LetterModel
     from elmokit.formats.sentence_pooling import SentenceHead, Whitening
     from elmokit.network.bilm import BiLM
     from elmokit.network.softmax_module import SoftmaxModule
@@ -92,6 +93,7 @@ class PretrainedBiLM:
         card: The model card: corpus, tokens seen, perplexities, command; free in form.
         whitening: The whitening of sentence vectors; None if none was fitted.
         sentence_head: The map of sentence vectors that was trained on pairs of sentences; None if none was.
+        letters: A model of the letters of words that are not in the vocabulary; None if none was trained.
         alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
             applies it. The network itself, and so the softmax, works with the vectors before it.
         lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
@@ -115,6 +117,7 @@ class PretrainedBiLM:
     card: dict[str, Any] = field(default_factory=dict)
     whitening: Whitening | None = None
     sentence_head: SentenceHead | None = None
+    letters: LetterModel | None = None
     alignment: LayerAlignment | None = None
     lexicon: Lexicon | None = None
     token_table: TokenTable | None = None
@@ -160,8 +163,9 @@ class PretrainedBiLM:
         ``weights`` and ``softmax`` may be PyTorch modules, whose present weights are copied.
         """
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
-            # The head has one weight per word of its vocabulary.
+            # The head has one weight per word of its vocabulary, and the letters are those of words outside of it.
             changes.setdefault("sentence_head", None)
+            changes.setdefault("letters", None)
         weights = changes.get("weights", self.weights)
         if "weights" in changes and not getattr(weights, "has_token_table", False):
             # Its vectors were computed with the previous weights.

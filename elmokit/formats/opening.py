@@ -44,3 +44,8 @@ class LanguageModelOpening:
     vocabulary: str | None = setting(None, "File with the words of the softmax, if it is not next to the weights.")
     device: str | None = setting(None, DEVICE)
     exact_marks: bool = setting(False, EXACT_MARKS)
+    spelling: Literal["model", "vocabulary"] = setting(
+        "model",
+        "What prices the letters of unknown words: the model's letter model, or the words of its vocabulary, as in 0.3 "
+        "and where a model has no letter model.",
+    )

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
-from elmokit.config import token_index
+from elmokit.config import check_choice, token_index
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import by_document
 from elmokit.embedding.start_state import StartName, start_state
@@ -21,7 +21,8 @@ from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity
-from elmokit.lm.perplexity import Perplexity, Spelling, add_spelling, perplexity, spelling_of
+from elmokit.lm.perplexity import Perplexity, add_spelling, perplexity
+from elmokit.lm.spelling import Spelling, SpellingName, spelling_of
 from elmokit.lm.substitutes import Direction, Substitute, Wanted, expected_words
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
@@ -61,6 +62,8 @@ class LanguageModel:
             is many times too high; or a state of one batch row.
 
         device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
+        spelling: What prices the letters of unknown words: "model", the model's letter model, or the words of its
+            vocabulary if it has none; "vocabulary", these words in any case, as in version 0.3.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
@@ -82,6 +85,7 @@ class LanguageModel:
         *,
         start: StartName | State = "warm",
         device: str | torch.device | None = None,
+        spelling: SpellingName = "model",
     ) -> None:
         check_model(model, "LanguageModel.from_pretrained")
         softmax_vocabulary(model)
@@ -89,6 +93,8 @@ class LanguageModel:
         """What computes :attr:`model`: the engine, or PyTorch after :meth:`to`."""
         start_state(self.computer, start)
         self.start = start
+        check_choice("spelling", spelling, get_args(SpellingName))
+        self.spelling = spelling
 
     @property
     def model(self) -> PretrainedBiLM:
@@ -109,6 +115,7 @@ class LanguageModel:
         device: str | torch.device | None = None,
         precision: Precision | None = None,
         exact_marks: bool = False,
+        spelling: SpellingName = "model",
     ) -> LanguageModel:
         """Open a model as a language model.
 
@@ -123,6 +130,7 @@ class LanguageModel:
                 average, and up to 0.5 (2.1 where a token is repeated dozens of times). Pass "float32" to rely on single
                 words (docs/how-to/surprisal.md).
             exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII.
+            spelling: As in the class.
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
@@ -131,7 +139,7 @@ class LanguageModel:
         """
         check_device(device)  # before anything is read
         model = open_model(source, options=options, vocabulary=vocabulary, precision=precision, exact_marks=exact_marks)
-        return cls(model, start=start, device=device)
+        return cls(model, start=start, device=device, spelling=spelling)
 
     def to(self, device: str | torch.device) -> LanguageModel:
         """Move the model to a device and return this object; errors as in :meth:`from_pretrained`."""
@@ -483,7 +491,7 @@ class LanguageModel:
 
     @cached_property
     def _spelling(self) -> Spelling:
-        return spelling_of(self.model)
+        return spelling_of(self.model, self.spelling)
 
     def _document_cache(self, settings: CacheSettings) -> DocumentCache:
         return DocumentCache(self.model, settings, self._spelling.nats)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,14 @@ from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.spelling import Spelling
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
     Surprisal,
-    softmax_vocabulary,
     surprisals,
     words_as_read,
 )
 from elmokit.lm.word_cache import DocumentCache, cached_surprisals
-from elmokit.text.characters import UNKNOWN
-from elmokit.text.foreign import UNKNOWN_MARKS
 from elmokit.text.vocabulary import UnknownWords, name_words
 
 MANY_UNKNOWN = 0.2
@@ -72,6 +68,8 @@ class Perplexity(DirectionPerplexities):
     """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
     """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
+    spelled_by: str | None = None
+    """What the spelling model was learned from."""
     unknown_words: tuple[str, ...] = ()
     """The first ten unknown words, each once."""
 
@@ -123,6 +121,7 @@ class Perplexity(DirectionPerplexities):
                 }
             ),
             "bits_per_character": self.by_direction(self.bits_per_character),
+            "spelled_by": self.spelled_by,
             "bits_per_character_unspelled": self.by_direction(self.bits_per_character_unspelled),
         }
 
@@ -143,7 +142,7 @@ class Perplexity(DirectionPerplexities):
             " / ".join(f"{value:.4f}" for value in values)
             for values in (self.bits_per_character, self.bits_per_character_unspelled)
         )
-        note = f", unknown words spelled out; at least {bound}" if self.unknown_ratio else ""
+        note = f", unknown words spelled by {self.spelled_by}; at least {bound}" if self.unknown_ratio else ""
         return "\n".join([*lines, f"bits per character  {bits}{note}"])
 
 
@@ -162,7 +161,7 @@ def perplexity(
 
     Args:
         texts, start, documents, batch_tokens: As in ``surprisals``.
-        spelling: The spelling model of the vocabulary (``spelling_of``), for bits per character.
+        spelling: The model of the letters of unknown words (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
         cache: Expect words of a document again, by ``cached_surprisals``, in ``texts`` that are documents.
     """
@@ -198,15 +197,9 @@ def perplexity(
         n_sentences=n_sentences,
         n_characters=n_characters,
         spelling_bits=None if spelling is None and cache is None else spelling_bits,
+        spelled_by=None if spelling is None else spelling.source,
         unknown_words=tuple(unknown.first),
     )
-
-
-def spelling_of(model: PretrainedBiLM) -> Spelling:
-    """Build the spelling model of a model's vocabulary, which prices the letters of unknown words."""
-    vocabulary = softmax_vocabulary(model)
-    specials = {vocabulary.begin_id, vocabulary.end_id, vocabulary.ids.get(UNKNOWN)}
-    return Spelling(word for word_id, word in enumerate(vocabulary.words) if word_id not in specials)
 
 
 def add_spelling(model: PretrainedBiLM, spelling: Spelling, sentence: Surprisal) -> Surprisal:
@@ -241,61 +234,3 @@ def exp_or_inf(nats: float) -> float:
 def finite_or_none(numbers: dict[str, float]) -> dict[str, float | None]:
     """Replace infinity, which JSON does not have, by None."""
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-
-
-ORDER = 4  # bytes: the predicted one and three before it
-N_SYMBOLS = 257  # bytes and the end of the word
-_END = 256
-
-
-class Spelling:
-    """A byte n-gram model of word types with Witten-Bell smoothing (1991) down to the uniform distribution.
-
-    p_k(b | h) = (count(h, b) + types(h) * p_{k-1}(b | h')) / (count(h) + types(h)), with h' the context without its
-    first byte, types(h) the number of distinct bytes seen after h, and p_0 = 1 / 257.
-    """
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self._after: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-        # First each distinct stretch of ORDER symbols, then its ends: most stretches occur often. As strings, which are
-        # cut and counted in a fraction of the time of tuples.
-        stretches: Counter[str] = Counter()
-        for word in words:
-            symbols = word.encode("utf-8", "replace").decode("latin-1") + chr(_END)
-            stretches.update([symbols[max(0, end - ORDER) : end] for end in range(1, len(symbols) + 1)])
-        for stretch, n in stretches.items():
-            *context, symbol = map(ord, stretch)
-            for first in range(len(stretch)):
-                self._after[tuple(context[first:])][symbol] += n
-        self.bits = lru_cache(maxsize=100_000)(self._bits)
-        """Bits to spell a word, including its end."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "bits"}  # a cache cannot be pickled
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, bits=lru_cache(maxsize=100_000)(self._bits))
-
-    def nats(self, word: str) -> float:
-        """Compute the nats to spell a word, including its end."""
-        return self.bits(word) * math.log(2)
-
-    def probability(self, symbol: int, context: tuple[int, ...]) -> float:
-        """Compute the probability of a byte, or of the end of the word (256), after the bytes before it."""
-        p = 1 / N_SYMBOLS
-        for length in range(min(ORDER - 1, len(context)) + 1):
-            after = self._after.get(context[len(context) - length :])
-            if after is None:
-                break
-            n_types = len(after)
-            p = (after[symbol] + n_types * p) / (after.total() + n_types)
-        return p
-
-    def _bits(self, word: str) -> float:
-        if word in UNKNOWN_MARKS:  # its letters are not those of a word
-            return 0.0
-        symbols = (*word.encode("utf-8", "replace"), _END)
-        return -sum(
-            math.log2(self.probability(symbol, symbols[max(0, position - ORDER + 1) : position]))
-            for position, symbol in enumerate(symbols)
-        )

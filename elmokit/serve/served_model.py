@@ -18,7 +18,8 @@ from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
-from elmokit.lm.perplexity import Spelling, add_spelling, spelling_of
+from elmokit.lm.perplexity import add_spelling
+from elmokit.lm.spelling import Spelling, spelling_of
 from elmokit.lm.substitutes import Direction, Query, Wanted, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.lm.word_cache import CacheSettings, DocumentCache, cached_surprisals

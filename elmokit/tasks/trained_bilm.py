@@ -63,6 +63,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
         softmax=None,
         whitening=None,
         sentence_head=None,
+        letters=None,
         vocabulary=elmo.model.vocabulary if elmo.model.config.word_table is not None else None,
         # A model that stores none would get another one from the trained weights when it is opened.
         start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,

@@ -17,7 +17,7 @@ import pytest
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.formats.open import open_model
-from elmokit.lm.perplexity import spelling_of
+from elmokit.lm.spelling import spelling_of
 from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
 from tests.conftest import random_model
 from tests.helpers.shell import Shell

@@ -16,6 +16,7 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.formats.folder import included_model
+from elmokit.lm.spelling import spelling_of
 from tests.conftest import WORDS, random_model
 
 SENTENCES = [
@@ -242,6 +243,22 @@ def check(folder: Path) -> None:
 
 def test_the_page_describes_the_included_model() -> None:
     check(included_model())
+
+
+def test_the_page_describes_the_letters_of_unknown_words() -> None:
+    letters = read_tensors(included_model() / "letters.safetensors")
+    embedding = letters["embedding"]
+    n_context = letters["hidden_weight"].shape[1] // embedding.shape[1]
+    spelling = spelling_of(open_model())
+    for word in ("Zyzzyva", "naïve-looking", "1,234.5", ""):
+        symbols, nats = [256] * n_context, 0.0
+        for symbol in [*word.encode(), 256]:
+            c = np.concatenate([embedding[number] for number in symbols[-n_context:]])
+            hidden = np.maximum(0, letters["hidden_weight"] @ c + letters["hidden_bias"])
+            scores = embedding @ letters["output_weight"] @ hidden + letters["bias"]
+            nats -= scores[symbol] - np.log(np.exp(scores).sum())
+            symbols.append(symbol)
+        assert spelling.nats(word) == pytest.approx(nats, rel=1e-5)
 
 
 TEXTS = [

@@ -142,6 +142,7 @@ OWN: list[tuple[Change, type[ElmoError], str]] = [
     (content("model.safetensors", lambda data: data[:-10]), FormatError, "model.safetensors"),
     (without("model.safetensors"), ModelNotFoundError, "model.safetensors"),
     (without("alignment.safetensors"), ModelNotFoundError, "alignment.safetensors"),
+    (values("config.json", letters=True), ModelNotFoundError, "letters.safetensors"),
     (without("vocab.txt"), ModelNotFoundError, "vocab.txt"),
 ]
 MANY_LANGS: list[tuple[Change, type[ElmoError], str]] = [

@@ -16,9 +16,11 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
+from elmokit.formats.letter_model import N_SYMBOLS
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
-from elmokit.lm.perplexity import N_SYMBOLS, Perplexity, Spelling, exp_or_inf, perplexity, spelling_of
+from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity
+from elmokit.lm.spelling import NgramSpelling, spelling_of
 from elmokit.lm.surprisal import Surprisal
 from elmokit.text import batching
 from tests.conftest import random_model
@@ -121,14 +123,14 @@ def test_a_sentence_starts_from_the_start_state_of_the_model(model: PretrainedBi
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=5), max_size=6), st.binary(max_size=4))
 def test_the_probabilities_of_every_context_sum_to_one(words: list[str], context: bytes) -> None:
-    spelling = Spelling(words)
+    spelling = NgramSpelling(words)
     total = sum(spelling.probability(symbol, tuple(context)) for symbol in range(N_SYMBOLS))
     assert total == pytest.approx(1.0)
 
 
 def test_costs_equal_the_formula_by_hand() -> None:
-    assert Spelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))  # without words, every byte costs the same
-    spelling = Spelling(["ab"])
+    assert NgramSpelling([]).bits("Ä") == pytest.approx(3 * math.log2(257))  # without words, every byte costs the same
+    spelling = NgramSpelling(["ab"])
     start = 1 / 257
     first = (1 + 3 * start) / (3 + 3)  # after nothing: a, b and the end, once each
     second = (1 + first) / 2  # after a: b, once
