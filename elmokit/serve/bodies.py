@@ -62,11 +62,17 @@ def is_split(text: Any) -> bool:
 
 def check_text(value: Any, what: str = "the text") -> Any:
     """Check that a JSON value is a text or has the tokens of one or more sentences, which UTF-8 can represent."""
-    strings = list(chain.from_iterable(value)) if is_split(value) else value if isinstance(value, list) else [value]
+    if is_split(value):
+        strings = list(chain.from_iterable(value))
+    elif isinstance(value, list):
+        strings = value
+    else:
+        strings = [value]
     if not all(isinstance(string, str) for string in strings):
         raise ValueError(f"{what} must be a string or a list of strings: words, not ids.")
     for string in strings:
-        if (half := HALF_A_CHARACTER.search(string)) is not None:
+        half = HALF_A_CHARACTER.search(string)
+        if half is not None:
             place = f"character {half.start()} of {what}"
             raise ValueError(
                 f"{place} is half of a surrogate pair (\\u{ord(half[0]):04x}). Was the text cut inside an emoji? Cut "
@@ -198,23 +204,27 @@ def data_json(model: str, data: list[dict[str, Any]], n_tokens: int, **more: Any
 
 def embeddings_data(vectors: Sequence[Vectors], dimensions: int | None, as_base64: bool) -> list[dict[str, Any]]:
     """Return one result per text, with a vector of length 1."""
-    rows = unit_vectors(np.stack(vectors)[:, :dimensions])
-    shown = [_base64(row) for row in rows] if as_base64 else rows.tolist()
-    return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(shown)]
+    data = []
+    for index, vector in enumerate(unit_vectors(np.stack(vectors)[:, :dimensions])):
+        embedding = _base64(vector) if as_base64 else vector.tolist()
+        data.append({"object": "embedding", "index": index, "embedding": embedding})
+    return data
 
 
 def tokens_data(texts: Sequence[Sentences], vectors: Sequence[Vectors], as_base64: bool) -> list[dict[str, Any]]:
     """Return one result per text, with the vectors of its tokens."""
-    return [
-        {
-            "index": index,
-            "tokens": [token for sentence in text for token in sentence],
-            "sentence_lengths": list(map(len, text)),
-            "shape": array.shape,
-            "vectors": _base64(array) if as_base64 else array.tolist(),
-        }
-        for index, (text, array) in enumerate(zip(texts, vectors, strict=True))
-    ]
+    data = []
+    for index, (text, array) in enumerate(zip(texts, vectors, strict=True)):
+        data.append(
+            {
+                "index": index,
+                "tokens": list(chain.from_iterable(text)),
+                "sentence_lengths": list(map(len, text)),
+                "shape": array.shape,
+                "vectors": _base64(array) if as_base64 else array.tolist(),
+            }
+        )
+    return data
 
 
 def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
@@ -244,30 +254,41 @@ def surprisal_data(
     """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
     data = []
     for index, (sentences, positions) in enumerate(zip(scored, expected, strict=True)):
-        # The boundaries only count in the total.
-        inner = np.concatenate([sentence.nats[:, 1:-1] for sentence in sentences], axis=1)
-        result: dict[str, Any] = {
-            "index": index,
-            "tokens": [token for sentence in sentences for token in sentence.tokens[1:-1]],
-            "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
-            "is_unknown": [flag for sentence in sentences for flag in sentence.is_unknown[1:-1].tolist()],
-            "spelling_nats": [
-                nats
-                for sentence in sentences
-                if sentence.spelling_nats is not None
-                for nats in sentence.spelling_nats[1:-1].tolist()
-            ],
-        }
-        result |= dict(zip(directions, inner.tolist(), strict=True))
-        if len(directions) > 1:
-            result["both"] = inner.mean(axis=0).tolist()
-        totals = zip(*(sentence.total_nats for sentence in sentences), strict=True)
-        result["total"] = dict(zip(directions, map(sum, totals), strict=True))
+        result = {"index": index, **_tokens_of(sentences), **_nats_of(sentences, directions)}
         if positions is not None:
             by_position = [words_by_direction(words) for words in positions]
             result["expected"] = {name: [words[name] for words in by_position] for name in by_position[0]}
         data.append(result)
     return data
+
+
+def _tokens_of(sentences: Sequence[Surprisal]) -> dict[str, list[Any]]:
+    """Return what is known of each token of a text. The boundaries of sentences are none of them."""
+    tokens: list[str] = []
+    is_unknown: list[bool] = []
+    spelling_nats: list[float] = []
+    for sentence in sentences:
+        tokens += sentence.tokens[1:-1]
+        is_unknown += sentence.is_unknown[1:-1].tolist()
+        if sentence.spelling_nats is not None:
+            spelling_nats += sentence.spelling_nats[1:-1].tolist()
+    return {
+        "tokens": tokens,
+        "sentence_lengths": [len(sentence.tokens) - N_BOUNDARIES for sentence in sentences],
+        "is_unknown": is_unknown,
+        "spelling_nats": spelling_nats,
+    }
+
+
+def _nats_of(sentences: Sequence[Surprisal], directions: Sequence[Direction]) -> dict[str, Any]:
+    """Return the nats of each token of a text by direction, and their total, in which boundaries count."""
+    nats = np.concatenate([sentence.nats[:, 1:-1] for sentence in sentences], axis=1)
+    result: dict[str, Any] = dict(zip(directions, nats.tolist(), strict=True))
+    if len(directions) > 1:
+        result["both"] = nats.mean(axis=0).tolist()
+    totals = zip(*(sentence.total_nats for sentence in sentences), strict=True)
+    result["total"] = dict(zip(directions, map(sum, totals), strict=True))
+    return result
 
 
 def word_rows(text: str, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:

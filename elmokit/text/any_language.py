@@ -26,7 +26,12 @@ def token_spans(text: str) -> list[Span]:
     An apostrophe between letters belongs to their word, and a period or comma between digits to their number, as in
     Unicode's rules for the borders of words (UAX 29).
     """
-    return without_invisible(lambda kept: [m.span() for m in _TOKEN.finditer("".join(map(_class, kept)))], text)
+    return without_invisible(_token_spans, text)
+
+
+def _token_spans(text: str) -> list[Span]:
+    classes = "".join(map(_class, text))
+    return [match.span() for match in _TOKEN.finditer(classes)]
 
 
 @cache
@@ -38,19 +43,20 @@ def _class(char: str) -> str:
         return "a"
     if char in ".,":
         return "p"
-    return "m" if char in "\u200c\u200d" else _CLASSES.get(category(char)[0], "x")
+    if char in "\u200c\u200d":
+        return "m"
+    return _CLASSES.get(category(char)[0], "x")
 
 
 def split_any(line: str) -> list[list[str]]:
     """Split a line into sentences and tokens."""
     sentences: list[list[str]] = []
-    end, before, stop = "", "", 0  # the mark that may have ended the sentence, the token before, and where it stops
+    end = ""  # the mark that may have ended the sentence
+    before, stop = "", 0  # the token before, and where it stops
     for start, next_stop in token_spans(line):
         token = line[start:next_stop]
         has_gap = bool(line[stop:start].strip(INVISIBLE))
-        if not sentences or (
-            end and not token[0].islower() and (has_gap or (end in _FULL_WIDTH and not _closes(token)))
-        ):
+        if not sentences or _begins_sentence(token, end, has_gap):
             sentences.append([])
             end = ""
         if token in _ENDS:
@@ -61,6 +67,13 @@ def split_any(line: str) -> list[list[str]]:
         sentences[-1].append(token)
         before, stop = token, next_stop
     return sentences
+
+
+def _begins_sentence(token: str, end: str, has_gap: bool) -> bool:
+    """Check for a token that begins a sentence, given the mark that may have ended the one before, if any."""
+    if not end or token[0].islower():
+        return False
+    return has_gap or (end in _FULL_WIDTH and not _closes(token))
 
 
 def _closes(token: str) -> bool:

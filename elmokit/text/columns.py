@@ -63,8 +63,9 @@ def read_table(path: str | Path) -> InputTable:
             columns have the same name.
     """
     lines = [f"{line}\n" for line in read_lines(path)]  # a quoted cell may contain line ends
-    order = ",;\t" if unpacked_name(path).endswith(".csv") else "\t,;"
-    delimiter = next((one for one in order if lines and one in lines[0]), order[0])
+    head = lines[0] if lines else ""
+    separators = ",;\t" if unpacked_name(path).endswith(".csv") else "\t,;"
+    delimiter = next((separator for separator in separators if separator in head), separators[0])
     try:
         return _parse_table(path, lines, delimiter, has_quotes=True)
     except TextError:
@@ -74,9 +75,10 @@ def read_table(path: str | Path) -> InputTable:
 
 
 def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> InputTable:
-    reader = csv.reader(
-        lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE, strict=True
-    )
+    if has_quotes:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     rows: list[tuple[int, list[str]]] = []
     end = 0
     try:
@@ -89,8 +91,9 @@ def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes:
     if len(rows) < 2:
         raise TextError(f"{path} has no rows, expected a header and at least one.")
     (_, columns), *rows = rows
-    if repeated := next((name for name in columns if columns.count(name) > 1), None):
-        raise TextError(f"{path} has two columns with the name {repeated!r}.")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise TextError(f"{path} has two columns with the name {name!r}.")
     for number, cells in rows:
         if len(cells) != len(columns):
             raise TextError(f"{path}, line {number}: {count_of(len(cells), 'column')}, expected {len(columns)}.")
@@ -145,14 +148,14 @@ def read_column_sentences(
     """
     rows: list[list[str]] = []
     first_line, n_columns = 0, None
-    for number, line in itertools.chain(
-        _without_raw_text(path, lines, split), [(0, "")]
-    ):  # the added blank line ends the last sentence
+    added_line = (0, "")  # ends the last sentence
+    for number, line in itertools.chain(_without_raw_text(path, lines, split), [added_line]):
         if not line.strip() or line.startswith(boundaries):
             if rows:
                 yield ColumnSentence(str(path), first_line, rows)
             rows = []
-            n_columns = n_columns if same_in_file else None
+            if not same_in_file:
+                n_columns = None
             continue
         if not rows and comment is not None and comment.match(line):
             continue
@@ -161,7 +164,8 @@ def read_column_sentences(
             raise TextError(f"{path}, line {number}: {count_of(len(columns), 'column')}, expected {n_columns}.")
         if not all(columns):
             raise TextError(f"{path}, line {number}: column {columns.index('') + 1} is empty.")
-        first_line = first_line if rows else number
+        if not rows:
+            first_line = number
         n_columns = len(columns)
         rows.append(columns)
 

@@ -84,6 +84,8 @@ _QUOTED_END = re.compile(rf"[?!][\"')\]{_CLOSING}]+[{_SPACE}]+[a-z]")
 _END = re.compile(rf"[.?!](?=(?P<after>{_NO_WORD}|[{_SPACE}]++(?P<next>[^{_SPACE}]++)))")
 _AFTER_END = re.compile(rf"[\"')\]}}{_CLOSING}]+?(?:[{_SPACE}]+|(?=--|[\u2012-\u2015])|$)", re.MULTILINE)
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*$")
+_CONTINUING = frozenset(";:,.!?")
+"""Marks that do not follow the end of a sentence."""
 
 
 def token_spans(sentence: str) -> list[Span]:
@@ -154,15 +156,18 @@ def _precedes_clitic(mark: re.Match[str]) -> bool:
 
 def _apostrophe_or_quote(mark: re.Match[str]) -> str:
     """Return ``'`` for an apostrophe; leave what is a quotation mark, or the end of a plural possessive."""
-    before, after = (_is_word_char(mark.string, position) for position in (mark.start() - 1, mark.end()))
-    is_apostrophe = after and (before or (mark[0] == "\u2019" and _precedes_clitic(mark)))
-    return "'" if is_apostrophe else mark[0]
+    if not _is_word_char(mark.string, mark.end()):
+        return mark[0]
+    if _is_word_char(mark.string, mark.start() - 1):
+        return "'"
+    return "'" if mark[0] == "\u2019" and _precedes_clitic(mark) else mark[0]
 
 
 def _opening_or_clitic(mark: re.Match[str]) -> str:
     """Split a quotation mark from the word that it opens."""
-    text = mark.string
-    opens = _is_word_char(text, mark.end()) and not _is_word_char(text, mark.start() - 1) and not _precedes_clitic(mark)
+    precedes_word = _is_word_char(mark.string, mark.end())
+    follows_word = _is_word_char(mark.string, mark.start() - 1)
+    opens = precedes_word and not follows_word and not _precedes_clitic(mark)
     return "' " if opens else "'"
 
 
@@ -174,15 +179,20 @@ def _sentence_spans(text: str) -> list[Span]:
             spans.append((start, end.end()))
             start = end.start("next") if end["next"] else end.end()
     spans.append((start, len(text.rstrip())))
-    # Quotes and brackets after the end belong to the sentence before them.
+    return _with_closing_marks(text, spans)
+
+
+def _with_closing_marks(text: str, spans: list[Span]) -> list[Span]:
+    """Move the quotes and brackets after the end of a sentence into it."""
     aligned: list[Span] = []
-    shift = 0
+    n_taken = 0  # characters at the start of a sentence that belong to the one before
     for (start, stop), following in zip(spans, [*spans[1:], None], strict=True):
-        start += shift
+        start += n_taken
         closing = None if following is None else _AFTER_END.match(text, *following)
-        shift = 0
+        n_taken = 0
         if closing is not None:
-            stop, shift = closing.start() + len(closing[0].rstrip()), len(closing[0])
+            stop = closing.start() + len(closing[0].rstrip())
+            n_taken = len(closing[0])
         if start < stop:
             aligned.append((start, stop))
     return aligned
@@ -209,6 +219,7 @@ def _has_end(word: str, after: str) -> bool:
 
 
 def _ends(token: str, following: str) -> bool:
+    """Check whether a sentence ends in a token, given the next one."""
     if token in ("?", "!", "."):
         return True
     if not token.endswith(".") or token.endswith(".."):
@@ -217,7 +228,8 @@ def _ends(token: str, following: str) -> bool:
     if stem in _ABBREVIATIONS or stem.split("-")[-1] in _ABBREVIATIONS:
         return False
     is_initial = len(token) == 2 and not token[0].isdecimal() and _is_word_char(token, 0)
-    if is_initial or _NUMBER.match(token):
-        goes_on = following in (";", ":", ",", ".", "!", "?") or following[0].islower()
-        return not goes_on and not (is_initial and following[0].isupper())
-    return True
+    if not is_initial and not _NUMBER.match(token):
+        return True
+    if following in _CONTINUING or following[0].islower():
+        return False
+    return not (is_initial and following[0].isupper())

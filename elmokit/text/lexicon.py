@@ -52,15 +52,11 @@ class Lexicon:
         if (self.words is None and self.chars is None) or self.max_chars < MIN_CHARS:
             raise FormatError(f"A lexicon needs words, characters or both, and at least {MIN_CHARS} max_chars.")
         marks = self.marks
-        of_both = (marks.unknown, marks.begin_sentence, marks.end_sentence)
-        for kind, entries, needed in (
-            ("words", self.words, of_both),
-            ("characters", self.chars, (*of_both, marks.begin_token, marks.end_token, marks.padding)),
-        ):
-            if entries is None:
-                continue
-            if missing := [mark for mark in needed if mark not in entries]:
-                raise FormatError(f"The lexicon's {kind} lack the marks {', '.join(missing)}.")
+        of_both = [marks.unknown, marks.begin_sentence, marks.end_sentence]
+        if self.words is not None:
+            _check_marks("words", self.words, of_both)
+        if self.chars is not None:
+            _check_marks("characters", self.chars, [*of_both, marks.begin_token, marks.end_token, marks.padding])
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
         """Return the ids of tokens: their rows plus 1, so that 0 can mean "no token here".
@@ -104,12 +100,14 @@ class Lexicon:
 
     def _char_rows_of(self, entries: list[str]) -> NDArray[np.int64]:
         rows, marks = self._char_rows, self.marks
-        unknown, begin, end = (rows[mark] for mark in (marks.unknown, marks.begin_token, marks.end_token))
+        unknown, begin, end = rows[marks.unknown], rows[marks.begin_token], rows[marks.end_token]
         char_rows = np.full((len(entries), self.max_chars), rows[marks.padding], dtype=np.int64)
         for row, entry in zip(char_rows, entries, strict=True):
-            # <S> and </S>, and tokens that are spelled like their marks.
-            whole = entry in (marks.begin_sentence, marks.end_sentence)
-            inner = [rows[entry]] if whole else [rows.get(char, unknown) for char in entry]
+            if entry in (marks.begin_sentence, marks.end_sentence):
+                # <S> and </S>, and tokens that are spelled like their marks, are one character.
+                inner = [rows[entry]]
+            else:
+                inner = [rows.get(char, unknown) for char in entry]
             row[: len(inner) + 2] = [begin, *inner, end]
         return char_rows
 
@@ -120,6 +118,12 @@ class Lexicon:
     @cached_property
     def _char_rows(self) -> dict[str, int]:
         return _rows(self.chars or ())
+
+
+def _check_marks(what: str, entries: Sequence[str | None], needed: Sequence[str]) -> None:
+    missing = [mark for mark in needed if mark not in entries]
+    if missing:
+        raise FormatError(f"The lexicon's {what} lack the marks {', '.join(missing)}.")
 
 
 def _rows(entries: Sequence[str | None]) -> dict[str, int]:

@@ -49,8 +49,12 @@ _FORM_RANGES = (range(0xFB13, 0xFB18), range(0xFB50, 0xFDFE), range(0xFE70, 0xFE
 
 def _forms() -> dict[int, str]:
     """Map the forms of a character to the character itself, but for those that would bring a space into a token."""
-    plain = {code: normalize("NFKC", chr(code)) for code in chain(*_FORM_RANGES)}
-    return {code: char for code, char in plain.items() if char != chr(code) and " " not in char}
+    forms = {}
+    for code in chain(*_FORM_RANGES):
+        char = normalize("NFKC", chr(code))
+        if char != chr(code) and " " not in char:
+            forms[code] = char
+    return forms
 
 
 FORMS = _forms()
@@ -95,18 +99,28 @@ class MarkReader:
         self.composes = composes and not exact
 
     def __call__(self, token: str) -> str:
-        if not isinstance(token, str) or (token.isascii() and token.isalnum()) or token in self._words:
+        if not isinstance(token, str) or token in self._words:
+            return token
+        if token.isascii() and token.isalnum():
             return token
         foreign = find_foreign(token)
         if foreign is not None and foreign not in self.foreign:
             return self._read_foreign(token, foreign)
         if self._exact or token.isascii():
             return token
-        if self._words and any(map(str.isalnum, token)):
-            for spelling in _spellings(token):
-                if spelling in self._words:
-                    return spelling
+        known = self._known_spelling(token)
+        if known is not None:
+            return known
         return self.compose(token.translate(self.forms)).translate(self.marks) or token
+
+    def _known_spelling(self, token: str) -> str | None:
+        """Return another spelling of a word that the model knows, or None."""
+        if not self._words or not any(map(str.isalnum, token)):
+            return None
+        for spelling in _spellings(token):
+            if spelling in self._words:
+                return spelling
+        return None
 
     def in_case(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return the tokens of a sentence in the case in which the model knows them; see :func:`read_capitals`."""
@@ -123,8 +137,8 @@ class MarkReader:
     @cached_property
     def foreign(self) -> frozenset[str]:
         """The keys of the foreign marks that are words of the model: it was trained on text with such marks."""
-        words = (word for word in self._words if word != UNKNOWN)
-        return frozenset(key for word in words if (key := find_foreign(word)) is not None)
+        keys = {find_foreign(word) for word in self._words if word != UNKNOWN}
+        return frozenset(key for key in keys if key is not None)
 
     def _read_foreign(self, token: str, key: str) -> str:
         """Read a token with marks of another program, and say so."""

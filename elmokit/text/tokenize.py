@@ -125,16 +125,16 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
     A token with white space inside, as some languages have them, joins the words that it is part of. A word belongs to
     two sentences where no white space separates them.
     """
-    places = deque(
-        (token, (number, position))
-        for number, sentence in enumerate(sentences)
-        for position, token in enumerate(sentence)
-    )
+    places: deque[tuple[Token, tuple[int, int]]] = deque()
+    for number, sentence in enumerate(sentences):
+        for position, token in enumerate(sentence):
+            places.append((token, (number, position)))
     words: list[Word] = []
     own: list[tuple[int, int]] = []
     start = stop = 0
     for match in re.finditer(r"\S+", text):
-        start = match.start() if not own else start
+        if not own:
+            start = match.start()
         while places and places[0][0].start < match.end():
             token, place = places.popleft()
             own.append(place)
@@ -149,7 +149,10 @@ def split_lines(text: str, split: TextSplitter, wrapped: Wrapped = "auto") -> li
     """Return the sentences of all lines of a text, or of its paragraphs if the lines are wrapped."""
     # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return [sentence for _, line in join_wrapped("the text", enumerate(lines), wrapped) for sentence in split(line)]
+    sentences = []
+    for _, line in join_wrapped("the text", enumerate(lines), wrapped):
+        sentences += split(line)
+    return sentences
 
 
 @cache  # the tables of a language take up to a second to build
@@ -168,13 +171,17 @@ def _split_raw(split: TextSplitter, line: str) -> list[list[str]]:
 
 
 def _split_english(line: str) -> list[list[str]]:
-    split = (treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line))
-    return [tokens for tokens in split if tokens]
+    sentences = [treebank_tokens(line[start:stop]) for start, stop in sentence_spans(line)]
+    return [tokens for tokens in sentences if tokens]
 
 
 def _split_with_spacy(pipeline: Any, line: str) -> list[list[str]]:
-    split = ([token.text for token in sentence if not token.is_space] for sentence in pipeline(line).sents)
-    return [tokens for tokens in split if tokens]
+    sentences = []
+    for sentence in pipeline(line).sents:
+        tokens = [token.text for token in sentence if not token.is_space]
+        if tokens:
+            sentences.append(tokens)
+    return sentences
 
 
 def _spacy_pipeline(language: str) -> Any:
@@ -200,7 +207,12 @@ def treebank_tokens(sentence: str) -> list[str]:
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
     """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
     check_choice("tokenization", tokenization, get_args(Tokenization))
-    return split_tokens if tokenization == "spaces" else lambda text: [*chain(*split_lines(text, text_splitter()))]
+    return split_tokens if tokenization == "spaces" else _split_sentences
+
+
+def _split_sentences(text: str) -> list[str]:
+    """Return the tokens of all sentences of an English text."""
+    return list(chain.from_iterable(split_lines(text, text_splitter())))
 
 
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:

@@ -59,16 +59,20 @@ class Vocabulary:
         self.words = list(words)
         self.ids = dict(zip(self.words, range(len(self.words)), strict=True))
         required = SPECIALS if strict else (BEGIN_SENTENCE, END_SENTENCE)
-        if missing := [word for word in required if word not in self.ids]:
+        missing = [word for word in required if word not in self.ids]
+        if missing:
             raise FormatError(f"A vocabulary needs the words {', '.join(required)}; missing: {', '.join(missing)}.")
         if strict and ("" in self.ids or len(self.ids) < len(self.words)):
-            wrong = next(number for number, word in enumerate(self.words) if not word or self.ids[word] != number)
-            raise FormatError(
-                f"Word {wrong + 1} of the vocabulary is empty or occurs more than once: {self.words[wrong]!r}."
-            )
+            self._refuse_first_wrong()
         self.begin_id, self.end_id = self.ids[BEGIN_SENTENCE], self.ids[END_SENTENCE]
         self.unknown_id = self.ids.get(UNKNOWN, -1)
         """The id of ``<UNK>``; -1 if the list has none."""
+
+    def _refuse_first_wrong(self) -> None:
+        """Raise an error about the first word that is empty or occurs again."""
+        for number, word in enumerate(self.words):
+            if not word or self.ids[word] != number:
+                raise FormatError(f"Word {number + 1} of the vocabulary is empty or occurs more than once: {word!r}.")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -120,8 +124,9 @@ class Vocabulary:
     def zipf_probabilities(self) -> dict[str, float]:
         """How probable each word is in running text, from its rank by Zipf's law; without the special words."""
         words = [word for word in self.words if word not in SPECIALS]
-        harmonic = sum(1 / rank for rank in range(1, len(words) + 1))
-        return {word: 1 / (rank * harmonic) for rank, word in enumerate(words, start=1)}
+        ranks = range(1, len(words) + 1)
+        harmonic = sum(1 / rank for rank in ranks)
+        return {word: 1 / (rank * harmonic) for rank, word in zip(ranks, words, strict=True)}
 
     @classmethod
     def from_counts(cls, counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
@@ -227,7 +232,8 @@ def read_words(path: str | Path) -> list[str]:
     Warns if the file has several columns, because no token equals such a line.
     """
     words = read_rows(path)
-    if (columns := find_columns(words)) is not None:
+    columns = find_columns(words)
+    if columns is not None:
         # One location for all readers, so that a file that is read twice is reported once.
         warnings.warn(
             f"{path}: {columns.problem} Keep that column alone: as it is, all words are unknown.", stacklevel=1
@@ -324,10 +330,12 @@ def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
     """Say where a word list first differs from the one that is stored with a model; None if nowhere."""
     for number, (word, own) in enumerate(zip_longest(words, stored), start=1):
         if word != own:
-            return f"line {number} is {'missing' if word is None else repr(word)}, and should be " + (
-                "missing" if own is None else repr(own)
-            )
+            return f"line {number} is {_word_or_missing(word)}, and should be {_word_or_missing(own)}"
     return None
+
+
+def _word_or_missing(word: str | None) -> str:
+    return "missing" if word is None else repr(word)
 
 
 def _parse_words(text: str) -> list[str]:
@@ -335,7 +343,9 @@ def _parse_words(text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     words = list(map(str.strip, lines))
-    return [word for word in words if word != IGNORED_LINE] if IGNORED_LINE in words else words
+    if IGNORED_LINE in words:
+        words = [word for word in words if word != IGNORED_LINE]
+    return words
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
