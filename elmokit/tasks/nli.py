@@ -331,5 +331,5 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
         """Return the classes that occur."""
         return {"classes": sorted({example.label for example in examples if example.label is not None})}
 
-    def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> NliModel:
+    def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> ClassificationModel:
         return NliModel(config.model, inputs, known["classes"])

@@ -219,6 +219,28 @@ def test_a_value_without_a_counterpart_is_reported_once(
     assert line is None or new[0].startswith(f"{path}{line}")
 
 
+def test_decomposable_attention_is_a_network_of_its_own_for_pairs_with_end_tokens(tmp_path: Path) -> None:
+    content = PUBLISHED["nli"]()
+    layers = {"num_layers": 2, "hidden_dims": 200, "activations": "relu", "dropout": 0.2}
+    last = {"num_layers": 2, "hidden_dims": [150, 3], "activations": ["relu", "linear"], "dropout": [0.2, 0.0]}
+    content["model"] = {
+        "type": "decomposable_attention",
+        "text_field_embedder": content["model"]["text_field_embedder"],
+        "similarity_function": "dot_product",
+        "attend_feedforward": layers,
+        "compare_feedforward": layers,
+        "aggregate_feedforward": last,
+    }
+    content["dataset_reader"]["tokenizer"] = {"end_tokens": ["@@NULL@@"]}
+    config, _ = imported(tmp_path, content)
+    assert (config.data.tokenize, config.data.end_tokens) == ("treebank", ("@@NULL@@",))
+    model = config.model
+    assert (model.network, model.attend, model.compare) == ("decomposable attention", (200, 200), (200, 200))
+    assert (model.aggregate, model.dropout) == ((150,), 0.2)
+    last["activations"] = ["tanh", "linear"]
+    assert "model.aggregate_feedforward.activations" in unsupported(tmp_path, content)
+
+
 def test_what_is_not_given_is_as_in_allennlp(tmp_path: Path) -> None:
     content = PUBLISHED["ner"]()
     content["model"]["dropout"] = None
@@ -277,7 +299,6 @@ def test_files_next_to_each_other_are_one_model(tmp_path: Path, weights: str, op
 
 
 REFUSED = [
-    ("ner", "model.type", "decomposable_attention", "'decomposable_attention', expected one of: .* config of esim"),
     ("ner", "model.type", "biaffine_parser", "'biaffine_parser', .* docs/how-to/pytorch.md"),
     ("ner", "model.type", "crf_taggr", r"model\.type is 'crf_taggr', .* Did you mean 'crf_tagger'"),
     ("ner", "model", None, r"model\.type is ''"),

@@ -16,7 +16,7 @@ from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN
 from elmokit.tasks.coref import CorefConfig
 from elmokit.tasks.coref_model import CorefModelConfig
 from elmokit.tasks.ner import NerConfig, NerModelConfig
-from elmokit.tasks.nli import NliConfig
+from elmokit.tasks.nli import NliConfig, NliData, NliModelConfig
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 from elmokit.tasks.qa import QaConfig, QaModelConfig
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig
@@ -114,9 +114,37 @@ class ArchivedSstConfig(SstConfig):
 
 
 @dataclass(frozen=True)
-class ArchivedNliConfig(NliConfig):
-    """The configuration of ``esim``."""
+class ArchivedNliData(NliData):
+    """Pairs of sentences that may have further tokens."""
 
+    end_tokens: tuple[str, ...] = setting((), "Tokens to add after the last one of each sentence.")
+
+
+@dataclass(frozen=True)
+class ArchivedNliModelConfig(NliModelConfig):
+    """Sizes and dropouts of ``esim``, and of ``decomposable_attention``."""
+
+    network: Literal["esim", "decomposable attention"] = setting(
+        "esim", "ESIM, or the model of Parikh et al. 2016, which compares aligned tokens without reading their order."
+    )
+    attend: tuple[int, ...] = setting((), "Units of the layers before the alignment (decomposable attention).")
+    compare: tuple[int, ...] = setting((), "Units of the layers that compare aligned tokens.")
+    aggregate: tuple[int, ...] = setting((), "Units of the layers before the classes.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.network == "decomposable attention":
+            check_sizes("attend", self.attend)
+            check_sizes("compare", self.compare)
+            check_sizes("aggregate", self.aggregate or (1,))
+
+
+@dataclass(frozen=True)
+class ArchivedNliConfig(NliConfig):
+    """The configuration of ``esim``, and of ``decomposable_attention``."""
+
+    data: ArchivedNliData = field(default_factory=ArchivedNliData)
+    model: ArchivedNliModelConfig = field(default_factory=ArchivedNliModelConfig)
     chars: ArchivedCharsConfig | None = None
     elmo: ArchivedElmoConfig | None = None
 
@@ -189,24 +217,30 @@ class ArchivedQaConfig(QaConfig):
     model: ArchivedQaModelConfig = field(default_factory=ArchivedQaModelConfig)
 
 
-OF_MODELS: dict[str, type] = {
-    "ner": ArchivedNerModelConfig,
-    "srl": ArchivedSrlModelConfig,
-    "coref": ArchivedCorefModelConfig,
-    "qa": ArchivedQaModelConfig,
+ADDED: dict[str, dict[str, type]] = {
+    "ner": {"model": ArchivedNerModelConfig},
+    "nli": {"model": ArchivedNliModelConfig, "data": ArchivedNliData},
+    "srl": {"model": ArchivedSrlModelConfig},
+    "coref": {"model": ArchivedCorefModelConfig},
+    "qa": {"model": ArchivedQaModelConfig},
 }
-"""The classes of ``model`` that have more settings than the task's."""
+"""The classes of tables that have more settings than the task's."""
+
+
+def added_settings(task: str) -> dict[str, dict[str, Any]]:
+    """Return the settings that only models of AllenNLP have, with their defaults, by table."""
+    tables = {"chars": ArchivedCharsConfig, **ADDED.get(task, {})}
+    return {name: {key: getattr(kind, key) for key in kind.__annotations__} for name, kind in tables.items()}
 
 
 def is_archived(task: str, content: Mapping[str, Any]) -> bool:
     """Check whether the tables of a config file have a setting that only models of AllenNLP have."""
-    tables = {name: content[name] for name in ("chars", "elmo", "model") if isinstance(content.get(name), dict)}
-    of_model = OF_MODELS[task].__annotations__ if task in OF_MODELS else {}
-    return (
-        not tables.get("chars", {}).keys().isdisjoint(ArchivedCharsConfig.__annotations__)
-        or not tables.get("model", {}).keys().isdisjoint(of_model)
-        or tables.get("elmo", {}).get("start") == "continued"
-    )
+    for name, added in added_settings(task).items():
+        table = content.get(name)
+        if isinstance(table, dict) and not table.keys().isdisjoint(added):
+            return True
+    elmo = content.get("elmo")
+    return isinstance(elmo, dict) and elmo.get("start") == "continued"
 
 
 def archived_presets(kind: type, presets: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from elmokit.config import check_choice, to_dict, to_toml
 from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp.archived_configs import added_settings
 from elmokit.tasks.allennlp.config_table import ConfigTable, Difference, read_config_file, to_json, unset_variable
 from elmokit.tasks.allennlp.model_configs import Counterpart, convert_model, counterpart_of, local_path, report_reader
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
@@ -21,7 +24,7 @@ from elmokit.tasks.task_config import TaskDataConfig
 
 Tables = dict[str, Any]
 """A config of ours, or a part of one, as plain values."""
-TABLES = ("words", "chars", "elmo", "model")
+TABLES = ("data", "words", "chars", "elmo", "model")
 ELMO_SETTINGS = ("model", "trainable", "input", "output")
 """What AllenNLP's configs say of ELMo."""
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}
@@ -82,12 +85,18 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
 
 
 def tables_of(task: str, config: Any) -> Tables:
-    """Return the tables of a config without its training, and of ELMo and the data only what AllenNLP's config says."""
+    """Return the tables of a config without its training, and of ELMo and the data only what AllenNLP's config says.
+
+    A setting that only models of AllenNLP have is left out where it is as in the task's own model.
+    """
     content = to_dict(config)
-    paths = {field.name for field in fields(TaskDataConfig)}
-    data = {name: value for name, value in content["data"].items() if name not in paths}
-    tables = {"task": task, "data": data, **{name: content[name] for name in TABLES}}
-    tables["model"].pop("decoding", None)  # archives have AllenNLP's, what is trained here has ours
+    for name, added in added_settings(task).items():
+        for key, default in to_builtins(added).items():
+            if content[name] is not None and content[name][key] == default:
+                del content[name][key]
+    for field in fields(TaskDataConfig):
+        del content["data"][field.name]
+    tables = {"task": task, **{name: content[name] for name in TABLES}}
     if tables["elmo"] is None:
         del tables["elmo"]
     else:

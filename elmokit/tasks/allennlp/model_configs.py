@@ -24,6 +24,8 @@ from elmokit.tasks.allennlp.archived_configs import (
     ArchivedNerConfig,
     ArchivedNerModelConfig,
     ArchivedNliConfig,
+    ArchivedNliData,
+    ArchivedNliModelConfig,
     ArchivedQaConfig,
     ArchivedQaModelConfig,
     ArchivedSrlConfig,
@@ -33,7 +35,6 @@ from elmokit.tasks.allennlp.archived_configs import (
 from elmokit.tasks.allennlp.config_table import ConfigTable, to_json
 from elmokit.tasks.allennlp.parsing import ParsingConfig, ParsingData, ParsingModelConfig
 from elmokit.tasks.ner import NerData
-from elmokit.tasks.nli import NliData, NliModelConfig
 from elmokit.tasks.sst import SstData, SstModelConfig
 from elmokit.tasks.tags import Scheme
 from elmokit.tasks.task_config import MixConfig, WordsConfig
@@ -309,12 +310,14 @@ def _highway(encoder: ConfigTable) -> None:
     encoder.drop("input_size")
 
 
-def _linear_similarity(model: ConfigTable) -> None:
-    """Take the similarity of BiDAF's attention, by its names before version 1.0 and since."""
+def _similarity(model: ConfigTable, kind: str) -> None:
+    """Take the similarity of an attention, by its names before version 1.0 and since."""
     for name in ("similarity_function", "matrix_attention"):
         similarity = model.layers(name)
-        if similarity.exists:
-            similarity.expect("type", "linear")
+        if not similarity.exists:
+            continue
+        similarity.expect("type", kind)
+        if kind == "linear":
             similarity.expect("combination", "x,y,x*y")
             similarity.drop("tensor_1_dim", "tensor_2_dim")
 
@@ -481,10 +484,7 @@ def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
     dropout = model.take("dropout", float, 0.5)
     hidden = _encoder(model, "encoder")
     _encoder(model, "inference_encoder", same=hidden)
-    for name in ("similarity_function", "matrix_attention"):
-        similarity = model.layers(name)
-        if similarity.exists:
-            similarity.expect("type", "dot_product")
+    _similarity(model, "dot_product")
     project = _feedforward_layer(model, "projection_feedforward")
     project.expect("dropout", 0.0, mark="training")
     output = _feedforward_layer(model, "output_feedforward")
@@ -494,15 +494,51 @@ def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
         if layer.exists:
             layer.same("hidden_dims", int, hidden, "hidden")
     _feedforward_layer(model, "output_logit", "linear").drop("hidden_dims")
+    return ArchivedNliConfig(
+        data=_pairs(reader), model=ArchivedNliModelConfig(hidden=hidden, dropout=dropout, attention_dropout=0.0)
+    )
+
+
+def _pairs(reader: ConfigTable) -> ArchivedNliData:
+    """Convert how pairs of sentences are tokenized."""
+    end_tokens: list[str] = []
+    tokenizer = reader.content.get("tokenizer")
+    if isinstance(tokenizer, dict) and "end_tokens" in tokenizer:
+        rest = dict(tokenizer)
+        end_tokens = ConfigTable(rest, reader.path_of("tokenizer")).take("end_tokens", list, [])
+        del rest["end_tokens"]
+        reader.content["tokenizer"] = rest or None
     if reader.content.get("tokenizer") in SPLIT_AT_SPACES:
         reader.drop("tokenizer")
-        data = NliData(tokenize="spaces")
-    else:
-        _report_tokenizer(reader)
-        data = NliData()
+        return ArchivedNliData(tokenize="spaces", end_tokens=tuple(map(str, end_tokens)))
+    _report_tokenizer(reader)
+    return ArchivedNliData(end_tokens=tuple(map(str, end_tokens)))
+
+
+def decomposable_attention_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
+    """Convert ``decomposable_attention``."""
+    _similarity(model, "dot_product")
+    layers = [model.table(f"{name}_feedforward") for name in ("attend", "compare", "aggregate")]
+    dropout = layers[0].content.get("dropout", 0.0)
+    dropout = dropout if isinstance(dropout, int | float) else 0.0
+    attend, compare = (_feedforward(table, dropout).get("feedforward", ()) for table in layers[:2])
+    aggregate = layers[2]
+    aggregate.drop("input_dim")
+    n_layers = _n_layers(aggregate)
+    sizes = _for_each_layer(aggregate.content.pop("hidden_dims", 0), n_layers)
+    activations = _for_each_layer(aggregate.content.pop("activations", ""), n_layers)
+    if activations != ["relu"] * (n_layers - 1) + ["linear"]:
+        aggregate.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
+    aggregate.drop("dropout")
     return ArchivedNliConfig(
-        data=data,
-        model=NliModelConfig(hidden=hidden, dropout=dropout, attention_dropout=0.0),
+        data=_pairs(reader),
+        model=ArchivedNliModelConfig(
+            network="decomposable attention",
+            dropout=dropout,
+            attend=attend,
+            compare=compare,
+            aggregate=tuple(sizes[:-1]),
+        ),
     )
 
 
@@ -567,7 +603,7 @@ def coref_config(model: ConfigTable, reader: ConfigTable) -> ArchivedCorefConfig
 def bidaf_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
     """Convert ``bidaf``."""
     model.drop("mask_lstms")
-    _linear_similarity(model)
+    _similarity(model, "linear")
     _report_tokenizer(reader)
     dropout = model.take("dropout", float, 0.2)
     hidden = _encoder(model, "phrase_layer")
@@ -594,7 +630,7 @@ def bidaf_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
 
 def bidaf_plus_plus_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
     """Convert ``bidaf-self-atten``."""
-    _linear_similarity(model)
+    _similarity(model, "linear")
     _report_tokenizer(reader)
     return ArchivedQaConfig(
         model=ArchivedQaModelConfig(
@@ -650,7 +686,6 @@ class Counterpart:
 
 
 INSTEAD = {
-    "decomposable_attention": "The task nli is the model of the ELMo paper: import a config of esim instead.",
     "biaffine_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
 }
 """Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
@@ -671,6 +706,7 @@ COUNTERPARTS = {
             ".*bias_hh.*": "lstm_hidden_bias",
         },
     ),
+    "decomposable_attention": Counterpart("nli", decomposable_attention_config, "+accuracy"),
     "srl": Counterpart(
         "srl",
         srl_config,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from elmokit.formats.tensor_rows import SAME, Array, TensorLayout, TensorRow
 from elmokit.tasks.allennlp.parsing import ParsingModel
-from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf
+from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf, DecomposableAttention
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
@@ -133,6 +133,14 @@ def _linear(ours: str, theirs: str, layout: TensorLayout = SAME) -> list[TensorR
     return [TensorRow(f"{ours}.weight", f"{theirs}.weight", layout), TensorRow(f"{ours}.bias", f"{theirs}.bias")]
 
 
+def _feed_forward(ours: str, layers: nn.Sequential, theirs: str, first: TensorLayout = SAME) -> list[TensorRow]:
+    """List the tensors of ``feed_forward`` layers, each of which is followed by its activation and its dropout."""
+    rows = []
+    for k in range(len(layers) // 3):
+        rows += _linear(f"{ours}.{3 * k}", f"{theirs}._linear_layers.{k}", SAME if k else first)
+    return rows
+
+
 def _recurrent(
     ours: str, module: nn.Module, theirs: str, first: TensorLayout = SAME, layer_in_theirs: int | None = None
 ) -> list[TensorRow]:
@@ -172,10 +180,8 @@ def ner_rows(model: NerModel, embeddings: Embeddings) -> list[TensorRow]:
                 rows += _highway(f"layers.{k}.{name}", part, f"encoder._module.{name}_{k}", first)
         else:
             rows += _recurrent(f"layers.{k}", layer, "encoder", first, k)
-    # Each feed-forward layer is followed by its activation and its dropout.
     if isinstance(model, AllenNLPTagger):
-        for k in range(len(model.feedforward) // 3):
-            rows += _linear(f"feedforward.{3 * k}", f"_feedforward._linear_layers.{k}")
+        rows += _feed_forward("feedforward", model.feedforward, "_feedforward")
     rows += _linear("to_tags", "tag_projection_layer._module")
     rows.append(TensorRow("crf.transitions", "crf.transitions"))
     if model.crf.start is not None:
@@ -201,8 +207,10 @@ def sst_rows(model: SstModel, embeddings: Embeddings) -> list[TensorRow]:
     return rows
 
 
-def nli_rows(model: NliModel, embeddings: Embeddings) -> list[TensorRow]:
-    """List the tensors of ``esim``."""
+def nli_rows(model: NliModel | DecomposableAttention, embeddings: Embeddings) -> list[TensorRow]:
+    """List the tensors of ``esim``, or of ``decomposable_attention``."""
+    if isinstance(model, DecomposableAttention):
+        return _decomposable_rows(model, embeddings)
     return [
         *embeddings.rows(model),
         *_recurrent("encoder", model.encoder, "_encoder", embeddings.columns(model)),
@@ -211,6 +219,17 @@ def nli_rows(model: NliModel, embeddings: Embeddings) -> list[TensorRow]:
         *_linear("join", "_output_feedforward._linear_layers.0"),
         *_linear("output", "_output_logit._linear_layers.0"),
     ]
+
+
+def _decomposable_rows(model: DecomposableAttention, embeddings: Embeddings) -> list[TensorRow]:
+    order = embeddings.order(model)
+    # Tokens are compared as two vectors of embeddings.
+    pair = permuted([*order, *(len(order) + column for column in order)], 1)
+    rows = embeddings.rows(model)
+    rows += _feed_forward("attend", model.attend, "_attend_feedforward._module", permuted(order, 1))
+    rows += _feed_forward("compare", model.compare, "_compare_feedforward._module", pair)
+    rows += _feed_forward("aggregate", model.aggregate, "_aggregate_feedforward")
+    return [*rows, *_linear("output", f"_aggregate_feedforward._linear_layers.{len(model.aggregate) // 3}")]
 
 
 def srl_rows(model: SrlModel, embeddings: Embeddings) -> list[TensorRow]:
@@ -257,9 +276,7 @@ def parsing_rows(model: ParsingModel, embeddings: Embeddings) -> list[TensorRow]
     if model.before is not None:
         rows.append(TensorRow("before", "span_extractor._start_sentinel", OUTSIDE))
         rows.append(TensorRow("after", "span_extractor._end_sentinel", OUTSIDE))
-    # Each feed-forward layer is followed by its activation and its dropout.
-    for k in range(len(model.feedforward) // 3):
-        rows += _linear(f"feedforward.{3 * k}", f"feedforward_layer._module._linear_layers.{k}")
+    rows += _feed_forward("feedforward", model.feedforward, "feedforward_layer._module")
     return [*rows, *_linear("to_labels", "tag_projection_layer._module")]
 
 

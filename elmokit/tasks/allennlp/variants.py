@@ -1,13 +1,14 @@
 """The models that AllenNLP built otherwise than the papers, for its archives and its configs.
 
 ``ARCHIVED_TASKS`` build such a model where the config (``archived_configs``) asks for one: a tagger with other encoders
-(``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), coreference and BiDAF
-(``model.network``).
+(``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), decomposable attention,
+coreference and BiDAF (``model.network``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -20,6 +21,7 @@ from elmokit.tasks.allennlp.archived_configs import (
     ArchivedNerConfig,
     ArchivedNerModelConfig,
     ArchivedNliConfig,
+    ArchivedNliModelConfig,
     ArchivedQaConfig,
     ArchivedQaModelConfig,
     ArchivedSrlConfig,
@@ -27,20 +29,21 @@ from elmokit.tasks.allennlp.archived_configs import (
     archived_presets,
 )
 from elmokit.tasks.allennlp.parsing import ParsingTask
+from elmokit.tasks.classes import ClassificationModel
 from elmokit.tasks.coref import CorefConfig, CorefTask, Document
 from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
-from elmokit.tasks.nli import NliTask
+from elmokit.tasks.nli import NliConfig, NliModel, NliTask, SentencePair
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
-from elmokit.tasks.nn.layers import feed_forward, masked_softmax, run_packed
+from elmokit.tasks.nn.layers import attend, feed_forward, masked_softmax, run_packed
 from elmokit.tasks.nn.spans import SpanVectors
 from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaTask
 from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.tags import TagRules, follow_back
-from elmokit.tasks.task import AnyTask, Labels, Sentence
+from elmokit.tasks.task import AnyTask, Labels, Sentence, Tokenize
 
 START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
 
@@ -348,10 +351,58 @@ class AllenNLPSst(SstTask):
     presets = archived_presets(ArchivedSstConfig, SstTask.presets)
 
 
+class DecomposableAttention(ClassificationModel):
+    """``decomposable_attention`` (Parikh et al. 2016): each token is aligned with the tokens of the other sentence by
+    attention and compared with what it is aligned with, and the sums of the comparisons are classified.
+    """
+
+    def __init__(self, config: ArchivedNliModelConfig, inputs: InputLayer, classes: Sequence[str]) -> None:
+        super().__init__(inputs, classes)
+        dim, dropout = inputs.output_dim, config.dropout
+        self.attend = feed_forward(dim, config.attend, "relu", dropout)
+        self.compare = feed_forward(2 * dim, config.compare, "relu", dropout)
+        both = 2 * config.compare[-1]
+        self.aggregate = feed_forward(both, config.aggregate, "relu", dropout)
+        self.output = nn.Linear(config.aggregate[-1] if config.aggregate else both, len(classes))
+
+    def scores(self, *texts: TokenBatch) -> Tensor:
+        premise_mask, hypothesis_mask = (tokens.mask for tokens in texts)
+        premises, hypotheses = map(self.inputs, texts)
+        similarity = self.attend(premises) @ self.attend(hypotheses).transpose(1, 2)  # (batch, premise, hypothesis)
+        of_hypotheses = attend(similarity, hypotheses, hypothesis_mask)
+        of_premises = attend(similarity.transpose(1, 2), premises, premise_mask)
+        compared_premises = self.compare(torch.cat([premises, of_hypotheses], dim=-1)) * premise_mask[..., None]
+        compared_hypotheses = self.compare(torch.cat([hypotheses, of_premises], dim=-1)) * hypothesis_mask[..., None]
+        sums = torch.cat([compared_premises.sum(dim=1), compared_hypotheses.sum(dim=1)], dim=-1)
+        scores: Tensor = self.output(self.aggregate(sums))
+        return scores
+
+
 class AllenNLPNli(NliTask):
-    """Entailment, with the character features and the ELMo of AllenNLP."""
+    """Entailment, with AllenNLP's decomposable attention, and with the tokens that it adds to sentences."""
 
     presets = archived_presets(ArchivedNliConfig, NliTask.presets)
+
+    def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> ClassificationModel:
+        assert isinstance(config, ArchivedNliConfig)
+        is_esim = config.model.network == "esim"
+        return (NliModel if is_esim else DecomposableAttention)(config.model, inputs, known["classes"])
+
+    def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
+        for pair in super().read(path, config):
+            yield _with_end_tokens(pair, config)
+
+    def read_text(
+        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
+    ) -> Iterator[SentencePair]:
+        for pair in super().read_text(lines, name, tokenize, config):
+            yield _with_end_tokens(pair, config)
+
+
+def _with_end_tokens(pair: SentencePair, config: NliConfig) -> SentencePair:
+    assert isinstance(config, ArchivedNliConfig)
+    added = config.data.end_tokens
+    return replace(pair, premise=[*pair.premise, *added], hypothesis=[*pair.hypothesis, *added])
 
 
 _PAPER = (AllenNLPNer(), AllenNLPSst(), AllenNLPNli(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
