@@ -33,6 +33,10 @@ SETTINGS = {
     "max_connections": f"{_NONE} Limit connections in the reverse proxy.",
     "resume": "The command that started a run continues it.",
     "save_words": f"{_NONE} Checkpoints are counted in steps (save_every).",
+    "workers": (
+        "Start several processes with a server that does it: granian --interface asgi --factory --workers 4 "
+        "elmokit.serve.app:create_app."
+    ),
     **dict.fromkeys(
         (
             *("decay_ratio", "final_ratio", "layer_loss", "optimizer", "reset_state", "same_order"),

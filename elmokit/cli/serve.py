@@ -52,23 +52,25 @@ def serve(
     Prometheus, and in a container.
 
     Args:
-        host, port, workers, token_file, index:
+        host, port, token_file, index:
 
     More options:
         start: LSTM state that each sentence starts from: the model's start state, or zero, as in TF-Hub's ELMo.
-        threads: CPU threads of each process.  [default: its part of all cores]
+        threads: CPU threads.  [default: all cores]
 
     Examples:
         elmokit serve
         elmokit serve --model original --port 9000 --index my-index
-        ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0 --workers 4 --threads 1
+        ELMOKIT_SERVE_TOKEN=... elmokit serve --model my-model --host 0.0.0.0
     """
-    # Looked up and not imported: prometheus_client must be imported after the number of processes is known.
     if not all(importlib.util.find_spec(name) for name in ("fastapi", "granian", "prometheus_client")):
         raise MissingExtraError("elmokit serve", "serve")
     from elmokit.embedding.elmo import Elmo
+    from elmokit.engine.threads import set_threads
     from elmokit.serve.server import serve as serve_model
 
     config = serve_config(settings)
+    if threads is not None:
+        set_threads(threads)
     open_elmo = partial(Elmo.from_pretrained, model, options=options, device=device, precision=precision, start=start)
-    serve_model(open_elmo, config, partial(click.echo, err=True), threads)
+    serve_model(open_elmo, config, partial(click.echo, err=True))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Collection
@@ -18,11 +19,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.serve.endpoints import Endpoints
 from elmokit.serve.metrics import Metrics
 from elmokit.serve.problems import MAX_SHOWN, Problem, add_handlers
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
+from elmokit.serve.token import read_token
 from elmokit.version import __version__
 
 PAGE = Path(__file__).parent / "page"
@@ -45,6 +48,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The answer took too long."},
 }
 logger = logging.getLogger("elmokit.serve")
+MODEL_VARIABLE = "ELMOKIT_SERVE_MODEL"
 DISCARDED_BODIES = 8
 """Of a body that is too large, this many times the limit is read before the answer."""
 HEADERS = (
@@ -63,8 +67,35 @@ HEALTH_PATHS = ("/healthz", "/readyz")
 """Load balancers ask for these by the address of the machine, whatever the name of the service is."""
 
 
-def create_app(model: ServedModel, config: ServeConfig, token: str | None = None) -> ASGIApp:
-    """Create the ASGI app of the server. Requests need the bearer token if there is one."""
+def create_app(elmo: Elmo | None = None, config: ServeConfig | None = None) -> ASGIApp:
+    """Create the application that ``elmokit serve`` serves, for servers that start several processes of it.
+
+    Such a server (Granian, uvicorn, gunicorn) can call it without arguments:
+    ``granian --interface asgi --factory --workers 4 elmokit.serve.app:create_app``. Each process opens the model. Set
+    ``OMP_NUM_THREADS`` to the cores of each. Metrics of all processes are added up if ``PROMETHEUS_MULTIPROC_DIR``
+    names an empty directory.
+
+    Args:
+        elmo: The model. By default, the one that the environment variable ``ELMOKIT_SERVE_MODEL`` names (as
+            ``Elmo.from_pretrained`` takes it), or else the included one.
+        config: Its settings. Address and time limits of connections are those of the server that calls this. By
+            default, only requests to localhost are answered: name others in ``allowed_hosts``.
+
+    Returns:
+        The ASGI application. Requests need the token of ``config.token_file`` or ``ELMOKIT_SERVE_TOKEN``, if there is
+        one.
+
+    Raises:
+        elmokit.errors.ElmoError: If the model cannot be opened, or the token has the wrong form.
+    """
+    config = config or ServeConfig()
+    token = read_token(config)
+    elmo = elmo or Elmo.from_pretrained(os.environ.get(MODEL_VARIABLE) or None)
+    return application(ServedModel(elmo, config), config, token)
+
+
+def application(model: ServedModel, config: ServeConfig, token: str | None = None) -> ASGIApp:
+    """Create the ASGI application of a model. Requests need the bearer token if there is one."""
     metrics = Metrics()
     endpoints = Endpoints(model, config, metrics)
 

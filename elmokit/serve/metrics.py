@@ -57,14 +57,16 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics, of all processes."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if folder is None:
             return bytes(generate_latest(self.registry))
+        _forget_ended_processes(folder)
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)
         return bytes(generate_latest(everyone))
 
 
-def forget_ended_processes(folder: str) -> None:
+def _forget_ended_processes(folder: str) -> None:
     """Forget what waited in processes that were killed, where the system lists processes. What they counted stays."""
     for path in Path(folder).glob("gauge_live*.db"):
         pid = path.stem.rpartition("_")[2]

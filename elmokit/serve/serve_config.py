@@ -25,7 +25,6 @@ class ServeConfig:
     host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.")
     port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.")
     unix_socket: str | None = setting(None, "Listen on a Unix socket at this path, and not on a port.", is_path=True)
-    workers: int = setting(1, "Number of processes. On Linux, they share the memory of the weights.")
     token_file: str | None = setting(
         None,
         "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The "
@@ -73,7 +72,7 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLING_NAMES)
-        for name in ("workers", "batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
+        for name in ("batch_tokens", "queue_requests", "queue_tokens", "max_body_mib", "max_texts"):
             check_at_least(name, getattr(self, name), 1)
         for name in ("max_text_characters", "max_request_tokens", "stop_timeout_seconds"):
             check_at_least(name, getattr(self, name), 1)

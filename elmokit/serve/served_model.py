@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -37,7 +40,7 @@ class ServedModel:
 
     # The methods that compute map a list of texts to one result each, and are called by one thread at a time.
 
-    def __init__(self, elmo: Elmo, config: ServeConfig, folder: Path) -> None:
+    def __init__(self, elmo: Elmo, config: ServeConfig) -> None:
         self.elmo = elmo
         self.name = _readable(config.name or elmo.model.source_name or DEFAULT_MODEL)
         self.split = partial(split_lines, split=text_splitter()) if config.tokenize else _split_at_spaces
@@ -47,7 +50,10 @@ class ServedModel:
             elmo.mix = mix = FixedMix(*stored)
             self.mix = {"weights": mix.weights.tolist(), "gamma": float(mix.gamma)}
         if config.index is None:
-            self.index = build_index(elmo, lambda: (sentence.split() for sentence in SENTENCES), folder / "index")
+            folder = tempfile.mkdtemp(prefix="elmokit-serve-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            sentences = [sentence.split() for sentence in SENTENCES]
+            self.index = build_index(elmo, lambda: iter(sentences), Path(folder) / "index")
             self.index_name = "example sentences"
         else:
             self.index = OccurrenceIndex(config.index)

@@ -171,13 +171,9 @@ def many_requests(work: Path, scale: float) -> Outcome:
 
 
 def _memory(server: Process) -> int:
-    """Return the memory of the server's processes that no other process shares, and what they share once."""
-    total = 0
-    for pid in (server.process.pid, *server.children()):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
+    """Return the memory of the server's process."""
+    lines = Path(f"/proc/{server.process.pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 STEPS: dict[str, Step] = {"many requests": many_requests}

@@ -107,14 +107,14 @@ PATHS = ("embeddings", "tokens", "surprisal", "substitutes", "neighbors")
 
 @functools.cache
 def _client() -> AppClient:
-    from elmokit.serve.app import create_app
+    from elmokit.serve.app import application
     from elmokit.serve.serve_config import ServeConfig
     from elmokit.serve.served_model import ServedModel
 
     config = ServeConfig(batch_wait_ms=0.0, max_request_tokens=2000, timeout_seconds=20)
     folder = Path(tempfile.mkdtemp())  # for the index of neighbors
     atexit.register(shutil.rmtree, folder)
-    client = AppClient(create_app(ServedModel(Elmo.from_pretrained(FIXED / "served"), config, folder), config))
+    client = AppClient(application(ServedModel(Elmo.from_pretrained(FIXED / "served"), config), config))
     atexit.register(client.close)
     return client
 

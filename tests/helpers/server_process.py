@@ -1,4 +1,4 @@
-"""``elmokit serve`` as a process of its own, for tests of signals, workers and connections."""
+"""``elmokit serve`` as a process of its own, for tests of signals and connections."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ class Process(Client):
         self.process.send_signal(signal.SIGTERM)
         _, printed = self.process.communicate(timeout=60)
         return self.process.returncode, printed
-
-    def children(self) -> list[int]:
-        """Return the ids of the processes that answer requests."""
-        found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
-        return [int(line) for line in found.stdout.split()]
 
 
 @contextmanager

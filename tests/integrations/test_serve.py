@@ -69,7 +69,7 @@ def test_the_openai_client_tries_again_when_the_queue_is_full(model: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "0"], "--workers is 0; it must be a whole number of at least 1."),
+        (["--workers", "4"], "elmokit.serve.app:create_app"),
         (["--port", "70000"], "--port is 70,000. It can be at most 65,535."),
         (["--token-file", "missing"], "Cannot read the token in missing"),
         (["--token-file", "short"], "must have at least 16 printable ASCII characters"),

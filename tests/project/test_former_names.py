@@ -20,7 +20,7 @@ FLAGS = {
     "word-dropout",
     "distill": "layer-loss hours cutoffs",
     "finetune": "resume hours optimizer",
-    "serve": "drain-seconds max-connections",
+    "serve": "drain-seconds max-connections workers",
     "evaluate minimal-pairs": "figure",
     "evaluate pos": "figure",
     "evaluate wsd": "figure",

@@ -87,19 +87,19 @@ def test_a_training_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_a_request_is_answered(tmp_path: Path) -> None:
+def test_a_request_is_answered() -> None:
     for module in ("fastapi", "granian", "prometheus_client"):
         pytest.importorskip(module)
-    from elmokit.serve.app import create_app
+    from elmokit.serve.app import application
     from elmokit.serve.serve_config import ServeConfig
     from elmokit.serve.served_model import ServedModel
     from tests.helpers.http_client import asking
 
     config = ServeConfig(batch_wait_ms=0.0)
-    model = ServedModel(Elmo(random_model()), config, tmp_path)
+    model = ServedModel(Elmo(random_model()), config)
 
     def ask() -> None:
-        with asking(create_app(model, config)) as client:
+        with asking(application(model, config)) as client:
             assert client.post("/v1/embeddings", {"input": "the cat sat ."}).status == 200
 
     check_walk("A request is answered", ask)

@@ -1,4 +1,4 @@
-"""``elmokit serve`` as processes: they share the model, answer what they accepted, and end when they should."""
+"""``elmokit serve`` as a process, and the servers that start several: they answer what they accepted, and end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import http.client
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ pytest.importorskip("fastapi")
 pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
 
-from elmokit.engine.architecture import BiLMConfig
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
-from tests.helpers.http_client import open_connection, read_until_closed
+from tests.helpers.http_client import Client, open_connection, read_until_closed
 from tests.helpers.server_process import Process, serving
 from tests.helpers.shell import Shell
 
 pytestmark = pytest.mark.slow
+TOKEN = "a-token-that-nobody-knows"
 TEXTS = ["the cat sat on the mat .", "the dog ran ."]
 HALF_A_REQUEST = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HANGING = """
@@ -64,14 +64,8 @@ def wait(condition: Callable[[], bool]) -> None:
     raise AssertionError("waited for 30 seconds")
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process runs. One that has ended and that nobody has waited for does not."""
-    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return found.stdout.strip() != "" and not found.stdout.startswith("Z")
-
-
 def test_accepted_requests_are_answered_after_sigterm(model: Path) -> None:
-    with serving(model, "--workers", "2") as server, ThreadPoolExecutor(50) as pool:
+    with serving(model) as server, ThreadPoolExecutor(50) as pool:
         body = {"input": ["the cat"] * 200}
         answers = [pool.submit(server.post, "/v1/surprisal", body) for _ in range(50)]
         wait(lambda: any(answer.done() for answer in answers))
@@ -93,7 +87,7 @@ def test_a_computation_that_does_not_end_cannot_keep_the_server_alive(model: Pat
         open_connection(server.port, request({"input": "the cat"})),
     ):
         wait(lambda: waiting_requests(server) == 1)
-        assert server.stop() == (0, "Stopped.\n")
+        assert server.stop() == (1, "")
 
 
 def request(body: object) -> bytes:
@@ -101,60 +95,66 @@ def request(body: object) -> bytes:
     return HALF_A_REQUEST + b"Content-Length: %d\r\n\r\n" % len(content) + content
 
 
-def test_workers_count_together_and_are_replaced(model: Path) -> None:
-    with serving(model, "--workers", "2", before=HANGING) as server:
-        first = server.children()
-        assert len(first) == 2
-        with ThreadPoolExecutor(8) as pool:
-            bodies = [{"input": text, "encoding_format": "base64"} for text in TEXTS * 20]
-            answers = [answer.content for answer in pool.map(lambda body: server.post("/v1/tokens", body), bodies)]
-        assert len(set(answers)) == 2
-        assert 'elmokit_requests_total{path="/v1/tokens",status="200"} 40.0' in server.get("/metrics").content.decode()
-        with contextlib.ExitStack() as clients:
-            for _ in range(8):
-                clients.enter_context(open_connection(server.port, request({"input": "the cat"})))
-            wait(lambda: waiting_requests(server) == 8)
-            os.kill(first[0], signal.SIGKILL)
-            wait(lambda: len(server.children()) == 2 and first[0] not in server.children())
-            wait(lambda: waiting_requests(server) < 8)  # what waited in it is forgotten
-        server.process.kill()
+SERVERS = {
+    "granian": [
+        *("granian", "--interface", "asgi", "--factory", "--workers", "2", "--workers-kill-timeout", "30"),
+        "elmokit.serve.app:create_app",
+    ],
+    "uvicorn": ["uvicorn", "--factory", "--workers", "2", "elmokit.serve.app:create_app"],
+    "gunicorn": [
+        *("gunicorn", "--worker-class", "uvicorn_worker.UvicornWorker", "--workers", "2"),
+        "elmokit.serve.app:create_app()",
+    ],
+}
+"""Commands of docs/how-to/deploy.md that start several processes."""
 
 
-def test_workers_end_when_their_parent_is_killed(model: Path) -> None:
-    with serving(model, "--workers", "2") as server:
-        workers = server.children()
-        assert len(workers) == 2
-        server.process.kill()
-        wait(lambda: not any(map(is_running, workers)))
-        with pytest.raises(ConnectionRefusedError):
-            server.get("/healthz")
+@pytest.mark.parametrize("name", SERVERS)
+def test_other_servers_start_several_processes_that_count_together(model: Path, tmp_path: Path, name: str) -> None:
+    pytest.importorskip(name)
+    if name == "gunicorn":
+        pytest.importorskip("uvicorn_worker")
+    port = free_port()
+    place = ["--bind", f"127.0.0.1:{port}"] if name == "gunicorn" else ["--port", str(port)]
+    variables = {
+        "ELMOKIT_SERVE_MODEL": str(model),
+        "ELMOKIT_SERVE_TOKEN": TOKEN,
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+    }
+    program, *options = SERVERS[name]
+    command = [sys.executable, "-m", program, *options, *place]
+    client, headers = Client(port), {"Authorization": f"Bearer {TOKEN}"}
+    with subprocess.Popen(command, env={**os.environ, **variables}) as process:
+        try:
+            wait(
+                lambda: answers(client) and len(list(tmp_path.glob("histogram_*.db"))) == 2
+            )  # both have opened the model
+            assert client.post("/v1/tokens", {"input": "the cat"}).status == 401
+            with ThreadPoolExecutor(8) as pool:
+                asked = [{"input": text, "encoding_format": "base64"} for text in TEXTS * 20]
+                found = list(pool.map(lambda body: client.post("/v1/tokens", body, **headers), asked))
+            assert {answer.status for answer in found} == {200}
+            assert len({answer.content for answer in found}) == 2
+            counted = client.get("/metrics", **headers).content.decode()
+            assert 'elmokit_requests_total{path="/v1/tokens",status="200"} 40.0' in counted
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
 
 
-def test_weights_are_in_memory_once(tmp_path: Path) -> None:
-    if not Path("/proc/self/smaps_rollup").exists():
-        pytest.skip("needs Linux")
-    save_model(random_model(BiLMConfig(hidden_dim=2048, projection_dim=256)), tmp_path / "tiny")
-    n_bytes = (tmp_path / "tiny" / "model.safetensors").stat().st_size
-    assert n_bytes > 60 << 20
-    with serving(tmp_path / "tiny", "--workers", "2") as server:
-        for _ in range(10):
-            assert server.post("/v1/tokens", {"input": "the cat", "layers": "top"}).status == 200
-        private = [
-            int(re.search(r"Private_Dirty: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text())[1]) << 10  # type: ignore[index]
-            for pid in server.children()
-        ]
-    assert len(private) == 2
-    assert max(private) < n_bytes
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
-def test_where_processes_are_not_forked_each_opens_the_model(model: Path) -> None:
-    code = "import elmokit.serve.server as server; server.FORKS = False"
-    with serving(model, "--workers", "2", before=code) as server:
-        answers = {server.post("/v1/tokens", {"input": "the cat"}).content for _ in range(10)}
-        assert len(answers) == 1
-        code, printed = server.stop()
-        # A thread of Granian may panic while the interpreter of a worker ends, about once in ten times, and says so.
-        assert (code, printed.splitlines()[-1]) == (0, "Stopped.")
+def answers(client: Client) -> bool:
+    """Return whether a server answers yet."""
+    try:
+        return client.get("/readyz").status == 200
+    except OSError:
+        return False
 
 
 def test_the_server_listens_on_a_loopback_address_only_and_shares_it_with_none(server: Process, shell: Shell) -> None:

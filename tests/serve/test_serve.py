@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from elmokit.engine.state import unit_vectors
 from elmokit.evaluation.neighbors import Neighbors
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
-from elmokit.serve.app import PAGE_FILES, create_app
+from elmokit.serve.app import PAGE_FILES, application
 from elmokit.serve.examples import EXAMPLES, SENTENCES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
@@ -36,18 +35,18 @@ TOKENS = [text.split() for text in TEXTS]
 TOKEN = "a-token-that-nobody-knows"
 
 
-def served(tmp_path: Path, model: PretrainedBiLM | None = None, **settings: Any) -> ServedModel:
-    return ServedModel(Elmo(model or random_model()), ServeConfig(name="tiny", **settings), tmp_path)
+def served(model: PretrainedBiLM | None = None, **settings: Any) -> ServedModel:
+    return ServedModel(Elmo(model or random_model()), ServeConfig(name="tiny", **settings))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return served(tmp_path_factory.mktemp("served"))
+def model() -> ServedModel:
+    return served()
 
 
-def test_every_number_starts_from_the_chosen_state(tmp_path: Path) -> None:
+def test_every_number_starts_from_the_chosen_state() -> None:
     elmo = Elmo(random_model(), start="zero")
-    served_model = ServedModel(elmo, ServeConfig(name="tiny"), tmp_path)
+    served_model = ServedModel(elmo, ServeConfig(name="tiny"))
     lm = LanguageModel(elmo.model, start="zero")
     ((surprisal,),) = served_model.surprisals([TOKENS[:1]])
     (expected,) = lm.surprisal(TOKENS[:1])
@@ -59,7 +58,7 @@ def test_every_number_starts_from_the_chosen_state(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def client(model: ServedModel) -> Iterator[AppClient]:
     config = ServeConfig(max_texts=100, max_text_characters=2000, max_request_tokens=1000, max_body_mib=1)
-    with asking(create_app(model, config)) as client:
+    with asking(application(model, config)) as client:
         yield client
 
 
@@ -81,10 +80,10 @@ def test_embeddings_are_those_of_the_sentence_embedder(client: Client, model: Se
     assert single == as_numbers["data"][0]
 
 
-def test_dimensions_keep_the_first_ones_of_whitened_vectors(tmp_path: Path) -> None:
+def test_dimensions_keep_the_first_ones_of_whitened_vectors() -> None:
     elmo = Elmo(random_model())
     SentenceEmbedder(elmo).fit([sentence.split() for sentence in SENTENCES], 8)
-    with asking(create_app(ServedModel(elmo, ServeConfig(), tmp_path), ServeConfig())) as client:
+    with asking(application(ServedModel(elmo, ServeConfig()), ServeConfig())) as client:
         (whole,) = client.post("/v1/embeddings", {"input": "the cat"}).json()["data"]
         (part,) = client.post("/v1/embeddings", {"input": "the cat", "dimensions": 3}).json()["data"]
         unit = np.array(whole["embedding"][:3]) / np.linalg.norm(whole["embedding"][:3])
@@ -116,11 +115,11 @@ def test_token_vectors_as_an_arrow_stream(client: Client, model: ServedModel) ->
         assert np.array_equal(np.array(row["vectors"], np.float32).reshape(row["shape"]), array)
 
 
-def test_the_models_own_mix_is_used(tmp_path: Path) -> None:
+def test_the_models_own_mix_is_used() -> None:
     bilm = random_model()
     bilm.card[MIX] = {"weights": [0.0, 1.0, -1.0], "gamma": 2.0}
-    served_model = served(tmp_path, bilm)
-    with asking(create_app(served_model, ServeConfig())) as client:
+    served_model = served(bilm)
+    with asking(application(served_model, ServeConfig())) as client:
         body = {"input": "the cat", "layers": "mix", "encoding_format": "base64"}
         (one,) = client.post("/v1/tokens", body).json()["data"]
         (facts,) = client.get("/v1/models").json()["data"]
@@ -372,7 +371,7 @@ def slow_search(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> Slow:
 
 
 def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, slow_model: Slow) -> None:
-    with asking(create_app(model, ServeConfig(timeout_seconds=0.1))) as client:
+    with asking(application(model, ServeConfig(timeout_seconds=0.1))) as client:
         late = client.post("/v1/embeddings", {"input": "the cat"})
         assert (late.status, late.json()["error"]["code"]) == (503, "timeout")
         slow_model.may_compute.set()
@@ -380,7 +379,7 @@ def test_a_request_that_takes_too_long_is_answered_with_503(model: ServedModel, 
 
 
 def test_a_request_is_dropped_if_its_client_leaves(model: ServedModel, slow_model: Slow) -> None:
-    with running(create_app(model, ServeConfig())) as client, ThreadPoolExecutor() as pool:
+    with running(application(model, ServeConfig())) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, "/v1/embeddings", {"input": "the cat"})
         assert slow_model.is_computing.wait(10)
         leaving = http.client.HTTPConnection("127.0.0.1", client.port)
@@ -397,7 +396,7 @@ SEARCH = {"sentence": "the cat", "position": 1}
 
 
 def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search: Slow) -> None:
-    with asking(create_app(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
+    with asking(application(model, ServeConfig())) as client, ThreadPoolExecutor(8) as pool:
         searches = [pool.submit(client.post, "/v1/neighbors", SEARCH) for _ in range(8)]
         assert slow_search.is_computing.wait(10)
         # Long enough to be split into tokens in a thread.
@@ -407,7 +406,7 @@ def test_searches_do_not_hold_up_other_requests(model: ServedModel, slow_search:
 
 
 def test_health_says_when_no_request_is_answered(model: ServedModel, slow_model: Slow) -> None:
-    with asking(create_app(model, ServeConfig(timeout_seconds=0.5))) as client:
+    with asking(application(model, ServeConfig(timeout_seconds=0.5))) as client:
         assert client.get("/healthz").status == 200
         assert client.post("/v1/embeddings", {"input": "the cat"}).status == 503
         while (sick := client.get("/healthz")).status == 200:
@@ -440,7 +439,7 @@ def test_an_unexpected_error_shows_no_stack_trace(
     def broken(sentences: Any) -> Any:
         raise RuntimeError("secret detail")
 
-    with asking(create_app(model, ServeConfig())) as client:
+    with asking(application(model, ServeConfig())) as client:
         with monkeypatch.context() as patch:
             patch.setattr(model, "sentence_vectors", broken)
             answer = client.post("/v1/embeddings", {"input": "the cat"})
@@ -452,7 +451,7 @@ def test_an_unexpected_error_shows_no_stack_trace(
 
 
 def test_a_token_protects_everything_but_the_page_and_health(model: ServedModel) -> None:
-    with asking(create_app(model, ServeConfig(), TOKEN)) as client:
+    with asking(application(model, ServeConfig(), TOKEN)) as client:
         right = {"Authorization": f"Bearer {TOKEN}"}
         for wrong in (
             {},
@@ -486,7 +485,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(client: Client, path: str)
 
 def test_named_hosts_are_accepted(model: ServedModel) -> None:
     config = ServeConfig(allowed_hosts=("elmo.example.org", "[fe80::1]"))
-    with asking(create_app(model, config)) as client:
+    with asking(application(model, config)) as client:
         hosts = ("elmo.example.org", "ELMO.example.org:443", "[fe80::1]:80", "localhost")
         assert {client.get("/v1/models", Host=host).status for host in hosts} == {200}
         assert client.get("/v1/models", Host="www.elmo.example.org").status == 421
@@ -517,7 +516,7 @@ def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client
     assert "access-control-allow-origin" not in client.post("/v1/embeddings", {"input": "a"}, **origin).headers
     assert client.send("OPTIONS", "/v1/embeddings", None, ask).status == 405
     config = ServeConfig(cors_origins=("https://example.org",))
-    with asking(create_app(model, config, TOKEN)) as open_client:
+    with asking(application(model, config, TOKEN)) as open_client:
         allowed = open_client.send("OPTIONS", "/v1/embeddings", None, ask)
         assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "https://example.org")
         assert "x-stainless-lang" in allowed.headers["access-control-allow-headers"]
@@ -530,7 +529,7 @@ def test_other_sites_may_not_use_the_server_unless_they_are_named(client: Client
 
 
 def test_metrics_count_requests_tokens_and_batches(model: ServedModel) -> None:
-    with asking(create_app(model, ServeConfig())) as client:
+    with asking(application(model, ServeConfig())) as client:
         client.post("/v1/embeddings", {"input": TEXTS})
         client.post("/v1/embeddings", {"input": ""})
         client.get("/nothing/here")
@@ -566,12 +565,12 @@ def test_pages_load_nothing_from_other_hosts(client: Client, path: str, media_ty
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=", text)
 
 
-def test_a_model_that_cannot_predict_says_so(tmp_path: Path) -> None:
+def test_a_model_that_cannot_predict_says_so() -> None:
     model = random_model()
     model = model.replace(softmax=None, vocabulary=None)
     with pytest.warns(UserWarning, match="plain means"):
-        without_words = served(tmp_path, model)
-    with asking(create_app(without_words, ServeConfig())) as client:
+        without_words = served(model)
+    with asking(application(without_words, ServeConfig())) as client:
         answer = client.post("/v1/surprisal", {"input": "the cat"})
         assert (answer.status, "has no softmax and vocabulary" in answer.message()) == (501, True)
         (facts,) = client.get("/v1/models").json()["data"]
@@ -584,9 +583,9 @@ SPLIT = [["the", "cat", "sat", "."], ["the", "dog", "ran", "."]]
 
 
 @pytest.mark.parametrize("pooling", ["sif", "mean"])
-def test_a_paragraph_has_the_vector_of_all_its_sentences(tmp_path: Path, pooling: Any) -> None:
-    model = served(tmp_path, pooling=pooling)
-    with asking(create_app(model, ServeConfig())) as client:
+def test_a_paragraph_has_the_vector_of_all_its_sentences(pooling: Any) -> None:
+    model = served(pooling=pooling)
+    with asking(application(model, ServeConfig())) as client:
         answer = client.post("/v1/embeddings", {"input": ["a", TWO], "encoding_format": "base64"}).json()
     expected = unit_vectors(model.embedder.embed_texts([[["a"]], SPLIT]))
     assert np.array_equal([decoded(one["embedding"]) for one in answer["data"]], expected)
@@ -618,8 +617,8 @@ def test_a_position_counts_the_tokens_of_all_sentences_of_a_text(client: Client,
     assert whole == alone
 
 
-def test_texts_are_one_sentence_split_at_spaces_if_asked(tmp_path: Path) -> None:
-    with asking(create_app(served(tmp_path, tokenize=False), ServeConfig())) as client:
+def test_texts_are_one_sentence_split_at_spaces_if_asked() -> None:
+    with asking(application(served(tokenize=False), ServeConfig())) as client:
         for text in ("It's the cat. a", "It's the\ncat. a\r\n"):
             (one,) = client.post("/v1/surprisal", {"input": text}).json()["data"]
             assert (one["tokens"], one["sentence_lengths"]) == (["It's", "the", "cat.", "a"], [4])
