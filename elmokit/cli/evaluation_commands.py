@@ -42,7 +42,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.opening import PRECISION, LanguageModelOpening
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
-from elmokit.storage.text_files import STDIN, TextPaths, check_not_input
+from elmokit.storage.text_files import STDIN, check_not_input
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from elmokit.lm.language_model import LanguageModel
     from elmokit.lm.perplexity import Perplexity
     from elmokit.lm.surprisal import RegionSurprisal, Surprisal, TokenSurprisal, WordSurprisal
-    from elmokit.text.columns import InputTable
-    from elmokit.text.text import Text
+    from elmokit.text.text import RawPassage, Text
     from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
@@ -153,9 +152,12 @@ def surprisal(
     check_needed("--column", column, "--words", words)
     check_needed("--region", region, "--column", column)
     check_apart("--words", words, {"--text-kind": reading.text_kind})
-    text = reading.text(texts, documents=documents) if not words else _text_of_words(reading, texts, documents)
+    reading = replace(reading, raw=reading.raw or words)
+    text = reading.text(texts, documents=documents)
+    if words:
+        text = _text_of_words(text, column)
     _check_table_path(out, overwrite, text.files)
-    raw_texts = _read_raw_texts(text, column, region) if words else ()
+    raw_texts = _read_raw_texts(text, region) if words else ()
     regions = {} if region is None else _locate_regions(list(raw_texts))
     # The lines of a file are joined where they are read; a cell of a table can have several, too.
     settings: dict[str, Any] = {
@@ -343,56 +345,47 @@ class RawText:
     """In a table with regions: a part of the text, or two offsets; blank if it has none."""
 
 
-def _text_of_words(reading: TextOptions, texts: TextPaths, documents: bool) -> Text:
-    """Return the text of --words, which is raw with and without --raw."""
+def _text_of_words(text: Text, column: str | None) -> Text:
+    """Return a raw text as one of words, which stay as they are."""
     from elmokit.text.conllu import is_conllu
 
-    text = replace(reading, raw=True).text(texts, documents=documents)
     for path in text.files:
         if is_conllu(path):
             raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
-    return replace(text, kind="words")
+    return replace(text, kind="words", column=column)
 
 
-def _read_raw_texts(text: Text, column: str | None, region: str | None) -> Iterable[RawText]:
-    """Read raw texts; ``column`` and ``region`` are the columns of tables that have them."""
-    from elmokit.text.columns import is_table, read_table
-
-    if column is None and not any(map(is_table, text.files)):
-        return (RawText(one.text, _file_of(one.file) | {"line": one.line}) for one in text.passages())
-    texts: list[RawText] = []
-    tables = [read_table(path) for path in text.files]
-    for table in tables:
-        if column is None:
-            raise ConfigError(f"{table.path} is a table; --column must name one of {', '.join(table.columns)}.")
-        if table.columns != tables[0].columns:
-            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {tables[0].path} others.")
-        file = table.path if len(tables) > 1 else None
-        texts += _read_rows(table, _file_of(file), column, region)
-    return texts
+def _read_raw_texts(text: Text, region: str | None) -> Iterable[RawText]:
+    """Read raw texts; ``region`` is the column of tables with regions."""
+    passages = text.passages()
+    if text.column is not None:
+        return list(_read_rows(passages, text, region))
+    return (RawText(one.text, _file_of(one, text) | {"line": one.line}) for one in passages)
 
 
-def _file_of(file: str | None) -> dict[str, Any]:
-    return {} if file is None else {"file": file}
+def _file_of(passage: RawPassage, text: Text) -> dict[str, Any]:
+    return {"file": passage.path} if len(text.files) > 1 else {}
 
 
-def _read_rows(table: InputTable, file: dict[str, Any], column: str, region: str | None) -> Iterator[RawText]:
+def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -> Iterator[RawText]:
     """Yield the text of each row of a table, with the other columns."""
     from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
+    from elmokit.text.columns import find_column
 
-    index = table.column(column)
-    region_index = None if region is None else table.column(region)
-    others = {name: number for number, name in enumerate(table.columns) if number not in (index, region_index)}
     results = WordSurprisal._fields if region is None else RegionSurprisal._fields
-    fields = {*file, *results, *(name.replace("_nats", "_bits") for name in results)}
-    if taken := fields & others.keys():
-        raise TextError(f"{table.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
-    for line, cells in table.rows:
+    fields = {*results, *(name.replace("_nats", "_bits") for name in results)}
+    for passage in passages:
+        names = list(passage.cells)
+        chosen = [names[find_column(passage.path, names, name)] for name in (text.column, region) if name is not None]
+        file = _file_of(passage, text)
+        others = {name: cell for name, cell in passage.cells.items() if name not in chosen}
+        if taken := others.keys() & {*file, *fields}:
+            raise TextError(f"{passage.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         yield RawText(
-            text=cells[index],
-            known=file | {name: cells[number] for name, number in others.items()},
-            place=f"{table.path}, line {line}",
-            region="" if region_index is None else cells[region_index].strip(),
+            text=passage.text,
+            known=file | others,
+            place=f"{passage.path}, line {passage.line}",
+            region="" if region is None else passage.cells[chosen[-1]].strip(),
         )
 
 

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, get_args
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_lines, text_name
+from elmokit.text.columns import InputTable, is_table, read_table
 from elmokit.text.conllu import conllu_lines, is_conllu
 from elmokit.text.fasta import numbered_proteins
 from elmokit.text.other_formats import HEAD_CHARACTERS, HEAD_LINES, refuse_other_formats
@@ -55,13 +56,14 @@ class Sentence(list[str]):
 
 
 class RawPassage(NamedTuple):
-    """Some raw text: a line or a paragraph, or a document."""
+    """Some raw text: a line or a paragraph, a document, or a cell of a table."""
 
     text: str
+    path: str
     line: int
     """The number of its first line, from 1."""
-    file: str | None
-    """The file, if the text has several."""
+    cells: dict[str, str]
+    """All cells of its row of a table, by the names of the columns; empty if it is in no table."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ class Text:
             "auto" decides by the first lines, and says so.
         documents: Blank lines end documents, whose sentences are read one after the other.
         refuse_raw: Refuse tokenized text that is certainly raw, which otherwise is a warning.
+        column: The column of the text in tables (TSV or CSV with a header), whose rows are passages.
 
     Raises:
-        ConfigError: The kind is unknown; ``language`` or ``wrapped`` is given for text that is not raw; or proteins
-            cannot be documents.
+        ConfigError: The kind is unknown; ``language``, ``wrapped`` or ``column`` is given for text of another kind; or
+            proteins cannot be documents.
         ConfigError, MissingExtraError: As in :func:`elmokit.tokenize`.
 
     Example:
@@ -111,6 +114,7 @@ class Text:
     wrapped: Wrapped = "auto"
     documents: bool = False
     refuse_raw: bool = False
+    column: str | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.kind):
@@ -120,6 +124,8 @@ class Text:
             raise ConfigError('wrapped is for raw text (kind="raw").')
         if not self.is_raw and self.language != ENGLISH:
             raise ConfigError('language is for raw text (kind="raw").')
+        if self.kind != "words" and self.column is not None:
+            raise ConfigError('column is for passages (kind="words").')
         if self.kind == "fasta" and self.documents:
             raise ConfigError("Proteins are no documents, so fasta cannot be combined with documents.")
         _ = self._splitter  # an unknown language or a missing tokenizer is noticed now
@@ -194,13 +200,21 @@ class Text:
                 yield _located(lines, self._file_name(path))
 
     def passages(self) -> Iterator[RawPassage]:
-        """Yield the raw text of each line or paragraph that has some; with ``documents``, of each document."""
-        for path in self.files:
-            groups = self._document_lines(path) if self.documents else ([line] for line in self.lines_of(path))
-            for lines in map(list, groups):
-                if any(lines[0].sentences):
-                    text = "\n".join(line.text for line in lines)
-                    yield RawPassage(text, lines[0].number, self._file_name(path))
+        """Yield the raw text of each line or paragraph that has some; with ``documents``, of each document.
+
+        Of tables, yield the cells of ``column``.
+
+        Raises:
+            TextError: As in :meth:`lines`; or a table cannot be read, or has other columns than the first one.
+            ConfigError: A table does not have the column, or there are tables and no column is given.
+        """
+        if self.column is None and not any(map(is_table, self.files)):
+            return chain.from_iterable(map(self._passages_of, self.files))
+        tables = list(map(read_table, self.files))
+        if self.column is None:
+            columns = ", ".join(tables[0].columns)
+            raise ConfigError(f"{tables[0].path} is a table; --column must name one of {columns}.")
+        return _cells_of(tables, self.column)
 
     def n_predictions(self) -> int | None:
         """Count the predictions of a language model, sentence ends included; None if the text can be read only once."""
@@ -302,6 +316,12 @@ class Text:
         groups = groupby(self.lines_of(path), key=lambda line: any(line.sentences))
         return (lines for has_tokens, lines in groups if has_tokens)
 
+    def _passages_of(self, path: str | Path) -> Iterator[RawPassage]:
+        groups = self._document_lines(path) if self.documents else ([line] for line in self.lines_of(path))
+        for lines in map(list, groups):
+            if any(lines[0].sentences):
+                yield RawPassage("\n".join(line.text for line in lines), str(path), lines[0].number, {})
+
     def _file_name(self, path: Path) -> str | None:
         return str(path) if len(self.files) > 1 else None
 
@@ -323,6 +343,18 @@ def _located(lines: Iterable[Line], file: str | None) -> Iterator[Sentence]:
             sentence = Sentence(tokens)
             sentence.line, sentence.file = line.number, file
             yield sentence
+
+
+def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]:
+    """Yield the cells of a column of tables, which have the same columns."""
+    first = tables[0]
+    name = first.columns[first.column(column)]
+    for table in tables:
+        if table.columns != first.columns:
+            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {first.path} others.")
+        for line, row in table.rows:
+            cells = dict(zip(table.columns, row, strict=True))
+            yield RawPassage(cells[name], table.path, line, cells)
 
 
 def _numbered(

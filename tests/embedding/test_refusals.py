@@ -205,6 +205,7 @@ READINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"kind": "sentences"}, ConfigError, "kind is 'sentences'"),
     ({"wrapped": "yes"}, ConfigError, "wrapped is for raw text"),
     ({"language": "de"}, ConfigError, "language is for raw text"),
+    ({"kind": "raw", "column": "text"}, ConfigError, "column is for passages"),
     ({"kind": "raw", "wrapped": True}, ConfigError, "wrapped is True"),
 ]
 if find_spec("pyarrow"):

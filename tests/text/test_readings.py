@@ -95,7 +95,7 @@ def passages(paths: Sequence[Path], column: str | None = None, region: str | Non
         if path.suffix in (".conllu", ".conllup") or path.name.endswith(".conllu.gz"):
             yield "TextError"  # of the command
             return
-    for text in _read_raw_texts(Text(paths, "words", **how), column, region):
+    for text in _read_raw_texts(Text(paths, "words", column=column, **how), region):
         known = {name: Path(cell).name if name == "file" else cell for name, cell in text.known.items()}
         yield text.text, known, Path(text.place).name, text.region
 
