@@ -97,10 +97,9 @@ class ElmoModule(nn.Module):
             "average", which learns a factor for the plain mean; a layer number; or a list of them.
         trainable: Fine-tune the biLM. If False, only the scalar mixes are trained.
         keep_boundaries: Include the vectors of ``<S>`` and ``</S>`` in the result of ``forward``.
-        token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, as in :class:`~elmokit.Elmo`.
 
     Raises:
-        ConfigError: ``start``, ``layers``, ``dropout`` or ``token_cache_mib`` is not a valid value.
+        ConfigError: ``start``, ``layers`` or ``dropout`` is not a valid value.
 
     Example:
         >>> elmo = ElmoModule.from_pretrained(dropout=0.5)
@@ -120,7 +119,6 @@ class ElmoModule(nn.Module):
         layers: MixedLayers = "all",
         trainable: bool = False,
         keep_boundaries: bool = False,
-        token_cache_mib: int = 64,
     ) -> None:
         super().__init__()
         check_model(model, "ElmoModule.from_pretrained")
@@ -128,7 +126,7 @@ class ElmoModule(nn.Module):
         # Frozen weights let the engine compute: it has no backward pass.
         self.bilm = model.build_bilm().requires_grad_(trainable)
         computer = Computer(model.view_of(self.bilm), bilm=self.bilm)
-        self._elmo = Elmo.of(computer, start, token_cache_mib)
+        self._elmo = Elmo.of(computer, start, token_cache_mib=0)  # its weights may change in any way
         self.alignment = None if model.alignment is None else AlignmentModule(model.alignment)
         self.start: Start = start
         self.trainable = trainable
@@ -170,7 +168,6 @@ class ElmoModule(nn.Module):
         layers: MixedLayers = "all",
         trainable: bool = False,
         keep_boundaries: bool = False,
-        token_cache_mib: int = 64,
         precision: Precision | None = None,
         device: str | torch.device | None = None,
         exact_marks: bool = False,
@@ -182,7 +179,7 @@ class ElmoModule(nn.Module):
                 :meth:`elmokit.Elmo.from_pretrained`.
             precision: Likewise, for the model of :meth:`to_model`. The module itself computes in its dtype.
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
-            start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries, token_cache_mib: See
+            start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries: See
                 :class:`ElmoModule`.
 
         Raises:
@@ -209,7 +206,6 @@ class ElmoModule(nn.Module):
             layers=layers,
             trainable=trainable,
             keep_boundaries=keep_boundaries,
-            token_cache_mib=token_cache_mib,
         )
         return elmo if device is None else elmo.to(device)
 
@@ -406,12 +402,9 @@ class ElmoModule(nn.Module):
 
     def _word_vectors(self, words: Sequence[str]) -> Tensor:
         """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""
-        layer = self.bilm.token_layer
-        if self.bilm.dtype != torch.float32 or any(parameter.requires_grad for parameter in layer.parameters()):
-            vectors: Tensor = layer(torch.from_numpy(self._elmo.model.encode(words)).to(self.bilm.device))
-            return vectors
-        # The cache holds NumPy vectors, without gradient.
-        return torch.from_numpy(self._elmo.computer.word_vectors(words, self._elmo.token_cache)).to(self.bilm.device)
+        ids = torch.from_numpy(self._elmo.model.encode(words)).to(self.bilm.device)
+        vectors: Tensor = self.bilm.token_layer(ids)
+        return vectors
 
     def _aligned(self, layers: Tensor) -> Tensor:
         """Map layers ``(layers, ..., dim)`` into the space of another model, if this model has an alignment."""

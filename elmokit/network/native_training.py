@@ -9,6 +9,7 @@ size: a wrong shape would read foreign memory, so callers check first.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -130,9 +131,9 @@ def kept_bytes(library: Library, sizes: Sequence[int]) -> int:
 
 def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
     """Return the bytes of what a window keeps, of its forward pass and of its backward pass."""
-    n_bytes = torch.zeros(3, dtype=torch.int64)
-    library.window_bytes(n_threads(), *sizes, n_bytes.data_ptr())
-    return [int(size) for size in n_bytes]
+    n_bytes = (ctypes.c_int64 * 3)()  # not a tensor, which has no memory where only shapes are asked for
+    library.window_bytes(n_threads(), *sizes, ctypes.addressof(n_bytes))
+    return list(n_bytes)
 
 
 def linear_rows(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -68,7 +68,7 @@ def copy_for_training(elmo: Elmo) -> ElmoModule:
         # A model that stores none would get another one from the trained weights when it is opened.
         start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,
     )
-    return ElmoModule(model, start=elmo.start, n_mixes=0, token_cache_mib=0).to(elmo.computer.device)
+    return ElmoModule(model, start=elmo.start, n_mixes=0).to(elmo.computer.device)
 
 
 def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig, WordFeaturesConfig
+from elmokit.network.backends import multiplies_bfloat16
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_convolution import Characters, CharConvolution
 from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
-from elmokit.network.operators import LSTMWeights, lstm_formulas
+from elmokit.network.operators import LSTMWeights, loaded_library, lstm_formulas
 from elmokit.network.tile_layers import TileLinear
 
 # PyTorch's own code uses what it deprecates.
@@ -369,3 +370,39 @@ def test_an_exported_bilm_takes_batches_of_any_size(how: str) -> None:
             exported = torch.jit.trace(module, (example,), check_trace=False)
         for ids in (ids_of(7, 1, 2, 3, 5), ids_of(4, 4)):
             assert torch.equal(exported(ids), module(ids))
+
+
+def some(*shape: int, trained: bool = True) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_(trained)
+
+
+def table_arguments() -> tuple[Tensor, ...]:
+    wide = loaded_library().panel_width()
+    ids = torch.randint(0, 9, (4, 8), generator=torch.Generator().manual_seed(0))
+    return ids, torch.tensor([6, 6, 1, 2]), some(1, 9, 3, wide), some(6)
+
+
+LSTM = (some(40, 12), some(40), some(6, 10))
+OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
+    "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
+    "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
+    "lstm_layer": lambda: (
+        *(some(*shape, trained=False) for shape in ((3, 4, 6), (3, 6), (3, 10), (40, 12), (40,), (6, 10))),
+        *(MASK.new_ones(3, 4), 3.0, 3.0, True, False),
+    ),
+    "lstm_window": lambda: (some(4, 3, 6), some(3, 6), some(3, 10), *LSTM, 3.0, 3.0, None),
+    "table_convolve": table_arguments,
+    "tile_linear": lambda: (some(3, 5), some(4, 5), some(4)),
+    "highway": lambda: (some(3, 5), some(3, 5), some(3, 5)),
+    "tile_cross_entropy": lambda: (some(7, 5), some(20, 5), some(20), some(7), torch.full((7,), -1)),
+    "seeded_dropout": lambda: (some(7, 5), torch.tensor(5), 0.5),
+}
+
+
+@pytest.mark.slow
+@INSIDE_PYTORCH
+@pytest.mark.parametrize("name", OPERATORS)
+def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
+    if name in list(OPERATORS)[4:] and not multiplies_bfloat16():
+        pytest.skip("this processor does not multiply bfloat16 numbers")
+    torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
