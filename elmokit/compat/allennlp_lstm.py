@@ -1,8 +1,8 @@
 """AllenNLP's LSTM with a projection: one layer in one direction, and the stack of both directions with its state.
 
 AllenNLP keeps an LSTM layer as three linear layers, with the gates in the order i, f, g, o and 1 added to the stored
-forget bias. elmokit's kernels read one matrix in the order i, g, f, o. A strided view cannot express that permutation,
-so the matrix is derived from AllenNLP's parameters for each batch, with gradients flowing back to them.
+forget bias. The operator of a layer reads them as they are. Training reads one matrix in the order i, g, f, o, which is
+derived from AllenNLP's parameters for each batch, with gradients flowing back to them.
 
 One operator computes a layer where calling its linear layers would do nothing else. Otherwise, for example with a hook
 or an adapter, they are called in AllenNLP's order and with its shapes.
@@ -21,10 +21,10 @@ from elmokit.compat.allennlp_common import Source, open_files
 from elmokit.compat.allennlp_layers import lengths_of, set_parameters
 from elmokit.compat.tracing import untraced
 from elmokit.engine.architecture import DIRECTIONS
-from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp, swap_gates
+from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp
 from elmokit.network.bilm import BiLMState, stack_states
 from elmokit.network.lstm_module import LSTMState
-from elmokit.network.operators import LSTMWeights, has_memory, run_lstm
+from elmokit.network.operators import LSTMParts, are_hidden, has_memory, lstm_layer, needs_gradient, run_lstm
 
 HiddenAndCell = tuple[Tensor, Tensor]
 
@@ -135,9 +135,12 @@ class LstmCellWithProjection(nn.Module):
         lengths = torch.tensor(list(batch_lengths), device=inputs.device)
         mask = torch.arange(n_steps, device=inputs.device) < lengths[:, None]
         hidden, cell = initial_state[0][0], initial_state[1][0]
-        outputs, hidden, cell = run_lstm(
-            inputs, hidden, cell, self._weights(), mask, not self.go_forward, adds_inputs=False
-        )
+        weights = self._weights()
+        reverse = not self.go_forward
+        if needs_gradient(inputs, hidden, cell, *self.parameters()) or are_hidden(inputs, hidden, cell):
+            outputs, hidden, cell = run_lstm(inputs, hidden, cell, weights.joined(), mask, reverse, adds_inputs=False)
+        else:
+            outputs, hidden, cell = lstm_layer(inputs, hidden, cell, weights, mask, reverse, adds_inputs=False)
         return outputs, (hidden[None], cell[None])
 
     def _is_one_layer(self) -> bool:
@@ -147,14 +150,15 @@ class LstmCellWithProjection(nn.Module):
             return False
         return _are_plain(*linears) and [linear.bias is not None for linear in linears] == [False, True, False]
 
-    def _weights(self) -> LSTMWeights:
-        """Return the weights in elmokit's order."""
-        return LSTMWeights(
-            swap_gates(torch.cat([self.input_linearity.weight, self.state_linearity.weight], dim=1)),
+    def _weights(self) -> LSTMParts:
+        return LSTMParts(
+            self.input_linearity.weight,
+            self.state_linearity.weight,
             gate_bias_from_allennlp(self.state_linearity.bias),
             self.state_projection.weight,  # AllenNLP has one even where the sizes are equal
             self.memory_cell_clip_value or None,  # it treats 0 as "no bound", too
             self.state_projection_clip_value or None,
+            swaps_gates=True,
         )
 
     def _call_modules(

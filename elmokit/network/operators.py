@@ -49,6 +49,31 @@ class LSTMWeights(NamedTuple):
     cell_clip: float | None
     projection_clip: float | None
 
+    def parts(self, input_dim: int) -> LSTMParts:
+        """Return the same weights without a copy, with the columns of inputs and state apart."""
+        halves = _halves(self.weight, input_dim)
+        return LSTMParts(*halves, self.bias, self.projection, self.cell_clip, self.projection_clip, False)
+
+
+class LSTMParts(NamedTuple):
+    """The weights of a layer in one direction whose columns of inputs and state are matrices of their own."""
+
+    input_weight: Tensor  # (4 * hidden_dim, input_dim), blocks i, g, f, o, or i, f, g, o with `swaps_gates`
+    state_weight: Tensor  # (4 * hidden_dim, projection_dim)
+    bias: Tensor  # (4 * hidden_dim,), blocks i, g, f, o, without the offset of the forget gate
+    projection: Tensor | None  # (projection_dim, hidden_dim)
+    cell_clip: float | None
+    projection_clip: float | None
+    swaps_gates: bool
+
+    def joined(self) -> LSTMWeights:
+        """Return a copy of the same weights in one matrix."""
+        weight = torch.cat([self.input_weight, self.state_weight], dim=1)
+        if self.swaps_gates:
+            first, second, third, fourth = weight.chunk(GATES)
+            weight = torch.cat([first, third, second, fourth])
+        return LSTMWeights(weight, self.bias, self.projection, self.cell_clip, self.projection_clip)
+
 
 def has_memory(tensor: Tensor) -> bool:
     """Check whether an operator sees the numbers of a tensor.
@@ -140,40 +165,60 @@ def differentiable_once(name: str) -> None:
 
 torch.library.define(
     "elmokit::lstm_layer",
-    "(Tensor inputs, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, Tensor? projection, Tensor? mask, "
-    "float? cell_clip, float? projection_clip, bool reverse, bool adds_inputs) -> (Tensor, Tensor, Tensor)",
+    "(Tensor inputs, Tensor hidden, Tensor cell, Tensor input_weight, Tensor state_weight, Tensor bias, "
+    "Tensor? projection, Tensor? mask, float? cell_clip, float? projection_clip, bool swaps_gates, bool reverse, "
+    "bool adds_inputs) -> (Tensor, Tensor, Tensor)",
 )
 
 
-@has_results_like("elmokit::lstm_layer")
-def _fake_lstm_layer(
-    inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, *others: Any
+def lstm_layer(
+    inputs: Tensor,  # (batch, time, input_dim)
+    hidden: Tensor,  # (batch, projection_dim)
+    cell: Tensor,  # (batch, hidden_dim)
+    weights: LSTMParts,
+    mask: Tensor | None,  # (batch, time), bool: False gives 0 and keeps the state
+    reverse: bool,  # read from the last step to the first
+    adds_inputs: bool,  # add the inputs to the outputs
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer without gradients: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
+    results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
+        *(inputs, hidden, cell, weights.input_weight, weights.state_weight, weights.bias, weights.projection, mask),
+        *(weights.cell_clip, weights.projection_clip, weights.swaps_gates, reverse, adds_inputs),
+    )
+    return results
+
+
+@has_results_like("elmokit::lstm_layer")
+def _fake_lstm_layer(inputs: Tensor, hidden: Tensor, cell: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     outputs = inputs.new_empty(*inputs.shape[:2], hidden.shape[1])
     return outputs, hidden.new_empty(hidden.shape), cell.new_empty(cell.shape)
 
 
+@computes("elmokit::lstm_layer")
 def _lstm_layer(
     inputs: Tensor,
     hidden: Tensor,
     cell: Tensor,
-    weight: Tensor,
+    input_weight: Tensor,
+    state_weight: Tensor,
     bias: Tensor,
     projection: Tensor | None,
     mask: Tensor | None,
     cell_clip: float | None,
     projection_clip: float | None,
+    swaps_gates: bool,
     reverse: bool,
     adds_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_sizes(inputs, hidden, cell, weight, bias, projection, mask)
-    library = c_library(inputs, hidden, cell, weight, bias, projection)
+    _check_sizes(inputs, hidden, cell, input_weight, state_weight, bias, projection, mask)
+    library = c_library(inputs, hidden, cell, input_weight, state_weight, bias, projection)
     if library is None or not len(inputs):
-        weights = LSTMWeights(weight, bias, projection, cell_clip, projection_clip)
-        outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
+        parts = LSTMParts(input_weight, state_weight, bias, projection, cell_clip, projection_clip, swaps_gates)
+        outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, parts.joined(), mask, reverse)
         return outputs + inputs if adds_inputs else outputs, hidden.clone(), cell.clone()
     inputs, hidden, cell = inputs.contiguous(), hidden.contiguous(), cell.contiguous()
-    weight, bias = weight.contiguous(), bias.contiguous()
+    input_weight, state_weight = _with_whole_rows(input_weight), _with_whole_rows(state_weight)
+    bias = bias.contiguous()
     projection = None if projection is None else projection.contiguous()
     mask = None if mask is None else mask.contiguous()
     outputs = inputs.new_empty(*inputs.shape[:2], hidden.shape[1])
@@ -184,13 +229,17 @@ def _lstm_layer(
         hidden.shape[1],
         reverse,
         adds_inputs,
+        input_weight.stride(0),
+        state_weight.stride(0),
+        swaps_gates,
         float("inf") if cell_clip is None else cell_clip,
         float("inf") if projection is None or projection_clip is None else projection_clip,
         inputs.data_ptr(),
         None if mask is None else mask.data_ptr(),
         hidden.data_ptr(),
         cell.data_ptr(),
-        weight.data_ptr(),
+        input_weight.data_ptr(),
+        state_weight.data_ptr(),
         bias.data_ptr(),
         None if projection is None else projection.data_ptr(),
         outputs.data_ptr(),
@@ -203,14 +252,21 @@ def _lstm_layer(
     return outputs, hidden_after, cell_after
 
 
-computes("elmokit::lstm_layer")(_lstm_layer)
+def _halves(weight: Tensor, input_dim: int) -> tuple[Tensor, Tensor]:
+    return weight[:, :input_dim], weight[:, input_dim:]
+
+
+def _with_whole_rows(weight: Tensor) -> Tensor:
+    """Return a matrix whose rows are stretches of memory, which need not follow each other."""
+    return weight if weight.stride(1) == 1 else weight.contiguous()
 
 
 def _check_sizes(
     inputs: Tensor,
     hidden: Tensor,
     cell: Tensor,
-    weight: Tensor,
+    input_weight: Tensor,
+    state_weight: Tensor,
     bias: Tensor,
     projection: Tensor | None,
     mask: Tensor | None,
@@ -221,7 +277,8 @@ def _check_sizes(
     expected = [
         ("hidden", hidden, (n_rows, dim)),
         ("cell", cell, (n_rows, hidden_dim)),
-        ("weight", weight, (GATES * hidden_dim, input_dim + dim)),
+        ("input_weight", input_weight, (GATES * hidden_dim, input_dim)),
+        ("state_weight", state_weight, (GATES * hidden_dim, dim)),
         ("bias", bias, (GATES * hidden_dim,)),
         ("projection", projection, (dim, hidden_dim)),
         ("mask", mask, (n_rows, n_steps)),
@@ -377,8 +434,8 @@ def _lstm_window(
     projection_clip: float | None,
     low_dtype: torch.dtype | None,
 ) -> tuple[Tensor, ...]:
-    n_steps, n_rows, input_dim = inputs.shape
-    _check_sizes(inputs.new_empty(n_rows, n_steps, input_dim), hidden, cell, weight, bias, projection, None)
+    input_dim = inputs.shape[2]
+    _check_sizes(inputs.transpose(0, 1), hidden, cell, *_halves(weight, input_dim), bias, projection, None)
     with torch.autocast(inputs.device.type, enabled=False):
         layer = _recurrence(input_dim, weight, projection, cell_clip, projection_clip, low_dtype)
         buffers = run_steps(layer, inputs, with_offset(bias), hidden, cell)
@@ -533,7 +590,7 @@ def _tile_window(
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_sizes(inputs, hidden, cell, weight, bias, projection, None)
+    _check_sizes(inputs, hidden, cell, *_halves(weight, inputs.shape[2]), bias, projection, None)
     return native_training.window_forward(
         loaded_library(),
         inputs.contiguous(),
@@ -612,12 +669,8 @@ def run_lstm(
     if are_hidden(*tensors, mask):
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
         return outputs + inputs if adds_inputs else outputs, hidden, cell
-    weight, bias, projection, *clips = weights
     if not needs_gradient(*tensors):
-        results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
-            inputs, hidden, cell, weight, bias, projection, mask, *clips, reverse, adds_inputs
-        )
-        return results
+        return lstm_layer(inputs, hidden, cell, weights.parts(inputs.shape[2]), mask, reverse, adds_inputs)
     outputs, hidden, cell = _run_with_gradient(inputs, hidden, cell, weights, mask, reverse)
     if adds_inputs:
         outputs = outputs + inputs

@@ -387,8 +387,8 @@ OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
     "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
     "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
     "lstm_layer": lambda: (
-        *(some(*shape, trained=False) for shape in ((3, 4, 6), (3, 6), (3, 10), (40, 12), (40,), (6, 10))),
-        *(MASK.new_ones(3, 4), 3.0, 3.0, True, False),
+        *(some(*shape, trained=False) for shape in ((3, 4, 6), (3, 6), (3, 10), (40, 6), (40, 6), (40,), (6, 10))),
+        *(MASK.new_ones(3, 4), 3.0, 3.0, True, True, False),
     ),
     "lstm_window": lambda: (some(4, 3, 6), some(3, 6), some(3, 10), *LSTM, 3.0, 3.0, None),
     "table_convolve": table_arguments,

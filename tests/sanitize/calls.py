@@ -481,15 +481,19 @@ def layer(it: Scenario) -> None:
     inputs, hidden = it.floats(n_rows, n_steps, input_dim), it.floats(n_rows, dim)
     cell = it.floats(n_rows, hidden_dim)
     weight, bias = buffers.of(it.weights(4 * hidden_dim, input_dim + dim)), buffers.of(it.weights(4 * hidden_dim))
+    halves, strides = (at(weight), at(weight) + 4 * input_dim), (input_dim + dim, input_dim + dim)
+    if it.random.random() < 0.5:
+        apart = [buffers.of(it.weights(4 * hidden_dim, size)) for size in (input_dim, dim)]
+        halves, strides = (at(apart[0]), at(apart[1])), (input_dim, dim)
     projection = buffers.of(it.weights(dim, hidden_dim))
     mask = buffers.of(it.numbers.integers(0, 2, (n_rows, n_steps)), np.int8)
     reads = (
         at(inputs),
         it.random.choice([None, at(mask)]),
-        *(at(hidden), at(cell), at(weight), at(bias)),
+        *(at(hidden), at(cell), *halves, at(bias)),
         at(projection) if has_projection else None,
     )
-    reverse = it.random.choice([0, 1])
+    reverse, swaps_gates = it.random.choice([0, 1]), it.random.choice([0, 1])
 
     def compute(n_threads: int) -> tuple[Array, ...]:
         outputs, after = buffers.output(n_rows, n_steps, dim), buffers.output(n_rows, dim)
@@ -497,7 +501,8 @@ def layer(it: Scenario) -> None:
         sizes = n_rows, n_steps, input_dim, hidden_dim, dim
         written = at(outputs), at(after), at(cell_after)
         call = library.structs["layer_call"](
-            *sizes, reverse, int(adds_inputs), cell_clip, output_clip if has_projection else np.inf, *reads, *written
+            *(*sizes, reverse, int(adds_inputs), *strides, swaps_gates),
+            *(cell_clip, output_clip if has_projection else np.inf, *reads, *written),
         )
         memory = buffers.scratch(library.layer_bytes(ctypes.byref(call)))
         library.run_layer(n_threads, ctypes.byref(call), memory)

@@ -60,7 +60,8 @@ static void multiply_block(const product *of, int64_t row, int64_t column) {
 static void multiply(const member *me, void *context) {
     const product *of = context;
     const int64_t n_blocks = (of->n_outputs + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
-    const int64_t fitting = BYTES_AT_ONCE / (4 * (of->n_inputs + 1)) / BLOCK_ROWS * BLOCK_ROWS, n_at_once = fitting ? fitting : BLOCK_ROWS;
+    const int64_t fitting = BYTES_AT_ONCE / (4 * (of->n_inputs + 1)) / BLOCK_ROWS * BLOCK_ROWS;
+    const int64_t n_at_once = fitting ? fitting : BLOCK_ROWS;
     for (int64_t first = 0; first < of->n_rows; first += n_at_once)
         for (int64_t block = first_of(me, n_blocks); block < last_of(me, n_blocks); block++)
             for (int64_t row = first; row < at_most(first + n_at_once, of->n_rows); row += BLOCK_ROWS)

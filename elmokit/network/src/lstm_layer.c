@@ -87,20 +87,21 @@ static void plan(call *of) {
 static void pack_units(const call *of, int64_t block) {
     const elmokit_layer_call *given = of->given;
     const lstm_layer *layer = &of->layer;
-    const int64_t n_inputs = given->input_dim, n_columns = n_inputs + given->dim;
+    const int64_t n_inputs = given->input_dim;
     for (int64_t gate = 0; gate < GATES; gate++) {
-        const float *columns[PANEL] = {0};
+        const float *of_inputs[PANEL] = {0}, *of_state[PANEL] = {0};
         const int64_t panel = block * GATES + gate;
+        const int64_t place = given->swaps_gates && (gate == 1 || gate == 2) ? 3 - gate : gate;
         for (int64_t column = 0; column < PANEL; column++) {
-            const int64_t unit = block * PANEL + column, row = gate * given->hidden_dim + unit;
+            const int64_t unit = block * PANEL + column, row = place * given->hidden_dim + unit;
             const int is_unit = unit < given->hidden_dim;
-            if (is_unit) columns[column] = given->weight + row * n_columns;
-            layer->from_input.bias[panel * PANEL + column] = is_unit ? gate_bias(gate, given->bias[row]) : 0;
+            if (is_unit) of_inputs[column] = given->input_weight + row * given->input_stride;
+            if (is_unit) of_state[column] = given->state_weight + row * given->state_stride;
+            const float bias = is_unit ? gate_bias(gate, given->bias[gate * given->hidden_dim + unit]) : 0;
+            layer->from_input.bias[panel * PANEL + column] = bias;
         }
-        pack_float_panel(columns, n_inputs, n_inputs, layer->from_input.panels + panel * n_inputs * PANEL);
-        for (int64_t column = 0; column < PANEL; column++)
-            if (columns[column]) columns[column] += n_inputs;
-        pack_float_panel(columns, given->dim, given->dim, layer->from_output.panels + panel * given->dim * PANEL);
+        pack_float_panel(of_inputs, n_inputs, n_inputs, layer->from_input.panels + panel * n_inputs * PANEL);
+        pack_float_panel(of_state, given->dim, given->dim, layer->from_output.panels + panel * given->dim * PANEL);
     }
 }
 

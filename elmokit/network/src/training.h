@@ -21,20 +21,24 @@ typedef struct {
     int64_t input_dim;
     int64_t hidden_dim;
     int64_t dim;
-    int64_t reverse;         /* whether to read from the last step to the first */
-    int64_t adds_inputs;     /* whether the inputs are added to the outputs; the state is without them */
-    float cell_clip;         /* bounds on the magnitude of cells and outputs; INFINITY for none */
+    int64_t reverse;           /* whether to read from the last step to the first */
+    int64_t adds_inputs;       /* whether the inputs are added to the outputs; the state is without them */
+    int64_t input_stride;      /* numbers from a row of `input_weight` to the next; others may lie between them */
+    int64_t state_stride;      /* the same of `state_weight` */
+    int64_t swaps_gates;       /* whether the blocks of both weights are i, f, g, o */
+    float cell_clip;           /* bounds on the magnitude of cells and outputs; INFINITY for none */
     float output_clip;
-    const float *inputs;     /* (n_rows, n_steps, input_dim) */
-    const int8_t *mask;      /* (n_rows, n_steps): 0 gives zeros and keeps the state; NULL if every step is real */
-    const float *hidden;     /* (n_rows, dim), the state before the first step */
-    const float *cell;       /* (n_rows, hidden_dim) */
-    const float *weight;     /* (4 * hidden_dim, input_dim + dim), blocks i, g, f, o */
-    const float *bias;       /* (4 * hidden_dim), without the 1 that the forget gate adds */
-    const float *projection; /* (dim, hidden_dim); or NULL, for hidden_dim equal to dim */
-    float *outputs;          /* written: (n_rows, n_steps, dim) */
-    float *hidden_after;     /* written: the state after each row's last step, in the sizes of `hidden` ... */
-    float *cell_after;       /* ... and of `cell` */
+    const float *inputs;       /* (n_rows, n_steps, input_dim) */
+    const int8_t *mask;        /* (n_rows, n_steps): 0 gives zeros and keeps the state; NULL if every step is real */
+    const float *hidden;       /* (n_rows, dim), the state before the first step */
+    const float *cell;         /* (n_rows, hidden_dim) */
+    const float *input_weight; /* (4 * hidden_dim, input_dim), blocks i, g, f, o unless `swaps_gates` */
+    const float *state_weight; /* (4 * hidden_dim, dim) */
+    const float *bias;         /* (4 * hidden_dim), blocks i, g, f, o, without the 1 that the forget gate adds */
+    const float *projection;   /* (dim, hidden_dim); or NULL, for hidden_dim equal to dim */
+    float *outputs;            /* written: (n_rows, n_steps, dim) */
+    float *hidden_after;       /* written: the state after each row's last step, in the sizes of `hidden` ... */
+    float *cell_after;         /* ... and of `cell` */
 } elmokit_layer_call;
 
 /* The bytes of memory that a call needs, which begins at a multiple of 64 bytes. */
