@@ -156,6 +156,29 @@ def test_a_paragraph_is_read_as_a_document_and_shown_by_its_words(page: Any, ser
         page.wait_for_selector("[aria-busy]", state="detached")
 
 
+def test_an_unknown_word_is_expected_the_second_time_with_the_words_of_its_text_in_mind(
+    page: Any, served: ServedModel
+) -> None:
+    text = "Zbigniew slept. Zbigniew ran."
+    show(page, text)
+    unknown = page.locator(".token.unknown")
+    assert unknown.count() == 2
+    page.get_by_label("with their words").check(force=True)
+    page.wait_for_url("**reading=cache**")
+    page.wait_for_selector("[aria-busy]", state="detached")
+    assert unknown.count() == 1
+    row = LanguageModel(served.elmo.model).word_surprisal([text], documents=True, cache=True)[2]
+    assert row.spelling_nats == 0
+    mean = np.mean([row.forward_nats, row.backward_nats])
+    assert f"Zbigniew, {mean:.1f} nats" in page.locator("button.token").nth(3).get_attribute("aria-label")
+    page.get_by_role("button", name="Zbigniew, ").last.click()
+    page.wait_for_selector("h2:has-text('Neighbors of “Zbigniew”')")
+    page.get_by_label("after others").check(force=True)
+    page.wait_for_url("**reading=document**")
+    page.wait_for_selector("[aria-busy]", state="detached")
+    assert unknown.count() == 2
+
+
 WITHOUT_NUMBERS = "all => all.map(one => [...one.querySelectorAll('button')].map(own => own.firstChild.data).join(''))"
 
 

@@ -53,11 +53,12 @@ for layer, share in enumerate(np.concatenate(is_right, axis=1).mean(axis=1)):
 `;
   }
   const isDocument = state.reading !== "alone";
-  const rows = `lm.word_surprisal([${quoted(state.text)}], documents=${isDocument ? "True" : "False"})`;
+  const cache = state.reading === "cache" ? ", cache=True" : "";
+  const rows = `lm.word_surprisal([${quoted(state.text)}], documents=${isDocument ? "True" : "False"}${cache})`;
   const sentences = await split(state.text);
   let [position, number] = [state.token, 0];
   while (position !== null && position >= sentences[number]?.length) position -= sentences[number++].length;
-  const before = isDocument && number ? `, before=sentences[:${number}]` : "";
+  const before = `${isDocument && number ? `, before=sentences[:${number}]` : ""}${cache}`;
   const chosen = position === null || number === sentences.length ? "" : `
 sentences = ${quoted(sentences)}
 for direction in ("forward", "backward", "both"):

@@ -8,7 +8,7 @@ const MOST_NATS = 12; // from here on, the color is at its strongest
 const N_WORDS = 8;
 const DIRECTIONS = { both: "both sides", forward: "from the left", backward: "from the right" };
 const NUMBERS = { ...DIRECTIONS, both: "on average" };
-const READINGS = { document: "after the one before", alone: "alone" };
+const READINGS = { document: "after others", cache: "with their words", alone: "alone" };
 const SURPRISAL = "https://en.wikipedia.org/wiki/Information_content";
 
 /**
@@ -19,13 +19,14 @@ const SURPRISAL = "https://en.wikipedia.org/wiki/Information_content";
  */
 export async function showSentence(panel, state, change) {
   if (!state.text.trim()) throw new ServerError(0, "Please type a text.");
-  const isDocument = state.reading !== "alone";
-  const text = await read(state.text, isDocument);
+  const reading = Object.hasOwn(READINGS, state.reading) ? state.reading : "document";
+  const isDocument = reading !== "alone";
+  const text = await read(state.text, isDocument, reading === "cache");
   const directions = Object.keys(DIRECTIONS).filter((name) => text[name]);
   const direction = directions.includes(state.direction) ? state.direction : directions[0];
   const chosen = state.token !== null && state.token < text.tokens.length ? state.token : null;
   const parts = [element("h2", {}, "How expected is each word?")];
-  if (direction) parts.push(...introduction(text, directions, direction, isDocument, change));
+  if (direction) parts.push(...introduction(text, directions, direction, reading, change));
   else parts.push(element("p", { class: "note" }, "This model has no softmax and vocabulary, so it cannot predict words."));
   const detail = element("div", { class: "detail", id: "detail", role: "status" });
   const explain = (word, token) => detail.replaceChildren(...about(text, word, token, direction, token === chosen));
@@ -56,10 +57,12 @@ export async function showSentence(panel, state, change) {
 const isPart = (word, token) => token !== null && token >= word.first && token < word.first + word.n_tokens;
 
 /** Return the tokens of a text, and its words as they are written, each with its `first` token; with surprisal, if the model can. */
-async function read(text, documents) {
+async function read(text, documents, cache) {
   let found;
   try {
-    [found] = (await ask("v1/surprisal", { input: [text], documents, words: true, n_expected: N_WORDS })).data;
+    [found] = (await ask("v1/surprisal", { input: [text], documents, cache, words: true, n_expected: N_WORDS })).data;
+    // An unknown word that the text has had is a word of its own, whose nats are those of its letters, too.
+    if (cache) found = { ...found, is_unknown: found.is_unknown.map((isUnknown, at) => isUnknown && found.spelling_nats[at] > 0) };
   } catch (error) {
     if (!(error instanceof ServerError) || error.status !== 501) throw error;
     const [{ tokens, sentences }] = await tokenVectors([text]);
@@ -70,13 +73,14 @@ async function read(text, documents) {
   const words = found.words.map(({ forward_nats: forward, backward_nats: backward, ...word }) => {
     const first = next;
     next += word.n_tokens;
-    return { ...word, first, forward, backward, both: (forward + backward) / 2 };
+    const unknown = word.unknown && found.is_unknown.slice(first, next).includes(true);
+    return { ...word, unknown, first, forward, backward, both: (forward + backward) / 2 };
   });
   return { ...found, words };
 }
 
 /** Say what the numbers are, with the choices of the reader. */
-function introduction(text, directions, direction, isDocument, change) {
+function introduction(text, directions, direction, reading, change) {
   const more = element("a", { href: SURPRISAL, rel: "noreferrer" }, "More about surprisal");
   const lead = "The number is the surprisal: minus the natural logarithm of the probability that the model gave the word. ";
   const choices = Object.fromEntries(directions.map((name) => [name, DIRECTIONS[name]]));
@@ -86,10 +90,10 @@ function introduction(text, directions, direction, isDocument, change) {
   }
   const controls = [radios("direction", "The model reads", choices, direction, (value) => change({ direction: value }))];
   if (text.sentence_lengths.length > 1) {
-    const reading = isDocument ? "document" : "alone";
     controls.push(radios("reading", "Each sentence", READINGS, reading, (value) => change({ reading: value })));
   }
-  return [element("p", { class: "lead" }, lead, more, "."), element("div", { class: "row between" }, ...controls, legend)];
+  const again = reading === "cache" ? "Words that the text has had are expected again. " : "";
+  return [element("p", { class: "lead" }, lead, again, more, "."), element("div", { class: "row between" }, ...controls, legend)];
 }
 
 /** Show a word with its surprisal: a button, or one for each of its tokens. */

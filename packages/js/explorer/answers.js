@@ -63,15 +63,16 @@ export class Answers {
     };
   }
 
-  #surprisal({ input, n_expected: nExpected = 0, documents = false, words = false }) {
+  #surprisal({ input, n_expected: nExpected = 0, documents = false, cache = false, words = false }) {
     const texts = this.#texts(input);
+    if (cache && !documents) throw new Problem(422, "cache expects words of a document again. Send documents: true, too.");
     const { directions } = this.elmo.config;
     const nTokens = count(texts.flat());
     if (nExpected && nTokens > MAX_EXPECTED_TOKENS) {
       throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_EXPECTED_TOKENS} are allowed here. Shorten it.`);
     }
     const data = texts.map((text, index) => {
-      const scored = documents ? this.elmo.surprisalDocuments([text], { nExpected })[0] : this.elmo.surprisal(text, { nExpected });
+      const scored = documents ? this.elmo.surprisalDocuments([text], { nExpected, cache })[0] : this.elmo.surprisal(text, { nExpected });
       const inner = directions.map((_, number) => scored.flatMap(({ nats }) => [...nats[number].slice(1, -1)]));
       const byDirection = (values) => Object.fromEntries(directions.map((name, number) => [name, values[number]]));
       return {
@@ -79,6 +80,7 @@ export class Answers {
         tokens: text.flat(),
         sentence_lengths: lengths(text),
         is_unknown: scored.flatMap(({ isUnknown }) => isUnknown.slice(1, -1)),
+        spelling_nats: scored.flatMap(({ spellingNats }) => spellingNats.slice(1, -1)),
         ...byDirection(inner),
         ...(inner.length > 1 && { both: inner[0].map((_, at) => (inner[0][at] + inner[1][at]) / 2) }),
         total: byDirection(directions.map((_, number) => scored.reduce((sum, { totalNats }) => sum + totalNats[number], 0))),
@@ -170,5 +172,6 @@ const wordRow = ({ word, start, stop, unknown, ...row }) => ({
   backward_nats: row.backwardNats,
   n_tokens: row.nTokens,
   unknown,
+  spelling_nats: row.spellingNats,
 });
 const shown = (words) => words.map(({ word, probability }) => ({ word, probability }));

@@ -5,10 +5,12 @@ import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
 import { Engine, openLibrary, PackedMatrix } from "./engine.js";
 import { directoryUrl, MissingFileError, readBytes, shown, Tensors } from "./files.js";
 import { bestWords, checkCount, Scores, surprisalOf } from "./predictions.js";
+import { LetterSpelling, NgramSpelling } from "./letters.js";
 import { markReader } from "./marks.js";
 import { pooledDim, poolingSettings, SentencePooling } from "./sentence_vectors.js";
-import { Vocabulary } from "./vocabulary.js";
+import { UNKNOWN, Vocabulary } from "./vocabulary.js";
 import { warnOnce } from "./warnings.js";
+import { addLogs, cacheSettings, DocumentCache } from "./word_cache.js";
 import { sumByWord, textTokens } from "./words.js";
 
 const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
@@ -16,6 +18,7 @@ const POSITIONS_AT_ONCE = 16; // whose scores of all words are in memory
 const MODEL = new URL("../models/en-mini/", import.meta.url);
 const WHITENING = "whitening.safetensors";
 const SENTENCE_HEAD = "sentence_head.safetensors";
+const LETTERS = "letters.safetensors";
 
 /** The vectors of one sentence. */
 export class Layers {
@@ -46,6 +49,7 @@ export class Elmo {
   #engine;
   #starts; // of each direction
   #softmax = null;
+  #spelling;
   #pooling;
   #trained;
   #leftOutTrained;
@@ -61,6 +65,7 @@ export class Elmo {
     this.#read = parts.read;
     this.#engine = parts.engine;
     this.#softmax = parts.softmax;
+    this.#spelling = parts.spelling;
     this.#pooling = parts.pooling;
     this.#trained = parts.trained;
     this.#leftOutTrained = parts.leftOutTrained;
@@ -82,13 +87,14 @@ export class Elmo {
     const text = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     const content = parsed(await read("config.json"), text);
     const config = readConfig(content, shown(new URL("config.json", folder)));
-    const [library, weights, softmaxFile, words, whitening, head] = await Promise.all([
+    const [library, weights, softmaxFile, words, whitening, head, letters] = await Promise.all([
       openLibrary(wasm),
       read("model.safetensors"),
       predicts && content.softmax ? optional("softmax.safetensors") : null,
       optional("vocab.txt"),
       content.sentence_pooling !== undefined ? read(WHITENING) : null,
       trained && content.sentence_head !== undefined ? read(SENTENCE_HEAD) : null,
+      predicts && content.letters ? read(LETTERS) : null,
     ]);
     const tensors = new Tensors(weights, "model.safetensors");
     tensors.check(tensorShapes(config));
@@ -113,6 +119,7 @@ export class Elmo {
       engine: new Engine(library, config, tensors, lowest),
       start: startState(start, tensors, config),
       softmax: softmaxFile && openSoftmax(library, softmaxFile, tensors, content.softmax, vocabulary, config),
+      spelling: letters && new LetterSpelling(new Tensors(letters, LETTERS)),
       pooling: openPooling(content, "sentence_pooling", whitening, WHITENING, vocabulary, wordOf, config),
       trained: head && openPooling(content, "sentence_head", head, SENTENCE_HEAD, vocabulary, wordOf, config, tableRow),
       leftOutTrained: !trained && content.sentence_head !== undefined,
@@ -160,48 +167,92 @@ export class Elmo {
   }
 
   /** Compute the surprisal of every token of sentences in their documents; see index.d.ts. */
-  surprisalDocuments(documents, { nExpected = 0 } = {}) {
+  surprisalDocuments(documents, { nExpected = 0, cache = false } = {}) {
     this.#checkPredicts();
     if (nExpected) checkCount("nExpected", nExpected);
+    const settings = cacheSettings(cache);
     const results = checkDocuments(documents).map(() => []);
+    const caches = new Map(); // of documents
     for (const { document, tokens, vectors } of this.#readSentences(documents, [this.config.nLayers], 0)) {
-      results[document].push(this.#surprisalOf(tokens, vectors, nExpected));
+      if (settings && !caches.has(document)) caches.set(document, this.#documentCache(settings));
+      results[document].push(this.#surprisalOf(tokens, vectors, nExpected, caches.get(document)));
     }
     return results;
   }
 
-  #surprisalOf(tokens, top, nExpected) {
-    const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
-    const ids = this.#withBoundaries(tokens).map((word) => this.vocabulary.id(this.#read(word)));
-    const nats = this.config.directions.map(() => new Float32Array(words.length).fill(NaN));
+  #surprisalOf(tokens, top, nExpected, cache) {
+    const read = this.#withBoundaries(tokens).map(this.#read);
+    const ids = read.map((word) => this.vocabulary.id(word));
+    const isUnknown = ids.map((id) => id === this.vocabulary.unknownId);
+    const spelling = read.map((word, position) => (isUnknown[position] && word !== UNKNOWN ? this.#spell(word) : 0));
+    const cached = cache && this.#readCache(cache, read, top);
+    const nats = this.config.directions.map(() => new Float32Array(read.length).fill(NaN));
     const expected = nExpected ? [] : null;
-    for (const [position, scores] of this.#scores(top, 0, words.length)) {
+    for (const [position, scores] of this.#scores(top, 0, read.length)) {
+      const chances = cached?.expected.map((of) => of[position]);
+      const byCache = chances?.map((one) => one?.probabilities.get(cached.numbers[position]) ?? 0);
+      // An unknown word that is in a cache is a word of its own, whose letters are part of its nats.
+      const spelled = isUnknown[position] && byCache?.some((probability) => probability > 0) ? spelling[position] : 0;
       scores.forEach((one, direction) => {
-        if (one) nats[direction][position] = surprisalOf(one, ids[position]);
+        if (!one) return;
+        const ofModel = surprisalOf(one, ids[position]);
+        nats[direction][position] = cached ? withCache(ofModel + spelled, chances[direction].weight, byCache[direction]) : ofModel;
       });
-      if (expected && position > 0 && position < words.length - 1) {
-        expected.push(this.#expectedWords(scores, this.expectations, nExpected, false));
+      spelling[position] -= spelled;
+      if (expected && position > 0 && position < read.length - 1) {
+        expected.push(this.#expectedWords(scores, this.expectations, nExpected, false, cache, chances));
       }
     }
     const total = (one) => one.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
-    const isUnknown = ids.map((id) => id === this.vocabulary.unknownId);
-    return { tokens: words, nats, isUnknown, totalNats: nats.map(total), ...(expected && { expected }) };
+    const words = [BEGIN_SENTENCE, ...tokens, END_SENTENCE];
+    return { tokens: words, nats, isUnknown, spellingNats: spelling, totalNats: nats.map(total), ...(expected && { expected }) };
+  }
+
+  /** Return the nats of the letters of an unknown word. */
+  #spell(word) {
+    const { words, specialIds } = this.vocabulary;
+    this.#spelling ??= new NgramSpelling(words.filter((_, id) => !specialIds.includes(id)));
+    return this.#spelling.nats(word);
+  }
+
+  #documentCache(settings) {
+    return new DocumentCache(settings, this.config.readBackward, (word) => this.#spell(word));
+  }
+
+  /** Read a sentence, `top` its top layer, into the cache of its document: what the cache expected, and the words' numbers there. */
+  #readCache(cache, read, top) {
+    const { vocabulary } = this;
+    const words = read.map((word) => {
+      const id = vocabulary.id(word);
+      return id === vocabulary.unknownId && word !== UNKNOWN ? word : id;
+    });
+    return cache.read(words, (direction, position) => this.#predicting(top, direction, position));
+  }
+
+  /** Return what predicts a position in a direction, of the top layer of a sentence with boundaries; null at its edge. */
+  #predicting(top, direction, position) {
+    const { dim, outputDim, readBackward } = this.config;
+    const from = readBackward[direction] ? position + 1 : position - 1;
+    if (from < 0 || from >= top.length / outputDim) return null;
+    const begin = from * outputDim + direction * dim;
+    return top.subarray(begin, begin + dim);
   }
 
   /** Compute the surprisal of every word of raw texts, as it is written between spaces; see index.d.ts. */
-  wordSurprisal(texts, { documents = false, wrapped } = {}) {
+  wordSurprisal(texts, { documents = false, cache = false, wrapped } = {}) {
     if (!Array.isArray(texts) || !texts.every((text) => typeof text === "string")) throw new TypeError("Expected an array of raw texts.");
     const split = texts.map((text) => textTokens(text, wrapped));
     const tokens = split.map((sentences) => sentences.map((sentence) => sentence.map(({ text }) => text)));
+    if (cache && !documents) throw new Error("A cache expects words of a document again: pass { documents: true }, too.");
     // All of them at once, as batches of many sentences take less time.
-    const scored = this.surprisalDocuments(documents ? tokens : alone(tokens.flat())).flat();
+    const scored = this.surprisalDocuments(documents ? tokens : alone(tokens.flat()), { cache }).flat();
     return texts.flatMap((text, number) =>
       sumByWord(text, split[number], scored.splice(0, tokens[number].length), this.config.directions, number),
     );
   }
 
   /** Find the words that the model expects at a position; see index.d.ts. */
-  substitutes(sentence, position, { direction, n = 10, specialWords = false, before = [] } = {}) {
+  substitutes(sentence, position, { direction, n = 10, specialWords = false, before = [], cache = false } = {}) {
     const [tokens] = checkSentences([sentence]);
     checkSentences(before);
     this.#checkPredicts();
@@ -213,9 +264,15 @@ export class Elmo {
       throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, from 0.`);
     }
     checkCount("n", n);
-    const { vectors } = [...this.#readSentences([[...before, tokens]], [this.config.nLayers], 0)].at(-1);
-    const [[, scores]] = this.#scores(vectors, position + 1, position + 2);
-    return this.#expectedWords(scores, [chosen], n, specialWords)[chosen];
+    const settings = cacheSettings(cache);
+    const words = settings && this.#documentCache(settings);
+    let last = null; // the top layer of the sentence, and what the cache expects in it
+    for (const { tokens: own, vectors } of this.#readSentences([[...before, tokens]], [this.config.nLayers], 0)) {
+      last = { vectors, cached: words && this.#readCache(words, this.#withBoundaries(own).map(this.#read), vectors) };
+    }
+    const [[, scores]] = this.#scores(last.vectors, position + 1, position + 2);
+    const chances = last.cached?.expected.map((of) => of[position + 1]);
+    return this.#expectedWords(scores, [chosen], n, specialWords, words, chances)[chosen];
   }
 
   /** What `substitutes` can answer for: each direction, and both together if there are two. */
@@ -331,17 +388,14 @@ export class Elmo {
    * tokens before, the backward LSTM those after. `top` is the top layer.
    */
   *#scores(top, first, last) {
-    const { dim, outputDim, readBackward } = this.config;
-    const nPositions = top.length / outputDim;
+    const { directions } = this.config;
     for (let start = first; start < last; start += POSITIONS_AT_ONCE) {
       const positions = Array.from({ length: Math.min(POSITIONS_AT_ONCE, last - start) }, (_, at) => start + at);
       const rows = [];
       const places = positions.map((position) =>
-        readBackward.map((backward, direction) => {
-          const from = backward ? position + 1 : position - 1;
-          if (from < 0 || from >= nPositions) return null;
-          const begin = from * outputDim + direction * dim;
-          return rows.push(top.subarray(begin, begin + dim)) - 1;
+        directions.map((_, direction) => {
+          const row = this.#predicting(top, direction, position);
+          return row === null ? null : rows.push(row) - 1;
         }),
       );
       const scores = this.#softmax.multiply(rows).map((row) => new Scores(row, this.vocabulary.specialIds));
@@ -351,14 +405,22 @@ export class Elmo {
     }
   }
 
-  #expectedWords(scores, directions, n, specialWords) {
+  /** Find the words that are expected by the scores of each direction; with a cache, by what it expects, too. */
+  #expectedWords(scores, directions, n, specialWords, cache, chances) {
     const { vocabulary } = this;
+    const { unknownId, specialIds } = vocabulary;
+    const mixed = cache ? scores.map((one, at) => one && new Scores(cache.mix(one, chances[at], unknownId), specialIds)) : scores;
     const found = directions.map((direction) => {
-      const own = direction === "both" ? scores : [scores[this.config.directions.indexOf(direction)]];
-      return [direction, bestWords(own, vocabulary, n, specialWords)];
+      const own = direction === "both" ? mixed : [mixed[this.config.directions.indexOf(direction)]];
+      return [direction, bestWords(own, vocabulary, n, specialWords, cache?.strings)];
     });
     return Object.fromEntries(found);
   }
+}
+
+/** Return the nats of a word with what a cache expects, whose weight is w: -ln((1 - w) p_model + w p_cache). */
+function withCache(nats, weight, probability) {
+  return Math.max(0, -addLogs(Math.log1p(-weight) - nats, Math.log(weight * probability)));
 }
 
 /** Return the content of config.json; null if it is something else, such as a page that a server sends for any address. */

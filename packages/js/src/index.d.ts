@@ -53,11 +53,16 @@ export interface Surprisal {
   nats: Float32Array[];
   /** Whether a token is not in the vocabulary; its nats are then those of `<UNK>`. */
   isUnknown: boolean[];
-  /** For each direction the surprisal of the whole sentence. */
+  /** For each token the nats that the letters of an unknown word cost besides; 0 for the others. */
+  spellingNats: number[];
+  /** For each direction the surprisal of the whole sentence, without the letters of unknown words. */
   totalNats: number[];
   /** With `nExpected`: for each token, without boundaries, the words that each direction expected there. */
   expected?: Record<Direction, Substitute[]>[];
 }
+
+/** Whether a document's own words are expected again; or how: `theta` (15, at most 40) says how much more a word of a similar position counts, and `size` (2,000) how many words are remembered. */
+export type Cache = boolean | { theta?: number; size?: number };
 
 /** The surprisal of a word as its author wrote it, with the punctuation attached to it: the sum over its tokens. */
 export interface WordSurprisal {
@@ -75,6 +80,8 @@ export interface WordSurprisal {
   nTokens: number;
   /** Whether one of its tokens is not in the vocabulary; its nats are then those of `<UNK>`. */
   unknown: boolean;
+  /** The nats that the letters of its unknown tokens cost besides. */
+  spellingNats: number;
 }
 
 /**
@@ -119,25 +126,31 @@ export class Elmo {
    * @param options.nExpected Also find so many words that were expected at each token.
    */
   surprisal(sentences: readonly Sentence[], options?: { nExpected?: number }): Surprisal[];
-  /** Compute the surprisal of every token of sentences in their documents, which are read as by `embedDocuments`. */
-  surprisalDocuments(documents: readonly Document[], options?: { nExpected?: number }): Surprisal[][];
+  /**
+   * Compute the surprisal of every token of sentences in their documents, which are read as by `embedDocuments`.
+   * @param options.cache Expect words that the document has had, too, unknown ones included. An unknown word that comes again
+   * has nats of its own, and 0 `spellingNats`.
+   */
+  surprisalDocuments(documents: readonly Document[], options?: { nExpected?: number; cache?: Cache }): Surprisal[][];
   /**
    * Compute the surprisal of every word of raw English texts, as its author wrote it.
    * @param options.documents Read each text as a document. By default, each sentence is read by itself.
+   * @param options.cache With `documents`, as in `surprisalDocuments`.
    * @param options.wrapped As in `splitSentences`.
    */
-  wordSurprisal(texts: readonly string[], options?: { documents?: boolean; wrapped?: Wrapped }): WordSurprisal[];
+  wordSurprisal(texts: readonly string[], options?: { documents?: boolean; cache?: Cache; wrapped?: Wrapped }): WordSurprisal[];
   /**
    * Find the words that the model expects at a position, most probable first. It does not see the token there.
    * @param position Index of a token, from 0.
    * @param options.direction The default is "both": the product of both directions, divided by the word's frequency.
    * @param options.specialWords Whether `<S>`, `</S>` and `<UNK>` can be among them.
    * @param options.before The sentences before it, if it is read in its document.
+   * @param options.cache Expect words of the document again, too. Unknown words can then be among the words.
    */
   substitutes(
     sentence: Sentence,
     position: number,
-    options?: { direction?: Direction; n?: number; specialWords?: boolean; before?: Document },
+    options?: { direction?: Direction; n?: number; specialWords?: boolean; before?: Document; cache?: Cache },
   ): Substitute[];
   /**
    * Compute one vector per sentence, whitened if the model stores a whitening; compare them by their cosine. Frequent words

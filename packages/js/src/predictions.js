@@ -24,7 +24,7 @@ export class Scores {
   constructor(values, specialIds) {
     this.values = values;
     this.specialIds = specialIds;
-    const [largest, total] = sum(values);
+    const [largest, total] = largestAndSum(values);
     let special = 0;
     for (const id of specialIds) special += decay(values[id] - largest);
     /** Over all words. */
@@ -36,13 +36,13 @@ export class Scores {
   #sumWithoutSpecial() {
     const others = this.values.slice();
     for (const id of this.specialIds) others[id] = -Infinity;
-    const [largest, total] = sum(others);
+    const [largest, total] = largestAndSum(others);
     return largest + Math.log(total);
   }
 }
 
 /** Return the largest score, and the sum of the exponentials of what the others are below it. */
-function sum(values) {
+export function largestAndSum(values) {
   let largest = -Infinity;
   for (let id = 0; id < values.length; id++) if (values[id] > largest) largest = values[id];
   let total = 0;
@@ -66,26 +66,31 @@ export function checkCount(name, n) {
  * @param {import("./vocabulary.js").Vocabulary} vocabulary
  * @param {number} n
  * @param {boolean} specialWords Whether `<S>`, `</S>` and `<UNK>` can be among them.
+ * @param {string[]} strings Unknown words of the document, whose scores follow those of the vocabulary.
  */
-export function bestWords(scores, vocabulary, n, specialWords) {
+export function bestWords(scores, vocabulary, n, specialWords, strings = []) {
   const { words, specialIds, logUnigram } = vocabulary;
   let [total] = scores;
   if (scores.length > 1) {
     const [forward, backward] = scores;
     const shift = forward.logSum + backward.logSum;
-    const values = new Float64Array(words.length);
+    const values = new Float64Array(words.length + strings.length);
+    const rarest = Math.log(vocabulary.probability("")); // an unknown word is as frequent as the rarest known one
     for (let id = 0; id < values.length; id++) {
-      values[id] = forward.values[id] + backward.values[id] - shift - UNIGRAM_POWER * logUnigram[id];
+      const unigram = id < words.length ? logUnigram[id] : rarest;
+      values[id] = forward.values[id] + backward.values[id] - shift - UNIGRAM_POWER * unigram;
     }
     total = new Scores(values, specialIds);
   }
   const logSum = specialWords ? total.logSum : total.logSumOfWords;
   const omitted = new Set(specialWords ? [] : specialIds);
-  return largest(total.values, n, omitted).map((id) => ({
-    word: words[id],
+  // An unknown word that the caches do not have here is not one of the words.
+  const best = largest(total.values, n, omitted).filter((id) => id < words.length || total.values[id] > -Infinity);
+  return best.map((id) => ({
+    word: id < words.length ? words[id] : strings[id - words.length],
     probability: Math.exp(total.values[id] - logSum),
     score: total.values[id],
-    wordId: id,
+    wordId: id < words.length ? id : vocabulary.unknownId,
   }));
 }
 

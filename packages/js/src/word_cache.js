@@ -106,15 +106,15 @@ export class DocumentCache {
 
   /** Return the log probability of each word of a vocabulary, and after them of the document's unknown words, with the cache. */
   mix({ values, logSum }, { weight, probabilities }, unknownId) {
-    const nKnown = values.length;
-    const mixed = new Float64Array(nKnown + this.strings.length).fill(-Infinity);
-    for (let id = 0; id < nKnown; id++) mixed[id] = values[id] - logSum + Math.log1p(-weight);
+    const nWords = values.length;
+    const mixed = new Float64Array(nWords + this.strings.length).fill(-Infinity);
+    for (let id = 0; id < nWords; id++) mixed[id] = values[id] - logSum + Math.log1p(-weight);
     const unknown = mixed[unknownId];
     let named = 0; // the probability that the letters of an unknown word are those of one in the cache
     for (const [number, probability] of probabilities) {
       let column = number;
       if (number < 0) {
-        column = nKnown - 1 - number;
+        column = nWords - 1 - number;
         const nats = this.spelling[-1 - number];
         mixed[column] = unknown - nats;
         named += Math.exp(-nats);

@@ -45,6 +45,7 @@ export function sumByWord(text, sentences, scored, directions, textIndex = 0) {
       backwardNats: nats("backward"),
       nTokens: own.length,
       unknown: own.some(({ sentence, position }) => scored[sentence].isUnknown[position]),
+      spellingNats: own.reduce((sum, { sentence, position }) => sum + scored[sentence].spellingNats[position], 0),
     });
   }
   return rows;

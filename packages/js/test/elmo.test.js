@@ -9,6 +9,7 @@ import path from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
+import { NgramSpelling } from "../src/letters.js";
 import { Elmo, NeighborIndex, splitAtSpaces, splitSentences, tokenize, Vocabulary } from "elmokit";
 
 const expected = readExpected();
@@ -108,6 +109,40 @@ describe("documents", async () => {
     });
     const found = elmo.substitutes(sentences.at(-1), 3, { n: 6, before: [sentences[0], sentences[1]] });
     assert.deepEqual(found.map(({ word }) => word), wanted.substitutes);
+  });
+
+  test("are expected to have their own words again, as by the library", async () => {
+    const { document, settings, nats, spelling_nats: spelling, substitutes, ...cached } = wanted.cached;
+    for (const [name, cache] of [["default", true], ["own", settings]]) {
+      const [scored] = elmo.surprisalDocuments([document], { cache });
+      scored.forEach((found, number) => {
+        found.nats.forEach((row, direction) => {
+          const numbers = row.map((value) => (Number.isNaN(value) ? -1 : value));
+          assertClose(numbers, nats[name][number][direction], 2e-5, `${name}, sentence ${number}`);
+        });
+        assertClose(found.spellingNats, spelling[name][number], 1e-5, `${name}, sentence ${number}`);
+      });
+    }
+    for (const [direction, words] of Object.entries(substitutes)) {
+      const found = elmo.substitutes(document[3], 5, { direction, n: 8, before: document.slice(0, 3), cache: true });
+      assert.deepEqual(found.map(({ word, wordId }) => [word, wordId]), words.map(({ word, word_id: id }) => [word, id]));
+      assertClose(found.map((one) => one.probability), words.map((one) => one.probability), 1e-4, direction);
+    }
+    const rows = elmo.wordSurprisal(cached.texts, { documents: true, cache: true });
+    assertClose(rows.flatMap((row) => [row.forwardNats, row.backwardNats, row.spellingNats]), cached.words.flat(), 2e-5, "words");
+    elmo.surprisal(document).forEach((found, number) => assertClose(found.spellingNats, cached.alone[number], 1e-5, "letters"));
+    assert.throws(() => elmo.wordSurprisal(cached.texts, { cache: true }), /documents: true/);
+    assert.throws(() => elmo.surprisalDocuments([document], { cache: { size: 0 } }), /size is 0/);
+  });
+
+  test("have their unknown words spelled by the vocabulary where a model has no letters", async () => {
+    const words = elmo.vocabulary.words.filter((_, id) => !elmo.vocabulary.specialIds.includes(id));
+    const spelling = new NgramSpelling(words);
+    elmo.surprisal(wanted.cached.document).forEach(({ tokens, isUnknown }, number) => {
+      const found = tokens.map((token, at) => (isUnknown[at] && !/[<&[#]/.test(token) ? spelling.nats(elmo.vocabulary.read(token)) : 0));
+      const rows = wanted.cached.by_vocabulary[number];
+      assertClose(found.filter((value) => value), rows.filter((_, at) => found[at]), 1e-6, `sentence ${number}`);
+    });
   });
 
   test("have the same bits in any batch, and one of a single sentence those of the sentence", () => {

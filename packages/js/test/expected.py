@@ -29,6 +29,8 @@ from elmokit.formats.format import Storage
 from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.pooling_names import WEIGHTINGS
 from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
+from elmokit.lm.surprisal import Surprisal
+from elmokit.lm.word_cache import CacheSettings
 from elmokit.text.batching import number_tokens
 from elmokit.text.marks import FORMS, MARKS
 from elmokit.text.raw_lines import Wrapped
@@ -75,6 +77,7 @@ DOCUMENTS = [
     [],
     [[f"{word}{number}" for word in SENTENCES[-1]] for number in range(120)],  # more than a batch
 ]
+CACHED_TEXTS = ["Zbigniew met Ana. Zbigniew (who knew Ana) left. Ana's house is near.", "The end."]
 STIMULI = [
     "The trial lasted (about) three weeks. The judge didn't ask \u201cMr. Smith\u201d.",
     "So\u00ad far.--Yes! \u200b \n\u2019Twas 5.5%\u3000ok.",
@@ -220,6 +223,7 @@ def documents() -> dict[str, Any]:
         "substitutes": [
             word.word for word in lm.substitutes(SENTENCES[-1], 3, n=6, before=[SENTENCES[0], SENTENCES[1]])
         ],
+        "cached": cached_documents(lm),
         "texts": STIMULI,
         "tokens": [[[one._asdict() for one in own] for own in tokenize(text, offsets=True)] for text in STIMULI],
         "words": {
@@ -227,6 +231,38 @@ def documents() -> dict[str, Any]:
             for name in ("alone", "document")
         },
     }
+
+
+def cached_documents(lm: LanguageModel) -> dict[str, Any]:
+    """Read a document whose own words are expected again, unknown ones included."""
+    settings = CacheSettings(theta=12.0, size=40)
+    document = [SENTENCES[1], SENTENCES[0], SENTENCES[6], SENTENCES[1][::-1], *[SENTENCES[-2]] * 3]
+    scored = {
+        name: lm.surprisal_documents([document], cache=cache)[0]
+        for name, cache in (("default", True), ("own", settings))
+    }
+    words = lm.word_surprisal(CACHED_TEXTS, documents=True, cache=True)
+    return {
+        "document": document,
+        "settings": {"theta": settings.theta, "size": settings.size},
+        "nats": {name: [np.nan_to_num(one.nats, nan=-1).tolist() for one in found] for name, found in scored.items()},
+        "spelling_nats": {name: [_spelling(one) for one in found] for name, found in scored.items()},
+        "alone": [_spelling(one) for one in lm.surprisal(document)],
+        "by_vocabulary": [_spelling(one) for one in LanguageModel(lm.model, spelling="vocabulary").surprisal(document)],
+        "substitutes": {
+            direction: [
+                word._asdict() for word in lm.substitutes(document[3], 5, direction, 8, before=document[:3], cache=True)
+            ]
+            for direction in ("forward", "backward", "both")
+        },
+        "texts": CACHED_TEXTS,
+        "words": [[row.forward_nats, row.backward_nats, row.spelling_nats] for row in words],
+    }
+
+
+def _spelling(sentence: Surprisal) -> list[float]:
+    assert sentence.spelling_nats is not None
+    return list(sentence.spelling_nats.tolist())
 
 
 def tokens() -> list[tuple[str, list[str]]]:
