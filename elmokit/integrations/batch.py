@@ -85,29 +85,31 @@ class Embed:
             TextError: The column is one string (set ``batched=True`` in ``Dataset.map``), or a text is neither a string
                 nor a list of strings.
         """
-        is_table = not isinstance(batch, Mapping)
-        names = batch.column_names if is_table else list(batch)
-        texts = batch[self.column].to_pylist() if is_table else batch[self.column]
-        split = sentences_of_all(texts, self.tokenize)
-        columns = self._embed(split)
-        if not is_table:
-            return {**batch, **columns}
-        lengths = None if self.pooling is not None else np.array([sum(map(len, text)) for text in split], np.int64)
-        for name, rows in columns.items():
-            if lengths is not None:  # there may be no sentence
-                assert isinstance(self._embedder, Elmo)
-                rows = np.concatenate([np.zeros((0, self._embedder.output_dim), self.dtype), *rows])
-            array = vector_array(rows, lengths)
+        if isinstance(batch, Mapping):
+            return {**batch, **self._embed(sentences_of_all(batch[self.column], self.tokenize))}
+        texts = sentences_of_all(batch[self.column].to_pylist(), self.tokenize)
+        for name, rows in self._embed(texts).items():
+            array = self._arrow_array(rows, texts)
+            names = batch.column_names
             if name in names:
                 batch = batch.set_column(names.index(name), name, array)
             else:
                 batch = batch.append_column(name, array)
         return batch
 
+    def _arrow_array(self, rows: Any, texts: list[list[list[str]]]) -> Any:
+        """Return a column of vectors as an array of a table."""
+        if self.pooling is not None:
+            return vector_array(rows, None)
+        assert isinstance(self._embedder, Elmo)
+        lengths = np.array([sum(map(len, text)) for text in texts], np.int64)
+        nothing = np.zeros((0, self._embedder.output_dim), self.dtype)  # there may be no sentence
+        return vector_array(np.concatenate([nothing, *rows]), lengths)
+
     def _embed(self, texts: list[list[list[str]]]) -> dict[str, Any]:
+        """Return the columns of vectors."""
         if self._embedder is None:
-            elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
-            self._embedder = elmo if self.pooling is None else SentenceEmbedder.by_name(elmo, self.pooling, self.layers)
+            self._embedder = self._open()
         if isinstance(self._embedder, SentenceEmbedder):
             return {"vector": as_stored(self._embedder.embed_texts(texts), self.dtype)}
         layers: Any = "all" if self.layers is None else self.layers
@@ -115,5 +117,13 @@ class Embed:
         vectors = [as_stored(array, self.dtype) for array in embed_joined(texts, embed)]
         if isinstance(layers, int) or layers in ("top", "average", "mix"):
             return {"vectors": vectors}
-        numbers = range(self._embedder.n_layers) if layers == "all" else layers
-        return {f"layer_{number}": [array[row] for array in vectors] for row, number in enumerate(numbers)}
+        columns = {}
+        for row, number in enumerate(range(self._embedder.n_layers) if layers == "all" else layers):
+            columns[f"layer_{number}"] = [array[row] for array in vectors]
+        return columns
+
+    def _open(self) -> Elmo | SentenceEmbedder:
+        elmo = Elmo.from_pretrained(self.model, precision=self.precision, device=self.device)
+        if self.pooling is None:
+            return elmo
+        return SentenceEmbedder.by_name(elmo, self.pooling, self.layers)

@@ -80,9 +80,10 @@ class ElmoTokenEmbeddings(TokenEmbeddings):
         return self.elmo.output_dim
 
     def _add_embeddings_internal(self, sentences: list[Sentence]) -> list[Sentence]:
+        texts = [[token.text for token in sentence] for sentence in sentences]
         is_training = self.training and not self.static_embeddings
         with torch.set_grad_enabled(is_training and torch.is_grad_enabled()):
-            vectors = self.elmo.mixed_vectors([[token.text for token in sentence] for sentence in sentences])
+            vectors = self.elmo.mixed_vectors(texts)
         for sentence, rows in zip(sentences, vectors, strict=True):
             for token, row in zip(sentence, rows, strict=True):
                 token.set_embedding(self.name, row)

@@ -80,28 +80,41 @@ class HubModel(ModelHubMixin):
             **kwargs: Entries of the card's header, such as ``license`` and ``language`` (codes such as "en"). The
                 mixin passes ``model_card_kwargs``.
         """
-        facts = describe(self.model)
-        card = facts.pop("card")
-        # The model may be stored in another precision where it was opened from; what is saved is float32.
-        facts = {name: value for name, value in facts.items() if name not in ("path", "storage")}
-        name = str(card.get("name", "An ELMo"))
+        card = dict(self.model.card)
+        name = str(card.pop("name", "An ELMo"))
         about = [str(card[key]) for key in ("description", "about", "text") if card.get(key)]
-        rows = {**facts, **{key: value for key, value in card.items() if key != "name" and str(value) not in about}}
         entries: dict[str, Any] = {"tags": ["elmo"], "library_name": "elmokit", "pipeline_tag": "feature-extraction"}
-        if results := _results(card, self.model.config.direction_names):
+        results = _results(card, self.model.config.direction_names)
+        if results:
             # A model index: the Hub shows these results, and lists models by them.
             entries = {"model_name": name, "eval_results": results, **entries}
-        rows |= _unknown_words(card)
-        table = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if _cell(value)]
+        example = _example(kwargs.get("language", card.get("language")))
         parts = [
             f"---\n{ModelCardData(**(entries | kwargs)).to_yaml()}\n---",
             f"# {name}",
             *about,
             f"This is an ELMo (Peters et al. 2018), saved by elmokit {__version__}.",
-            USE.format(sentence=_example(kwargs.get("language", card.get("language")))),
-            "\n".join(["| | |", "|---|---|", *table]),
+            USE.format(sentence=example),
+            self._facts_table(card, about),
         ]
         return ModelCard("\n\n".join(parts) + "\n")
+
+    def _facts_table(self, card: Mapping[str, Any], about: list[str]) -> str:
+        """Write the facts about the model as a table, without those of the text above it."""
+        rows = describe(self.model)
+        # The model may be stored in another precision where it was opened from; what is saved is float32.
+        for name in ("path", "storage", "card"):
+            del rows[name]
+        for name, value in card.items():
+            if str(value) not in about:
+                rows[name] = value
+        rows |= _unknown_words(card)
+        lines = ["| | |", "|---|---|"]
+        for name, value in rows.items():
+            cell = _cell(value)
+            if cell:
+                lines.append(f"| {name} | {cell} |")
+        return "\n".join(lines)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         save_folder(self.model, save_directory, overwrite=True)  # the mixin has just created the directory
@@ -154,7 +167,9 @@ def _unknown_words(card: Mapping[str, Any]) -> dict[str, str]:
 def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
     """Return the fraction of the held-out words that are not in the vocabulary, if a training has stored it."""
     held_out = card.get("held_out")
-    unknown_ratio = held_out.get("unknown_ratio") if isinstance(held_out, dict) else None
+    if not isinstance(held_out, dict):
+        return None
+    unknown_ratio = held_out.get("unknown_ratio")
     return float(unknown_ratio) if isinstance(unknown_ratio, int | float) else None
 
 

@@ -140,10 +140,11 @@ def _token_layer(graph: _Graph, config: BiLMConfig, arrays: Mapping[str, Floats]
     if words is None:
         features = _char_cnn(graph, config.char_cnn, arrays, prefix, "char_ids")
     else:
-        first, others = (graph.add("Slice", "char_ids", *_ints(graph, [a], [b], [2])) for a, b in ((0, 1), (1, LAST)))
-        rows = graph.add("Gather", graph.constant(arrays[f"{prefix}word_embedding.weight"]), first)
+        word_ids = graph.add("Slice", "char_ids", *_ints(graph, [0], [1], [2]))
+        char_ids = graph.add("Slice", "char_ids", *_ints(graph, [1], [LAST], [2]))
+        rows = graph.add("Gather", graph.constant(arrays[f"{prefix}word_embedding.weight"]), word_ids)
         rows = graph.add("Reshape", rows, *_ints(graph, [-1, words.word_dim]))
-        features = _char_cnn(graph, config.char_cnn, arrays, f"{prefix}chars.", others)
+        features = _char_cnn(graph, config.char_cnn, arrays, f"{prefix}chars.", char_ids)
         features = graph.add("Concat", rows, features, axis=1)
     if f"{prefix}projection.weight" in arrays:
         features = _linear(graph, features, arrays, f"{prefix}projection")
@@ -160,14 +161,15 @@ def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]
     flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
     pooled = []
     for number in range(len(config.filters)):
-        weights = [graph.constant(arrays[f"{prefix}convolutions.{number}.{name}"]) for name in ("weight", "bias")]
-        pooled.append(graph.add("ReduceMax", graph.add("Conv", flat, *weights), axes=[2], keepdims=0))
+        weight = graph.constant(arrays[f"{prefix}convolutions.{number}.weight"])
+        bias = graph.constant(arrays[f"{prefix}convolutions.{number}.bias"])
+        responses = graph.add("Conv", flat, weight, bias)
+        pooled.append(graph.add("ReduceMax", responses, axes=[2], keepdims=0))
     features = graph.add("Relu" if config.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
     for number in range(config.n_highway):
-        gate, new = (
-            graph.add(kind, _linear(graph, features, arrays, f"{prefix}highways.{number}.{name}"))
-            for kind, name in (("Sigmoid", "gate"), ("Relu", "transform"))
-        )
+        layer = f"{prefix}highways.{number}"
+        gate = graph.add("Sigmoid", _linear(graph, features, arrays, f"{layer}.gate"))
+        new = graph.add("Relu", _linear(graph, features, arrays, f"{layer}.transform"))
         # gate * new + (1 - gate) * old, with one product less.
         change = graph.add("Mul", gate, graph.add("Sub", new, features))
         features = graph.add("Add", features, change)
@@ -240,7 +242,10 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
     gates = step.add("Add", "from_input", step.linear("hidden", weights["weight"][:, config.projection_dim :]))
     blocks = [f"gate_{index}" for index in range(4)]
     step.nodes.append(helper.make_node("Split", [gates], blocks, axis=1))
-    i, g, f, o = (step.add("Tanh" if block == "gate_1" else "Sigmoid", block) for block in blocks)
+    i = step.add("Sigmoid", blocks[0])
+    g = step.add("Tanh", blocks[1])
+    f = step.add("Sigmoid", blocks[2])
+    o = step.add("Sigmoid", blocks[3])
     new_cell = step.add("Add", step.add("Mul", f, "cell"), step.add("Mul", i, g))
     new_cell = _clip(step, new_cell, config.cell_clip)
     new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))
@@ -252,19 +257,20 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
         step.add("Add", old, change, output=f"new_{old}")
     step.add("Mul", "real", new_hidden, output="output")
     dim, n_units = config.projection_dim, config.hidden_dim
-    shapes = {"hidden": dim, "cell": n_units, "from_input": 4 * n_units, "real": 1}
-    results = {"new_hidden": dim, "new_cell": n_units, "output": dim}
-    values = [
-        [helper.make_tensor_value_info(key, TensorProto.FLOAT, ["batch", size]) for key, size in sizes.items()]
-        for sizes in (shapes, results)
-    ]
-    return helper.make_graph(step.nodes, f"step_of_{name}", *values, step.constants)
+    inputs = _by_row(hidden=dim, cell=n_units, from_input=4 * n_units, real=1)
+    outputs = _by_row(new_hidden=dim, new_cell=n_units, output=dim)
+    return helper.make_graph(step.nodes, f"step_of_{name}", inputs, outputs, step.constants)
+
+
+def _by_row(**sizes: int) -> list[Any]:
+    """Describe tensors ``(batch, size)`` by their names."""
+    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size]) for name, size in sizes.items()]
 
 
 def _clip(graph: _Graph, values: str, bound: float | None) -> str:
     if bound is None:
         return values
-    lowest, highest = (graph.constant(np.float32(number)) for number in (-bound, bound))
+    lowest, highest = graph.constant(np.float32(-bound)), graph.constant(np.float32(bound))
     return graph.add("Clip", values, lowest, highest)
 
 

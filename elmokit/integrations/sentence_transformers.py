@@ -120,45 +120,49 @@ class ElmoEmbeddings(InputModule):
             a vocabulary, ``token_probabilities``, infinite for tokens that have no part in the vector of a text, and
             ``token_word_ids``, the words whose weights a trained pooling gives them.
         """
-        max_length, vocabulary = kwargs.get("max_length") or self.max_seq_length, self.elmo.model.vocabulary
+        max_length = kwargs.get("max_length") or self.max_seq_length
         texts: list[Sequence[str]] = []
         numbers: list[list[int]] = []
         for text in inputs:
-            split = self._sentences((prompt or "") + text)
-            folded = (
-                fold_tokens(sentence, vocabulary, fold_case=self.fold_case, read=self.elmo.model.read)
-                for sentence in split
-            )
-            texts.append([token for sentence in folded for token in sentence][:max_length])
-            numbers.append([number for number, sentence in enumerate(split) for _ in sentence][:max_length])
+            tokens, sentence_numbers = self._tokens((prompt or "") + text)
+            texts.append(tokens[:max_length])
+            numbers.append(sentence_numbers[:max_length])
         ids = self.elmo.ids(texts)
         # A batch of empty texts gets one position of padding: pooling modules fail on none.
         if ids.shape[1] == 2:
             ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], dim=1)
-        features: dict[str, Any] = {"input_ids": ids, "attention_mask": self.elmo.bilm.mask_of(ids)[:, 2:].long()}
-        sentences = torch.zeros(features["attention_mask"].shape, dtype=torch.int64)
-        for row, of_text in zip(sentences, numbers, strict=True):
-            row[: len(of_text)] = torch.tensor(of_text)
-        features["token_sentences"] = sentences.to(ids.device)
+        mask = self.elmo.bilm.mask_of(ids)[:, 2:].long()
+        features: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        features["token_sentences"] = _padded(numbers, mask, torch.int64)
         if prompt:
             features["prompt_length"] = sum(map(len, self._sentences(prompt)))
+        vocabulary = self.elmo.model.vocabulary
         if vocabulary is not None:
             # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
-            self._probability = self._probability or word_probability(self.elmo.model)
-            probabilities = torch.zeros(features["attention_mask"].shape)
-            word_ids = torch.zeros(features["attention_mask"].shape, dtype=torch.int64)
-            for row, id_row, tokens in zip(probabilities, word_ids, texts, strict=True):
-                id_row[: len(tokens)] = torch.tensor([head_word_id(token, vocabulary) for token in tokens])
-                # Infinite: without weight, as in SentenceEmbedder.
-                row[: len(tokens)] = torch.tensor(
-                    [
-                        self._probability(token) if is_word else math.inf
-                        for token, is_word in zip(tokens, words_only(tokens), strict=True)
-                    ]
-                )
-            features["token_probabilities"] = probabilities.to(ids.device)
-            features["token_word_ids"] = word_ids.to(ids.device)
+            probabilities = [self._probabilities(tokens) for tokens in texts]
+            word_ids = [[head_word_id(token, vocabulary) for token in tokens] for tokens in texts]
+            features["token_probabilities"] = _padded(probabilities, mask, torch.float32)
+            features["token_word_ids"] = _padded(word_ids, mask, torch.int64)
         return features
+
+    def _tokens(self, text: str) -> tuple[list[str], list[int]]:
+        """Return the tokens of a text, and the number of the sentence of each."""
+        model = self.elmo.model
+        tokens: list[str] = []
+        numbers: list[int] = []
+        for number, sentence in enumerate(self._sentences(text)):
+            tokens += fold_tokens(sentence, model.vocabulary, fold_case=self.fold_case, read=model.read)
+            numbers += [number] * len(sentence)
+        return tokens, numbers
+
+    def _probabilities(self, tokens: Sequence[str]) -> list[float]:
+        """Return the probability of each token; infinite for those without weight, as in SentenceEmbedder."""
+        if self._probability is None:
+            self._probability = word_probability(self.elmo.model)
+        probabilities = []
+        for token, is_word in zip(tokens, words_only(tokens), strict=True):
+            probabilities.append(self._probability(token) if is_word else math.inf)
+        return probabilities
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add the vectors of the tokens to the features."""
@@ -175,7 +179,8 @@ class ElmoEmbeddings(InputModule):
             layers[:, self.elmo.bilm.mask_of(ids)[:, 2:]] = of_rows[:, row_mask]
         features["token_embeddings"] = self.elmo.dropout(self.elmo.mixes[0](layers))
         features["all_layer_embeddings"] = list(layers)
-        if isinstance(token_layer := self.elmo.bilm.token_layer, WordCharLayer):
+        token_layer = self.elmo.bilm.token_layer
+        if isinstance(token_layer, WordCharLayer):
             features["token_table_rows"] = token_layer.word_embedding(ids[:, 1:-1, 0])
         return features
 
@@ -192,11 +197,14 @@ class ElmoEmbeddings(InputModule):
         lengths = self.elmo.bilm.mask_of(ids)[:, 2:].sum(dim=1).tolist()
         for row, numbers, n_tokens in zip(ids, sentences, lengths, strict=True):
             begin, tokens, end = row[:1], row[1 : n_tokens + 1], row[n_tokens + 1 : n_tokens + 2]
-            for part in tokens.split(torch.bincount(numbers[:n_tokens]).tolist()):
-                yield torch.cat([begin, part, end])
+            sentence_lengths = torch.bincount(numbers[:n_tokens]).tolist()
+            for sentence in tokens.split(sentence_lengths):
+                yield torch.cat([begin, sentence, end])
 
     def _sentences(self, text: str) -> list[list[str]]:
-        return split_lines(text, text_splitter()) if self.tokenization == "treebank" else [split_tokens(text)]
+        if self.tokenization == "treebank":
+            return split_lines(text, text_splitter())
+        return [split_tokens(text)]
 
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of a token vector."""
@@ -281,14 +289,13 @@ class ElmoPooling(Module):
         else:
             embedder = SentenceEmbedder(plain, pooling)
         used, linear_map = embedder.pooling, embedder.linear_map
-        input_dim = used.dim(elmo.n_layers, elmo.output_dim) if linear_map is None else len(linear_map.mean)
+        if linear_map is None:
+            return cls(used.weighting, used.layers, used.smoothing, used.dim(elmo.n_layers, elmo.output_dim))
         n_words = len(linear_map.word_weights) if isinstance(linear_map, SentenceHead) else None
-        output_dim = None if linear_map is None else embedder.dim
-        module = cls(used.weighting, used.layers, used.smoothing, input_dim, output_dim, n_words)
-        if linear_map is not None:
-            with torch.no_grad():
-                for name, array in linear_map.tensors().items():
-                    module.get_parameter(name).copy_(torch.from_numpy(array))
+        module = cls(used.weighting, used.layers, used.smoothing, len(linear_map.mean), embedder.dim, n_words)
+        with torch.no_grad():
+            for name, array in linear_map.tensors().items():
+                module.get_parameter(name).copy_(torch.from_numpy(array))
         return module
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -338,9 +345,18 @@ class ElmoPooling(Module):
         return module
 
 
+def _padded(rows: Sequence[Sequence[float]], mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return rows of numbers as a tensor of the mask's shape and device, with zeros on padding."""
+    padded = torch.zeros(mask.shape, dtype=dtype)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = torch.tensor(values, dtype=dtype)
+    return padded.to(mask.device)
+
+
 def _folder(module: type[Module], name: str, subfolder: str, kwargs: dict[str, Any]) -> Path:
     """Return the local directory of a module, downloaded from the Hub if necessary."""
-    known = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+    accepted = ("token", "cache_folder", "revision", "local_files_only")
+    known = {key: value for key, value in kwargs.items() if key in accepted}
     folder = module.load_dir_path(name, subfolder=subfolder, **known)
     if folder is None:
         raise ModelNotFoundError(f"{name} has no directory {subfolder or '.'} with a module of elmokit.")

@@ -31,7 +31,7 @@ from elmokit.config import check_choice, encode_json, from_dict, read_json, to_d
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import note_start, start_state
 from elmokit.engine.architecture import BiLMConfig
-from elmokit.engine.layer_selection import select_layers
+from elmokit.engine.layer_selection import LayerSelection, select_layers
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, needs_extra
 from elmokit.formats.model import PretrainedBiLM
@@ -220,22 +220,19 @@ class ElmoModel(ElmoPreTrainedModel):
         self.bilm = BiLM(sizes)
         _reset_parameters(self.bilm)
         self.bilm.requires_grad_(config.trainable)
-        is_mix = config.output_layers == "mix"
-        self.mixes = nn.ModuleList([ScalarMix(sizes.n_layers + 1)] if is_mix else [])
-        layers: Any = "top" if config.output_layers is None else config.output_layers
-        self.selection = None if is_mix else select_layers(layers, sizes.n_layers + 1, None, "this model")
-        if self.selection is not None and isinstance(self.selection.returned, tuple):
-            raise ConfigError(
-                f"output_layers is {layers!r}, but a model returns one vector per token. For those of several layers, "
-                "pass output_hidden_states=True."
-            )
+        self.mixes = nn.ModuleList()
+        self.selection: LayerSelection | None = None
+        if config.output_layers == "mix":
+            self.mixes.append(ScalarMix(sizes.n_layers + 1))
+        else:
+            self.selection = _select_one(config.output_layers, sizes.n_layers + 1)
         start = self.bilm.zero_state(1)
         self.register_buffer("start_hidden", start.hidden)
         self.register_buffer("start_cell", start.cell)
         self.start_hidden: Tensor
         self.start_cell: Tensor
         # How the words are spelled, for callers that pass input_ids alone.
-        n_char_ids = sizes.char_cnn.max_chars if sizes.char_cnn is not None else 0
+        n_char_ids = 0 if sizes.char_cnn is None else sizes.char_cnn.max_chars
         shape = (config.n_token_ids, sizes.ids_per_token or n_char_ids)
         self.register_buffer("word_char_ids", torch.zeros(shape, dtype=torch.int32))
         self.word_char_ids: Tensor
@@ -276,17 +273,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return all layers ``(layers, batch, time, dim)``, and the mask of the tokens ``(batch, time)``."""
-        width = self.bilm.config.ids_per_token
-        if char_ids is not None and width is not None and char_ids.shape[-1] != width:
-            raise ValueError(
-                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}. Use its tokenizer."
-            )
-        if char_ids is None:
-            char_ids = self.word_char_ids[input_ids].long()
-        elif input_ids is not None and self.config.n_token_ids:
-            # A mask may have been put over a token whose characters are still there.
-            is_masked = (input_ids == self.config.mask_id)[..., None]
-            char_ids = torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
+        char_ids = self._read_ids(input_ids, char_ids)
         mask = self.bilm.mask_of(char_ids) if attention_mask is None else attention_mask.bool()
         check_no_gaps(mask)
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
@@ -296,8 +283,24 @@ class ElmoModel(ElmoPreTrainedModel):
             layers, _ = self.bilm(char_ids * mask[..., None], mask, state)
         return layers, mask
 
+    def _read_ids(self, input_ids: Tensor | None, char_ids: Tensor | None) -> Tensor:
+        """Return the char ids of a batch: those that are given, or else those of its words."""
+        if char_ids is None:
+            return self.word_char_ids[input_ids].long()
+        width = self.bilm.config.ids_per_token
+        if width is not None and char_ids.shape[-1] != width:
+            raise ValueError(
+                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}. Use its tokenizer."
+            )
+        if input_ids is None or not self.config.n_token_ids:
+            return char_ids
+        # A mask may have been put over a token whose characters are still there.
+        is_masked = (input_ids == self.config.mask_id)[..., None]
+        return torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
+
     def _hidden_states(self, layers: Tensor, is_wanted: bool | None) -> tuple[Tensor, ...] | None:
-        is_wanted = self.config.output_hidden_states if is_wanted is None else is_wanted
+        if is_wanted is None:
+            is_wanted = self.config.output_hidden_states
         return tuple(layers) if is_wanted else None
 
     def _copy_weights(self, opened: PretrainedBiLM) -> None:
@@ -311,7 +314,8 @@ class ElmoModel(ElmoPreTrainedModel):
         self.start_hidden.copy_(state.hidden[: len(self.bilm.directions)])
         self.start_cell.copy_(state.cell[: len(self.bilm.directions)])
         if opened.vocabulary is not None:
-            words = [*opened.vocabulary.words, *[UNKNOWN] * (self.config.n_token_ids - len(opened.vocabulary))]
+            n_added = self.config.n_token_ids - len(opened.vocabulary)
+            words = opened.vocabulary.words + n_added * [UNKNOWN]
             self.word_char_ids.copy_(torch.from_numpy(opened.encode(words)))
             self.word_char_ids[self.config.padding_id] = 0
 
@@ -534,6 +538,17 @@ def _reset_parameters(module: Any) -> None:
         module.reset_parameters()
 
 
+def _select_one(layers: Any, n_layers: int) -> LayerSelection:
+    """Select the output layers, which must give one vector per token; None is the top layer."""
+    selection = select_layers("top" if layers is None else layers, n_layers, None, "this model")
+    if isinstance(selection.returned, tuple):
+        raise ConfigError(
+            f"output_layers is {layers!r}, but a model returns one vector per token. For those of several layers, "
+            "pass output_hidden_states=True."
+        )
+    return selection
+
+
 class ElmoTokenizer(PreTrainedTokenizerFast):
     """Splits texts into tokens, and converts tokens to the char ids that ELMo reads and to the ids of words.
 
@@ -587,8 +602,13 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         ids = token_ids(self.vocabulary)
         # Words are never cut into pieces, because none starts with this prefix. But pipelines ask for the prefix:
         # without one, they guess from spaces that a period belongs to the word before it.
-        pieces = {"continuing_subword_prefix": "\ue000", "max_input_chars_per_word": max(map(len, ids))}
-        backend = Tokenizer(WordPiece(ids, unk_token=UNKNOWN, **pieces))
+        words = WordPiece(
+            ids,
+            unk_token=UNKNOWN,
+            continuing_subword_prefix="\ue000",
+            max_input_chars_per_word=max(map(len, ids)),
+        )
+        backend = Tokenizer(words)
         bos, eos = BEGIN_SENTENCE, END_SENTENCE
         backend.post_processor = TemplateProcessing(
             single=f"{bos} $A" if direction else f"{bos} $A {eos}",
@@ -692,16 +712,11 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
             text, text_pair, is_split_into_words=is_split_into_words, split_special_tokens=True, **kwargs
         )
         is_single = _is_one_text(text, is_split_into_words)
-        texts, pairs = ([text], [text_pair]) if is_single else (text, text_pair or [None] * len(text))
-        sides = [
-            (side, pair) if _is_one_text(side, is_split_into_words) else side
-            for side, pair in zip(texts, pairs, strict=True)
-        ]
-        samples = encoded.get("overflow_to_sample_mapping", range(len(sides)))
-        char_ids = [
-            self._char_ids(encoding, sides[sample], is_split_into_words).tolist()
-            for sample, encoding in zip(samples, encoded.encodings, strict=True)
-        ]
+        samples = _samples([text] if is_single else text, [text_pair] if is_single else text_pair, is_split_into_words)
+        sample_of_row = encoded.get("overflow_to_sample_mapping", range(len(samples)))
+        char_ids = []
+        for number, encoding in zip(sample_of_row, encoded.encodings, strict=True):
+            char_ids.append(self._char_ids(encoding, samples[number], is_split_into_words).tolist())
         has_one_row = is_single and "overflow_to_sample_mapping" not in encoded
         encoded["char_ids"] = char_ids[0] if has_one_row else char_ids
         return BatchEncoding(
@@ -710,25 +725,27 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
 
     def _char_ids(self, encoding: Any, sides: Sequence[Any], is_split: bool) -> Any:
         """Return the char ids of one encoded text or pair of texts, ``(tokens, chars)``."""
+        is_padding = [mask == 0 for mask in encoding.attention_mask]
         tokens = []
         for token, side, word, (start, stop) in zip(
             encoding.tokens, encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True
         ):
             if side is None:  # a boundary or padding
-                tokens.append(token)
+                tokens.append(UNKNOWN if token == PADDING else token)
             else:  # the text itself, since the encoding has only <UNK> for an unknown word
                 tokens.append(sides[side][word] if is_split else sides[side][start:stop])
         ids = self.encode_chars(tokens)
-        ids[[mask == 0 for mask in encoding.attention_mask]] = 0
+        ids[is_padding] = 0
         return ids
 
     def _pad(self, encoded_inputs: Any, *args: Any, **kwargs: Any) -> Any:
         padded = super()._pad(encoded_inputs, *args, **kwargs)
         if "char_ids" in padded:
             rows = [list(row) for row in padded["char_ids"]]
-            zeros = [[0] * self.encode_chars([UNKNOWN]).shape[1]] * (len(padded["input_ids"]) - len(rows))
-            is_right = (kwargs.get("padding_side") or self.padding_side) == "right"
-            padded["char_ids"] = rows + zeros if is_right else zeros + rows
+            n_missing = len(padded["input_ids"]) - len(rows)
+            zeros = n_missing * [[0] * self.encode_chars([UNKNOWN]).shape[1]]
+            side = kwargs.get("padding_side") or self.padding_side
+            padded["char_ids"] = rows + zeros if side == "right" else zeros + rows
         return padded
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
@@ -776,10 +793,12 @@ class _Splitter:
 
     def pre_tokenize(self, text: Any) -> None:
         """Split a text, as the interface of the Rust library wants it."""
+        text.split(self._pieces)
+
+    def _pieces(self, number: int, piece: Any) -> list[Any]:
         if self.is_split:
-            text.split(lambda _, piece: [self._as_read(piece)])
-        else:
-            text.split(lambda _, piece: [self._as_read(piece[slice(*span)]) for span in self.spans(str(piece))])
+            return [self._as_read(piece)]
+        return [self._as_read(piece[start:stop]) for start, stop in self.spans(str(piece))]
 
     def _as_read(self, piece: Any) -> Any:
         """Return a token as it is looked up; its offsets stay those of the text."""
@@ -791,9 +810,10 @@ class _Splitter:
             piece.replace(token, read)
             return piece
         # In steps that keep the offsets: what replaces several characters would have those of the last one.
+        plain = MARKS | FORMS
         for char in set(token) - set(read):
-            if (plain := (MARKS | FORMS).get(ord(char))) is not None:
-                piece.replace(char, plain)
+            if ord(char) in plain:
+                piece.replace(char, plain[ord(char)])
         if is_normalized("NFC", read):
             piece.nfc()
         else:
@@ -802,33 +822,40 @@ class _Splitter:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the character offsets of the tokens of a text."""
-        result: list[tuple[int, int]] = []
         boundaries = [match.span() for match in self.boundaries.finditer(text)] if self.reads_specials else []
+        result: list[tuple[int, int]] = []
         end = 0
         for start, stop in [*boundaries, (len(text), len(text))]:
-            result += [(end + first, end + last) for first, last in self._words(text[end:start])]
+            for first, last in self._words(text[end:start]):
+                result.append((end + first, end + last))
             result.append((start, stop))
             end = stop
         return [(start, stop) for start, stop in result if start < stop]
 
     def _words(self, text: str) -> list[tuple[int, int]]:
         """Return the offsets of words, with masks and ``<UNK>`` among them."""
-        specials = list(self.words.finditer(text)) if self.reads_specials else []
-        # They are split like the words that they stand for.
-        spans = list(self._spans(self.words.sub(lambda match: "x" * len(match[0]), text) if specials else text))
-        edges = {edge for match in specials for edge in match.span()}
-        result = []
-        for start, stop in spans:
-            cuts = [start, *sorted(edge for edge in edges if start < edge < stop), stop]
-            result += list(itertools.pairwise(cuts))
+        edges: set[int] = set()
+        if self.reads_specials:
+            for match in self.words.finditer(text):
+                edges.update(match.span())
+        if edges:
+            # They are split like the words that they stand for.
+            text = self.words.sub(lambda match: "x" * len(match[0]), text)
+        result: list[tuple[int, int]] = []
+        for start, stop in self._spans(text):
+            inner = sorted(edge for edge in edges if start < edge < stop)
+            result += itertools.pairwise([start, *inner, stop])
         return result
 
 
 def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
     """Return the ids of words and special tokens. Those that the vocabulary lacks come after its words."""
-    ids, n_words = dict(vocabulary.ids), len(vocabulary)
+    ids = dict(vocabulary.ids)
+    next_id = len(vocabulary)
     for word in (PADDING, MASK, UNKNOWN):
-        ids.setdefault(word, n_words + sum(i >= n_words for i in ids.values()))
+        if word not in ids:
+            ids[word] = next_id
+            next_id += 1
     return ids
 
 
@@ -837,11 +864,21 @@ def _is_one_text(text: Any, is_split_into_words: bool) -> bool:
     return isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
 
 
+def _samples(texts: Sequence[Any], pairs: Sequence[Any] | None, is_split_into_words: bool) -> list[Any]:
+    """Return the two texts of each sample, the second of them perhaps None."""
+    samples = []
+    for text, pair in zip(texts, pairs or [None] * len(texts), strict=True):
+        # Several texts may come as a list of pairs.
+        samples.append((text, pair) if _is_one_text(text, is_split_into_words) else text)
+    return samples
+
+
 def _write_words(
     folder: Path, words: Vocabulary, lexicon: Lexicon | None, prefix: str | None = None
 ) -> tuple[Path, Path | None]:
     """Write the files of a tokenizer, as in an elmokit directory, and return their paths."""
-    listed, table = (folder / f"{f'{prefix}-' if prefix else ''}{name}" for name in ("vocab.txt", "lexicon.json"))
+    start = f"{prefix}-" if prefix else ""
+    listed, table = folder / f"{start}vocab.txt", folder / f"{start}lexicon.json"
     listed.write_text(words.to_text(), encoding="utf-8", newline="\n")
     if lexicon is None:
         return listed, None

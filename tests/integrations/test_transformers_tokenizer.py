@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -54,6 +55,12 @@ def test_tokenizer_returns_the_char_ids_of_elmo(model: PretrainedBiLM) -> None:
         ["<S>", "the", "<UNK>", "ran", ".", "</S>"] + ["<PAD>"] * 3
     )
     assert tokenizer.decode(texts["input_ids"][3], skip_special_tokens=True) == "cat"
+
+
+def test_padding_is_no_text_of_another_program(model: PretrainedBiLM) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ElmoTokenizer.from_elmokit(model)(["the cat sat", "cat"], padding=True)
 
 
 def test_tokenizer_cuts_texts_and_marks_boundaries(model: PretrainedBiLM) -> None:
