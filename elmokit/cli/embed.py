@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from elmokit.cli.command import MORE, Flag
-from elmokit.cli.parameters import Model, Output, TextOptions, Threads
+from elmokit.cli.parameters import DocumentOptions, Model, Output, TextOptions, Threads
 from elmokit.cli.running import check_apart, print_note, resumable_command
 from elmokit.embedding.outputs.layout import Layout
 from elmokit.errors import ConfigError
@@ -50,26 +50,12 @@ class RunOptions:
     threads: Threads = None
 
 
-@dataclass(frozen=True)
-class CorpusOptions(TextOptions):
-    """How the text is read."""
-
-    documents: Annotated[
-        bool,
-        Flag(
-            "Read each sentence after the sentences before it, up to a blank line or the end of the text, as "
-            "Elmo.embed_documents does.",
-            MORE,
-        ),
-    ] = False
-
-
 def embed(
     text: Path,
     out: Output,
     *,
     model: Model = None,
-    reading: CorpusOptions,
+    reading: DocumentOptions,
     vectors: VectorOptions,
     opening: ElmoOpening,
     layout: Layout,
@@ -95,6 +81,8 @@ def embed(
         dtype, overwrite:
 
     More options:
+        documents: Read each sentence after the sentences before it, up to a blank line or the end of the text, as
+            Elmo.embed_documents does.
         threads: Number of CPU threads for computing.  [default: all cores]
 
     Models and programs of 2018:
@@ -116,7 +104,7 @@ def embed(
     layers = vectors.chosen_layers()
     _check_names(layout, reading)
     _check_batches(opening.start)
-    corpus = reading.text(text, documents=reading.documents, refuse_raw=True)
+    corpus = reading.text(text, refuse_raw=True)
     check_files(corpus, out, running.overwrite)  # before a model is downloaded
     if running.threads is not None:
         set_threads(running.threads)

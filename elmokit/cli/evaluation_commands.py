@@ -26,6 +26,7 @@ import click
 from elmokit.cli.command import MORE, Flag
 from elmokit.cli.parameters import (
     Device,
+    DocumentOptions,
     Json,
     Model,
     ModelOptions,
@@ -33,7 +34,6 @@ from elmokit.cli.parameters import (
     OutputPath,
     Overwrite,
     StartName,
-    TextOptions,
 )
 from elmokit.cli.running import check_apart, check_needed, echo_json, print_note, resumable_command
 from elmokit.config import check_at_least
@@ -42,7 +42,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.formats.opening import PRECISION, LanguageModelOpening
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
-from elmokit.storage.text_files import STDIN, check_not_input
+from elmokit.storage.text_files import STDIN, TextPaths, check_not_input
 from elmokit.text.tokenize import Tokenization
 
 if TYPE_CHECKING:
@@ -89,20 +89,52 @@ Start = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class ScoringOptions:
+    """From what sentences are predicted."""
+
+    cache: Annotated[bool, Flag("With --documents, expect words that the document has had.")] = False
+    start: Start = None
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """The options of words and regions."""
+
+    words: bool = False
+    column: str | None = None
+    region: str | None = None
+
+    def text(self, reading: DocumentOptions, paths: TextPaths) -> Text:
+        """Return the text: with --words raw text, with and without --raw."""
+        from elmokit.text.conllu import is_conllu
+
+        if not self.words:
+            return reading.text(paths)
+        text = replace(reading, raw=True).text(paths)
+        for path in text.files:
+            if is_conllu(path):
+                raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
+        return replace(text, kind="words", column=self.column)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options of a table."""
+
+    out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN)
+    overwrite: Overwrite = False
+    bits: bool = False
+
+
 def surprisal(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
-    words: bool = False,
-    column: str | None = None,
-    region: str | None = None,
-    reading: TextOptions,
-    out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN),
-    overwrite: Overwrite = False,
-    bits: bool = False,
-    documents: bool = False,
-    cache: bool = False,
-    start: Start = None,
+    words: WordOptions,
+    reading: DocumentOptions,
+    table: TableOptions,
+    scoring: ScoringOptions,
     precision: Precision = "float32",
     opening: LanguageModelOpening,
 ) -> None:
@@ -133,8 +165,6 @@ def surprisal(
         region (NAME): With --words, sum the region that this column has: a part of the text, or two offsets, as 10:18.
         out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
         bits: Write bits instead of nats.
-        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
-        cache: With --documents, expect words that the document has had.
 
     More options:
         precision: Lowest precision of the LSTM weights. Lower precision is faster, but less accurate for single words.
@@ -146,64 +176,72 @@ def surprisal(
         echo "The cat sat on the mat." | elmokit surprisal - --raw
     """
     from elmokit.lm.language_model import LanguageModel
-    from elmokit.text.vocabulary import name_words
 
-    check_needed("--cache", cache, "--documents", documents)
-    check_needed("--column", column, "--words", words)
-    check_needed("--region", region, "--column", column)
-    check_apart("--words", words, {"--text-kind": reading.text_kind})
-    reading = replace(reading, raw=reading.raw or words)
-    text = reading.text(texts, documents=documents)
-    if words:
-        text = _text_of_words(text, column)
-    _check_table_path(out, overwrite, text.files)
-    raw_texts = _read_raw_texts(text, region) if words else ()
-    regions = {} if region is None else _locate_regions(list(raw_texts))
+    check_needed("--cache", scoring.cache, "--documents", reading.documents)
+    check_needed("--column", words.column, "--words", words.words)
+    check_needed("--region", words.region, "--column", words.column)
+    check_apart("--words", words.words, {"--text-kind": reading.text_kind})
+    text = words.text(reading, texts)
+    _check_table_path(table.out, table.overwrite, text.files)
+    raw_texts = _read_raw_texts(text, words.region) if words.words else ()
+    regions = {} if words.region is None else _locate_regions(list(raw_texts))
     # The lines of a file are joined where they are read; a cell of a table can have several, too.
     settings: dict[str, Any] = {
-        "documents": documents,
-        "cache": cache,
+        "documents": text.documents,
+        "cache": scoring.cache,
         "language": text.language,
-        "wrapped": "no" if column is None else text.wrapped,
+        "wrapped": "no" if text.column is None else text.wrapped,
     }
-    language_model = LanguageModel.from_pretrained(model, start=start or "warm", precision=precision, **vars(opening))
-    with ProgressBar("words" if words else "tokens") as progress, _table(out, overwrite, is_quoted=words) as write:
+    start = scoring.start or "warm"
+    language_model = LanguageModel.from_pretrained(model, start=start, precision=precision, **vars(opening))
+    with (
+        ProgressBar("words" if words.words else "tokens") as progress,
+        _table(table.out, table.overwrite, is_quoted=words.words) as write,
+    ):
         assert write is not None
         if regions:
-            unknown = _write_regions(language_model, list(raw_texts), regions, settings, write, bits)
-            n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
-        elif words:
-            unknown = _write_words(language_model, raw_texts, settings, write, bits, progress)
-            n, n_unknown, unknown_words = unknown.n_words, unknown.n_unknown, unknown.first
+            unknown = _write_regions(language_model, list(raw_texts), regions, settings, write, table.bits)
+        elif words.words:
+            unknown = _write_words(language_model, raw_texts, settings, write, table.bits, progress)
         else:
-            on_sentence = _sentence_rows(write, bits)
-            result = language_model.perplexity(text, cache=cache, on_sentence=on_sentence, progress=progress)
-            n, n_unknown, unknown_words = result.n_tokens, result.n_unknown, list(result.unknown_words)
-    if n_unknown:
-        new = " where the document has not had them" if cache else ""
-        click.echo(
-            f"{'Regions with unknown' if regions else 'Unknown'} words, which are not in the model's vocabulary: "
-            f"{n_unknown:,} of {n:,} "
-            f"({name_words(unknown_words)}). Their surprisal is that of <UNK>{new}; add "
-            f"spelling_{'bits' if bits else 'nats'} to compare it with other words.",
-            err=True,
-        )
+            unknown = _write_tokens(language_model, text, scoring.cache, write, table.bits, progress)
+    if unknown.n_unknown:
+        what = "Regions with unknown words" if regions else "Unknown words"
+        click.echo(_unknown_note(what, unknown, scoring.cache, table.bits), err=True)
+
+
+def _unknown_note(what: str, unknown: UnknownWords, cache: bool, bits: bool) -> str:
+    """Return what is said about the unknown words of a table."""
+    from elmokit.text.vocabulary import name_words
+
+    new = " where the document has not had them" if cache else ""
+    unit = "bits" if bits else "nats"
+    return (
+        f"{what}, which are not in the model's vocabulary: {unknown.n_unknown:,} of {unknown.n_words:,} "
+        f"({name_words(unknown.first)}). Their surprisal is that of <UNK>{new}; add spelling_{unit} to compare it with "
+        "other words."
+    )
+
+
+@dataclass(frozen=True)
+class PerplexityOutput:
+    """How the perplexity of a text is written."""
+
+    per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None
+    json: Json = False
+    overwrite: Overwrite = False
+    as_bilm_tf: int | None = None
 
 
 def perplexity(
     texts: tuple[Path, ...],
     *,
     model: Model = None,
-    reading: TextOptions,
-    per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None,
-    json: Json = False,
-    overwrite: Overwrite = False,
-    as_bilm_tf: int | None = None,
-    start: Start = None,
+    reading: DocumentOptions,
+    scoring: ScoringOptions,
+    output: PerplexityOutput,
     opening: LanguageModelOpening,
     precision: Annotated[Precision | None, Flag(PRECISION, MORE)] = None,
-    documents: bool = False,
-    cache: bool = False,
     batch_tokens: Annotated[int, Flag("Positions per batch, which do not change the result.", MORE)] = 2048,
 ) -> None:
     """Compute the perplexity of a model on TEXTS.
@@ -214,8 +252,6 @@ def perplexity(
     per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
 
     Args:
-        documents: Read each sentence after the sentences before it, up to a blank line or the end of the file.
-        cache: With --documents, expect words that the document has had.
         per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
 
     More options:
@@ -230,36 +266,43 @@ def perplexity(
     from elmokit.lm.perplexity import unknown_words_warning
 
     check_at_least("batch_tokens", batch_tokens, 1)
-    check_at_least("as_bilm_tf", as_bilm_tf, 1, optional=True)
-    check_needed("--cache", cache, "--documents", documents)
+    check_at_least("as_bilm_tf", output.as_bilm_tf, 1, optional=True)
+    check_needed("--cache", scoring.cache, "--documents", reading.documents)
     # bilm-tf splits lines at spaces, carries its state, and prints one number.
-    others = {"--per-token": per_token, "--start": start, "--raw": reading.raw, "--documents": documents}
-    check_apart("--as-bilm-tf", as_bilm_tf, others | {"--text-kind": reading.text_kind})
-    check_apart("--per-token -", str(per_token) == STDIN, {"--json": json})  # both write to standard output
-    text = reading.text(texts, documents=documents)
-    _check_table_path(per_token, overwrite, text.files)
+    others = {
+        "--per-token": output.per_token,
+        "--start": scoring.start,
+        "--raw": reading.raw,
+        "--documents": reading.documents,
+        "--text-kind": reading.text_kind,
+    }
+    check_apart("--as-bilm-tf", output.as_bilm_tf, others)
+    is_on_stdout = str(output.per_token) == STDIN
+    check_apart("--per-token -", is_on_stdout, {"--json": output.json})  # both write to standard output
+    text = reading.text(texts)
+    _check_table_path(output.per_token, output.overwrite, text.files)
     language_model = LanguageModel.from_pretrained(model, precision=precision, **vars(opening))
     facts: dict[str, Any] = {"model": model or DEFAULT_MODEL, "texts": [str(path) for path in text.files]}
     result: Perplexity | BilmTfPerplexity
     with ProgressBar("tokens") as progress:
-        if as_bilm_tf is not None:
-            result = language_model.bilm_tf_perplexity(text, as_bilm_tf, progress=progress)
+        if output.as_bilm_tf is not None:
+            result = language_model.bilm_tf_perplexity(text, output.as_bilm_tf, progress=progress)
         else:
-            facts |= {"state": start or "warm", "documents": documents, "cache": cache}
-            with _table(per_token, overwrite) as write:
+            facts |= {"state": scoring.start or "warm", "documents": reading.documents, "cache": scoring.cache}
+            with _table(output.per_token, output.overwrite) as write:
                 on_sentence = None if write is None else _sentence_rows(write)
                 result = language_model.perplexity(
                     text,
-                    start=start,
+                    start=scoring.start,
                     batch_tokens=batch_tokens,
-                    cache=cache,
+                    cache=scoring.cache,
                     on_sentence=on_sentence,
                     progress=progress,
                 )
-    if json:
+    if output.json:
         echo_json(facts | result.to_dict())
     else:
-        click.echo(result.to_text(), err=str(per_token) == STDIN)
+        click.echo(result.to_text(), err=is_on_stdout)
     if warning := unknown_words_warning(result.unknown_ratio, result.unknown_words):
         click.echo(warning, err=True)
 
@@ -343,16 +386,6 @@ class RawText:
     """Its row of a table, for messages."""
     region: str = ""
     """In a table with regions: a part of the text, or two offsets; blank if it has none."""
-
-
-def _text_of_words(text: Text, column: str | None) -> Text:
-    """Return a raw text as one of words, which stay as they are."""
-    from elmokit.text.conllu import is_conllu
-
-    for path in text.files:
-        if is_conllu(path):
-            raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
-    return replace(text, kind="words", column=column)
 
 
 def _read_raw_texts(text: Text, region: str | None) -> Iterable[RawText]:
@@ -447,6 +480,23 @@ def _write_regions(
 
 MAX_NAMED = 10
 """How many rows a message names."""
+
+
+def _write_tokens(
+    language_model: LanguageModel, text: Text, cache: bool, write: WriteRow, bits: bool, progress: ProgressBar
+) -> UnknownWords:
+    """Write a row for each token, and count the tokens and the unknown ones."""
+    from elmokit.text.vocabulary import UnknownWords
+
+    unknown = UnknownWords()
+    write_rows = _sentence_rows(write, bits)
+
+    def on_sentence(sentence: Surprisal) -> None:
+        write_rows(sentence)
+        unknown.add(sentence.tokens[1:-1], sentence.is_unknown[1:-1])
+
+    language_model.perplexity(text, cache=cache, on_sentence=on_sentence, progress=progress)
+    return unknown
 
 
 def _write_words(

@@ -120,17 +120,28 @@ class TextOptions:
         ),
     ] = None
 
-    def text(self, paths: TextPaths, *, documents: bool = False, refuse_raw: bool = False) -> Text:
+    def text(self, paths: TextPaths, refuse_raw: bool = False) -> Text:
         """Return the text of a command; ``refuse_raw`` refuses one that looks raw, unless its kind is given."""
         from elmokit.text.text import Text
 
         check_needed("--language", self.language, "--raw", self.raw)
         check_needed("--wrapped", self.wrapped != "auto", "--raw", self.raw)
         check_apart("--raw", self.raw, {"--text-kind": self.text_kind})
+        documents = isinstance(self, DocumentOptions) and self.documents
         if self.raw:
             return Text(paths, "raw", self.language or "en", self.wrapped, documents=documents)
         refuse_raw = refuse_raw and self.text_kind is None
         return Text(paths, self.text_kind or "tokens", documents=documents, refuse_raw=refuse_raw)
+
+
+@dataclass(frozen=True)
+class DocumentOptions(TextOptions):
+    """How a command reads a text that can have documents."""
+
+    documents: Annotated[
+        bool,
+        Flag("Read each sentence after the sentences before it, up to a blank line or the end of the file."),
+    ] = False
 
 
 Json = Annotated[bool, Flag("Print JSON.")]
