@@ -22,6 +22,7 @@ from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
 from elmokit.storage.text_files import find_text_files
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.word_characters import Spelling
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
@@ -76,9 +77,6 @@ class CharsConfig:
     min_count: int = setting(1, "Rarer characters of the training text are unknown.")
     dropout: float = setting(0.0, "Dropout on the character vectors.")
     activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation after the convolutions.")
-    spelling: Literal["characters", "bytes", "marked bytes"] = setting(
-        "characters", "Read the characters of a word, its UTF-8 bytes, or its bytes between a begin and an end mark."
-    )
 
     def __post_init__(self) -> None:
         check_at_least("dim", self.dim, 1, MAX_UNITS)
@@ -86,6 +84,11 @@ class CharsConfig:
         check_at_least("max_chars", self.max_chars, 1, optional=True)
         check_fraction("dropout", self.dropout)
         check_sizes("filters", [size for pair in self.filters for size in pair])
+
+    @property
+    def spelling(self) -> Spelling:
+        """Whether a word is read as characters or as bytes."""
+        return "characters"
 
     def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
         """Return the layer that computes them. Its table of characters has ``n_rows``."""

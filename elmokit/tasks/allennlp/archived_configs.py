@@ -22,6 +22,7 @@ from elmokit.tasks.qa import QaConfig, QaModelConfig
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig
 from elmokit.tasks.sst import SstConfig
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, check_sizes
+from elmokit.tasks.word_characters import Spelling
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class ArchivedCharsConfig(CharsConfig):
         "Where a filter's maximum is taken: windows inside the word, and the first one of a word shorter than the "
         "filter; the same with 0 for such a word (AllenNLP since 1.3); or all windows up to the longest word of the "
         "batch (AllenNLP before 1.3).",
+    )
+    spelling: Spelling = setting(
+        "characters", "Read the characters of a word, its UTF-8 bytes, or its bytes between a begin and an end mark."
     )
     min_chars: int | None = setting(None, 'With windows = "batch", pad words to at least this many characters.')
 
