@@ -333,22 +333,13 @@ SMALL = CorefConfig(
 
 def _document_batch(document: Document, sequences: Sequence[Sentence], inputs: Inputs, known: Labels) -> DocumentBatch:
     """Turn a document into tensors, with the sequences that the network reads. Spans end within their sentence."""
-    lengths = list(map(len, document.sentences))
-    sentence_ends = [end - 1 for end, length in zip(accumulate(lengths), lengths, strict=True) for _ in range(length)]
-    lengths = list(map(len, sequences))
-    offsets = list(accumulate(lengths, initial=0))
-    blocks: list[TokenBatch] = []
-    order: list[int] = []  # the document's tokens in the order in which the blocks contain them
-    for block in plan_batches(lengths, BLOCK_POSITIONS, n_boundaries=0) or [[]]:
-        blocks.append(inputs.batch([sequences[number] for number in block]))
-        order += chain.from_iterable(range(offsets[number], offsets[number + 1]) for number in block)
-    position_in_blocks = torch.empty(len(order), dtype=torch.int64)
-    position_in_blocks[order] = torch.arange(len(order))
-    speakers = list(chain.from_iterable(document.speakers or ())) or [""] * len(order)
+    sentence_ends: list[int] = []
+    for sentence in document.sentences:
+        end = len(sentence_ends) + len(sentence)
+        sentence_ends += [end - 1] * len(sentence)
+    blocks, position_in_blocks = _blocks(sequences, inputs)
+    speakers = list(chain.from_iterable(document.speakers or ())) or [""] * len(position_in_blocks)
     speaker_ids = {name: number for number, name in enumerate(dict.fromkeys(speakers))}
-    cluster_of: dict[Mention, int] | None = None
-    if document.clusters is not None:
-        cluster_of = {span: number for number, cluster in enumerate(document.clusters, start=1) for span in cluster}
     genre = known["genres"].index(document.genre) if document.genre in known["genres"] else 0
     return DocumentBatch(
         blocks,
@@ -356,8 +347,33 @@ def _document_batch(document: Document, sequences: Sequence[Sentence], inputs: I
         torch.tensor(sentence_ends, dtype=torch.int64),
         torch.tensor([speaker_ids[name] for name in speakers], dtype=torch.int64),
         torch.tensor(genre),
-        cluster_of,
+        _cluster_numbers(document),
     )
+
+
+def _blocks(sequences: Sequence[Sentence], inputs: Inputs) -> tuple[list[TokenBatch], torch.Tensor]:
+    """Batch sequences of similar length. Returns also where each token of the document is among those of the blocks."""
+    lengths = list(map(len, sequences))
+    offsets = list(accumulate(lengths, initial=0))
+    blocks: list[TokenBatch] = []
+    order: list[int] = []  # the document's tokens in the order in which the blocks contain them
+    for block in plan_batches(lengths, BLOCK_POSITIONS, n_boundaries=0) or [[]]:
+        blocks.append(inputs.batch([sequences[number] for number in block]))
+        for number in block:
+            order += range(offsets[number], offsets[number + 1])
+    position_in_blocks = torch.empty(len(order), dtype=torch.int64)
+    position_in_blocks[order] = torch.arange(len(order))
+    return blocks, position_in_blocks
+
+
+def _cluster_numbers(document: Document) -> dict[Mention, int] | None:
+    """Return the number of the cluster of each mention, from 1; None if clusters are unknown."""
+    if document.clusters is None:
+        return None
+    numbers: dict[Mention, int] = {}
+    for number, cluster in enumerate(document.clusters, start=1):
+        numbers |= dict.fromkeys(cluster, number)
+    return numbers
 
 
 class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):

@@ -331,6 +331,28 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         return viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
 
 
+def _predicates_of(example: Proposition, known: Sequence[str]) -> list[int | None]:
+    """Return the predicates of a sentence: its own, or those that the training text had, if none is given."""
+    if example.predicate is not None or example.tags is not None:
+        return [example.predicate]
+    if not known:
+        raise TextError(
+            f"{example.where}: no predicate is given, which this run needs because AllenNLP trained it. "
+            f"Write the line as: 1 Mira fixed it {DIVIDER}"
+        )
+    likely = set(known)
+    return [index for index, token in enumerate(example.tokens) if token.lower() in likely]
+
+
+def _mark_predicate(marks: Tensor, example: Proposition, predicate: int | None) -> None:
+    """Set the marks of a sentence, ``(time,)``, at its predicate."""
+    if example.tags is not None:  # all tokens of the predicate are marked, and C-V too, as in AllenNLP
+        is_marked = [tag.endswith(f"-{PREDICATE}") for tag in example.tags]
+        marks[: len(is_marked)] = torch.tensor(is_marked, dtype=torch.int64)
+    elif predicate is not None:
+        marks[predicate] = 1
+
+
 class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
     """Semantic role labeling: label the arguments of each predicate."""
 
@@ -388,29 +410,17 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
 
     def collate(self, examples: Sequence[Proposition], inputs: Inputs, known: Labels, config: SrlConfig) -> SrlBatch:
         """Build a batch, without tags if an example has none or an unknown role."""
-        likely_predicates = set(known["predicates"])
         owners: list[int] = []
         predicates: list[int | None] = []
         for owner, example in enumerate(examples):
-            chosen: list[int | None] = [example.predicate]
-            if example.predicate is None and example.tags is None:
-                if not known["predicates"]:
-                    raise TextError(
-                        f"{example.where}: no predicate is given, which this run needs because AllenNLP trained it. "
-                        f"Write the line as: 1 Mira fixed it {DIVIDER}"
-                    )
-                chosen = [i for i, token in enumerate(example.tokens) if token.lower() in likely_predicates]
+            chosen = _predicates_of(example, known["predicates"])
             owners += [owner] * len(chosen)
             predicates += chosen
         rows = [examples[owner] for owner in owners]
         tokens = inputs.batch([example.tokens for example in rows])
         is_predicate = torch.zeros(tokens.mask.shape, dtype=torch.int64)
         for marks, example, predicate in zip(is_predicate, rows, predicates, strict=True):
-            if example.tags is not None:  # all tokens of the predicate are marked, and C-V too, as in AllenNLP
-                is_marked = [tag.endswith(f"-{PREDICATE}") for tag in example.tags]
-                marks[: len(is_marked)] = torch.tensor(is_marked, dtype=torch.int64)
-            elif predicate is not None:
-                marks[predicate] = 1
+            _mark_predicate(marks, example, predicate)
         tags = None
         if all(example.tags is not None and set(known["tags"]).issuperset(example.tags) for example in examples):
             tags = tag_ids([example.tags or () for example in rows], known["tags"], tokens.mask, padding=IGNORED)

@@ -68,38 +68,58 @@ def parse_tree(line: str, where: str) -> LabeledTree:
 
     The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
     """
-
-    tokens: list[str] = []
-    nodes: list[tuple[int, int, str]] = []
-    open_nodes: list[int] = []  # indices in ``nodes``
     symbols = [*SYMBOL.findall(line), END]
+    parser = _TreeParser(symbols)
     for position, symbol in enumerate(symbols):
-        is_label = position > 0 and symbols[position - 1] == "("
-        if is_label:
-            is_allowed = symbol not in ("(", ")", END)
-        elif symbol == "(":
-            is_allowed = bool(open_nodes) or not nodes
-        elif symbol == ")":
-            is_allowed = bool(open_nodes) and len(tokens) > nodes[open_nodes[-1]][0]
-        elif symbol == END:
-            is_allowed = bool(nodes) and not open_nodes
-        else:  # a word is the only child of its node
-            is_allowed = position > 1 and symbols[position - 2] == "(" and symbols[position + 1] == ")"
-        if not is_allowed:
+        if not parser.allows(position):
             found = repr(symbol) if symbol else "the end of the line"
             raise TextError(
                 f"{where}: found {found} as symbol {position + 1}, expected one tree such as "
                 "(3 (2 Mira) (3 (2 rides) (4 well)))."
             )
-        if is_label:
-            open_nodes.append(len(nodes))
-            nodes.append((len(tokens), -1, symbol))
+        parser.add(position)
+    return LabeledTree(parser.tokens, [TreeNode(*node) for node in parser.nodes], where)
+
+
+class _TreeParser:
+    """Takes the symbols of a tree one after the other."""
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self.symbols = symbols
+        self.tokens: list[str] = []
+        self.nodes: list[tuple[int, int, str]] = []
+        self.open_nodes: list[int] = []  # indices in ``nodes``
+
+    def is_label(self, position: int) -> bool:
+        """Check whether a symbol follows an opening bracket."""
+        return position > 0 and self.symbols[position - 1] == "("
+
+    def allows(self, position: int) -> bool:
+        """Check whether a symbol may come after those that were added."""
+        symbol = self.symbols[position]
+        if self.is_label(position):
+            return symbol not in ("(", ")", END)
+        if symbol == "(":
+            return bool(self.open_nodes) or not self.nodes
+        if symbol == ")":
+            return bool(self.open_nodes) and len(self.tokens) > self.nodes[self.open_nodes[-1]][0]
+        if symbol == END:
+            return bool(self.nodes) and not self.open_nodes
+        # A word is the only child of its node.
+        return position > 1 and self.symbols[position - 2] == "(" and self.symbols[position + 1] == ")"
+
+    def add(self, position: int) -> None:
+        """Add a symbol."""
+        symbol = self.symbols[position]
+        if self.is_label(position):
+            self.open_nodes.append(len(self.nodes))
+            self.nodes.append((len(self.tokens), -1, symbol))
         elif symbol == ")":
-            node = open_nodes.pop()
-            nodes[node] = (nodes[node][0], len(tokens), nodes[node][2])
+            node = self.open_nodes.pop()
+            start, _, label = self.nodes[node]
+            self.nodes[node] = (start, len(self.tokens), label)
         elif symbol not in ("(", END):
-            tokens.append(symbol)
-    return LabeledTree(tokens, [TreeNode(*node) for node in nodes], where)
+            self.tokens.append(symbol)
 
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")

@@ -41,23 +41,49 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
     start, label = -1, ""  # of the open chunk
     for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
-        is_known = tag == OUTSIDE or (kind and len(prefix) == 1 and prefix in PREFIXES[scheme])
-        continues = start >= 0 and kind == label and prefix in ("I", "L")
-        must_continue = (scheme == "BIOUL" and start >= 0) or (scheme != "IOB1" and prefix in ("I", "L"))
-        if not is_known or (must_continue and not continues):
-            after = repr(tags[token - 1]) if token else "the start of the sentence"
-            what = "the end of the sentence" if token == len(tags) else repr(tag)
-            names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
-            problem = f"{what} after {after} is not valid in {scheme}, whose tags are {OUTSIDE}, {names}"
-            raise TagError(min(token, len(tags) - 1), problem)
-        if start >= 0 and (not continues or prefix == "L"):
-            chunks.append(Chunk(start, token + 1 if continues else token, label))
+        is_open = start >= 0
+        continues = is_open and kind == label and prefix in ("I", "L")
+        if not _is_valid(tag, scheme, is_open, continues):
+            raise _invalid_tag(tags, token, scheme)
+        if is_open and continues and prefix == "L":
+            chunks.append(Chunk(start, token + 1, label))
+            start = -1
+        elif is_open and not continues:
+            chunks.append(Chunk(start, token, label))
             start = -1
         if prefix == "U":
             chunks.append(Chunk(token, token + 1, kind))
         elif tag != OUTSIDE and not continues:
             start, label = token, kind
     return chunks
+
+
+def _is_valid(tag: str, scheme: Scheme, is_open: bool, continues: bool) -> bool:
+    """Check a tag of a scheme.
+
+    Args:
+        tag: The tag.
+        scheme: Its scheme.
+        is_open: Whether a chunk has begun and may have to go on.
+        continues: Whether the tag continues it.
+    """
+    prefix, _, kind = tag.partition("-")
+    if tag != OUTSIDE and (not kind or len(prefix) != 1 or prefix not in PREFIXES[scheme]):
+        return False
+    if scheme == "BIOUL" and is_open:
+        return continues
+    if scheme != "IOB1" and prefix in ("I", "L"):
+        return continues
+    return True
+
+
+def _invalid_tag(tags: Sequence[str], token: int, scheme: Scheme) -> TagError:
+    """Return the error about a tag, or about the end of the sentence."""
+    after = repr(tags[token - 1]) if token else "the start of the sentence"
+    what = "the end of the sentence" if token == len(tags) else repr(tags[token])
+    names = ", ".join(f"{letter}-TYPE" for letter in PREFIXES[scheme])
+    problem = f"{what} after {after} is not valid in {scheme}, whose tags are {OUTSIDE}, {names}"
+    return TagError(min(token, len(tags) - 1), problem)
 
 
 def tags_of(chunks: Iterable[Chunk], n_tokens: int, scheme: Scheme) -> list[str]:

@@ -92,19 +92,31 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
         train: The training examples.
         others: Examples whose words are only taken if they have a pretrained vector: dev and test.
     """
-    training = Counter(word for example in train for sentence in task.sentences(example) for word in sentence)
-    other = Counter(word for example in others for sentence in task.sentences(example) for word in sentence)
-    made = {name: make_table(name, words, training, other) for name, words in task.word_configs(config).items()}
-    tables = {name: initial.table for name, initial in made.items()}
-    vocabularies = Vocabularies(tables)
-    if config.chars is not None:
-        chars = make_chars(config.chars, training)
-        vocabularies = Vocabularies(tables, chars, config.chars.max_chars, config.chars.spelling)
-    return TaskVocabulary(
-        vocabularies,
-        {name: initial.vectors for name, initial in made.items() if initial.vectors is not None},
-        {name: initial.coverage for name, initial in made.items() if initial.coverage is not None},
-    )
+    training, other = _count_words(task, train), _count_words(task, others)
+    tables: dict[str, WordTable] = {}
+    vectors: dict[str, Tensor] = {}
+    coverage: dict[str, Coverage] = {}
+    for name, words in task.word_configs(config).items():
+        made = make_table(name, words, training, other)
+        tables[name] = made.table
+        if made.vectors is not None:
+            vectors[name] = made.vectors
+        if made.coverage is not None:
+            coverage[name] = made.coverage
+    if config.chars is None:
+        return TaskVocabulary(Vocabularies(tables), vectors, coverage)
+    chars = make_chars(config.chars, training)
+    known = Vocabularies(tables, chars, config.chars.max_chars, config.chars.spelling)
+    return TaskVocabulary(known, vectors, coverage)
+
+
+def _count_words(task: AnyTask, examples: Sequence[Any]) -> Counter[str]:
+    """Count the words that a model reads."""
+    counts: Counter[str] = Counter()
+    for example in examples:
+        for sentence in task.sentences(example):
+            counts.update(sentence)
+    return counts
 
 
 def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> InitialTable:
@@ -122,17 +134,21 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
     dim = sum(vectors.dim for vectors in read)
     if config.dim not in (None, dim):
         raise ConfigError(f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers.")
-    known = {word for vectors in read for word in vectors.vectors}
-    more = sorted(known - set(seen))
-    words = seen + more
+    known: set[str] = set()
+    for vectors in read:
+        known.update(vectors.vectors)
     if not known:
         raise ConfigError(f"None of the training words is in {', '.join(files)}.")
+    words = seen + sorted(known - set(seen))
     initial = torch.cat([_initial_vectors(vectors, words, config) for vectors in read], dim=1)
+    return InitialTable(WordTable(words, dim, config.lowercase), initial, _coverage(training, known, len(words)))
+
+
+def _coverage(training: Counter[str], known: Collection[str], n_words: int) -> Coverage:
+    """Return how many of the training words have no vector."""
     missing = [word for word in training if word not in known]
-    coverage = Coverage(
-        len(words), len(missing) / len(training), sum(training[word] for word in missing) / training.total()
-    )
-    return InitialTable(WordTable(words, dim, config.lowercase), initial, coverage)
+    n_missing = sum(training[word] for word in missing)
+    return Coverage(n_words, len(missing) / len(training), n_missing / training.total())
 
 
 def make_chars(config: CharsConfig, training: Counter[str]) -> list[str]:
@@ -226,25 +242,32 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
         )
     vectors: dict[str, NDArray[np.float32]] = {}
     wanted_bytes = {word.encode("utf-8", "ignore") for word in wanted}
-    # Any white space, such as tabs, if single spaces do not divide the first line into a word and its numbers.
-    by_spaces = first.rstrip().rsplit(b" ", dim)
-    are_single = len(by_spaces) == dim + 1 and all(by_spaces) and by_spaces[0] == by_spaces[0].strip()
-    separator = b" " if are_single and b"\t" not in first else None
+    separator = _separator(first, dim)
     lines = itertools.chain([first], bounded_lines(file, path, number + 1))
     for line_number, line in enumerate(lines, start=number):
         if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
             continue
         word, *numbers = (line if separator else line.strip()).rstrip().rsplit(separator, dim)
         name = word.decode("utf-8", "replace")
-        if name not in wanted or name in vectors:
-            continue
-        try:
-            with np.errstate(over="ignore"):
-                vector = np.array([float(part) for part in numbers], dtype=np.float32)
-        except ValueError:
-            vector = np.empty(0, dtype=np.float32)
-        vectors[name] = _checked(vector, dim, f"{path}, line {line_number}", name)
+        if name in wanted and name not in vectors:
+            vectors[name] = _checked(_to_vector(numbers), dim, f"{path}, line {line_number}", name)
     return WordVectors(vectors, dim)
+
+
+def _separator(line: bytes, dim: int) -> bytes | None:
+    """Return what divides the first line: single spaces, or None for any white space, such as tabs."""
+    parts = line.rstrip().rsplit(b" ", dim)
+    are_single = len(parts) == dim + 1 and all(parts) and parts[0] == parts[0].strip()
+    return b" " if are_single and b"\t" not in line else None
+
+
+def _to_vector(numbers: Sequence[bytes]) -> NDArray[np.float32]:
+    """Return the numbers of a line; an empty array if one of them is none."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.array([float(part) for part in numbers], dtype=np.float32)
+    except ValueError:
+        return np.empty(0, dtype=np.float32)
 
 
 def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> NDArray[np.float32]:
