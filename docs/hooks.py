@@ -53,7 +53,7 @@ SEARCH_WEIGHTS = {
     "source/": 0.0,
     "about/": 0.2,
     "results/": 0.5,
-    "how-to/develop/": 0.3,
+    "contributing/": 0.0,
     "how-to/speed": 3.0,  # its precisions, and the formats of vector files, are named on many pages
     "reference/vector-files": 2.0,
     "reference/environment": 2.0,

@@ -1,7 +1,7 @@
 """The network in C: packed weights, and one call for each batch.
 
 A sentence gets the same bits in any batch, in any order and with any number of threads.
-``docs/explanation/kernels.md`` says how, and at which price.
+``contributing/kernels.md`` says how, and at which price.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a weight format is, the table of all weight formats, and guesses about files of none of them.
 
 To add a format, write a module with a subclass of ``Format`` and its instance ``FORMAT``, and list the module in
-``FORMATS`` (docs/how-to/develop/add-a-weight-format.md).
+``FORMATS`` (contributing/add-a-weight-format.md).
 """
 
 from __future__ import annotations

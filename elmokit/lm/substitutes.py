@@ -28,7 +28,7 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 Direction = Literal["forward", "backward", "both"]
 UNIGRAM_POWER = 0.75
 """Each direction expects frequent words by itself. So the product of both counts their frequency twice, and is divided
-by this power of it: 0.75 was best of 0.5, 0.75 and 1 (results/tried.md)."""
+by this power of it: 0.75 was best of 0.5, 0.75 and 1 (contributing/tried.md)."""
 Query = tuple[Sequence[str], Sequence[int]]
 """A sentence, and the indices of its tokens."""
 Expected = dict[Direction, list["Substitute"]]

@@ -31,6 +31,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 OTHERS = [
     *sorted((ROOT / "results").glob("*.md")),
+    *sorted((ROOT / "contributing").glob("*.md")),
     *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "RELEASING", "SECURITY", "CHANGELOG")),
 ]
 """Documents with links but without code that is run."""

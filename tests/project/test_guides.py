@@ -15,7 +15,7 @@ from elmokit.engine import compiler
 from tests.helpers.paths import ROOT
 from tests.project.test_docs import blocks
 
-PAGES = ROOT / "docs" / "how-to" / "develop"
+PAGES = ROOT / "contributing"
 NEW_FILE = re.compile(r"# (elmokit/\S+)\n+")
 """The first line of a block that is a whole file."""
 RUN = """

@@ -1,7 +1,7 @@
 """What the rows of a vector file look like, what a format of vector files is, and the table of all formats.
 
 To add a format, write a module with a subclass of ``OutputFormat`` and a tuple ``FORMATS``, and list the module in
-``MODULES`` (docs/how-to/develop/add-an-output-format.md).
+``MODULES`` (contributing/add-an-output-format.md).
 """
 
 from __future__ import annotations
