@@ -91,7 +91,7 @@ def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], s
     for run in (*reversed(restarts), save_dir):
         committed = read_workspace(run)
         if committed is not None and (checkpoint := last_checkpoint(committed)) is not None:
-            setup = TrainingSetup.open(run)
+            setup = TrainingSetup.of(committed)
             n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
             return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
@@ -296,7 +296,7 @@ def interrupted_restart(save_dir: Path) -> Path | None:
     for run in _restarts(save_dir)[-1:]:
         committed = read_workspace(run)
         if committed is not None and committed.can_continue:
-            setup = TrainingSetup.open(run)
+            setup = TrainingSetup.of(committed)
             n_done = committed.progress.get("counters", {}).get("n_predictions", 0)
             return run if n_done < setup.corpus.length(setup.config) else None
     return None

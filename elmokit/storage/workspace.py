@@ -176,6 +176,8 @@ class Workspace:
         settings: JSON values that the contents depend on, such as the fingerprint of the model. A workspace with other
             settings is refused, because its data would not match the data still to come; the error names the first that
             differs. One that differs in ``what``, if it has that, holds another kind of data, and is not overwritten.
+            None if they are known only after long work under the lock: call :meth:`continues` with them, and
+            :meth:`start` if it continues nothing. Until then, what the directory holds stays as it is.
         others: Name patterns of the owner's files and directories that are written by other means, after the workspace
             was entered. What is started anew deletes them.
         former: Names of files that a directory of the same kind from version 0.2 has, which had no journal.
@@ -205,7 +207,7 @@ class Workspace:
     def __init__(
         self,
         folder: str | Path,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None,
         *,
         others: Collection[str] = (),
         former: Collection[str] = (),
@@ -214,8 +216,8 @@ class Workspace:
         wait: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        # So that the settings compare equal to those of a journal: JSON has no tuples.
-        self.committed = Committed(self.folder, json.loads(json.dumps(dict(settings))), {}, {})
+        self.committed = Committed(self.folder, {}, {}, {})
+        self._settings, self._is_started = settings, False
         self._others, self._former, self._overwrite = tuple(others), former, overwrite
         self._locked_message, self._wait = locked_message, wait
         self._files: dict[str, IO[bytes]] = {}
@@ -236,7 +238,9 @@ class Workspace:
             stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)
             try:
-                self._load()
+                recover_interrupted(self.folder)
+                if self._settings is not None and not self.continues(self._settings):
+                    self.start()
             except OSError as error:
                 if not self.progress:
                     self._remove()
@@ -255,10 +259,29 @@ class Workspace:
         if error is not None and (reason := self._reason(error)) is not None:
             raise self._failure(reason) from error
 
-    def continues(self) -> bool:
-        """Check, before any work is done, that the workspace can be entered; return whether it continues one."""
-        check_folder(self.folder, self._former, self._overwrite)
-        return self._recorded() is not None
+    def continues(self, settings: Mapping[str, Any]) -> bool:
+        """Compare the settings with those of the journal, and open what can be continued; return whether anything can.
+
+        Raises:
+            OtherSettingsError: There is something to continue, which was started with other settings.
+        """
+        # As JSON, which has no tuples, so that they compare equal to those of a journal.
+        self.committed = replace(self.committed, settings=json.loads(json.dumps(dict(settings))))
+        recorded = self._recorded()
+        if recorded is None:
+            return False
+        self._is_started, self.committed = True, recorded
+        # Opened at once, not when first needed, so that a short file is reported before hours of computing.
+        for name in recorded.sizes:
+            self._file(name)
+        return True
+
+    def start(self) -> None:
+        """Start anew: write an empty journal, and delete what the directory holds of this kind."""
+        self._is_started = True
+        # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
+        self._write_journal(self.committed)
+        self._remove_files()
 
     def create(self, name: str) -> Path:
         """Create an empty file, or empty one that is not committed, and return its path, for a library to write to."""
@@ -322,20 +345,6 @@ class Workspace:
         replace_file(self.folder / name, target)
         sync(target.parent)
         self.committed = replace(self.committed, progress={})
-
-    def _load(self) -> None:
-        """Read the journal and bring the files to the sizes it records."""
-        recover_interrupted(self.folder)
-        recorded = self._recorded()
-        if recorded is None:
-            # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
-            self._write_journal(self.committed)
-            self._remove_files()
-            return
-        self.committed = recorded
-        # Opened at once, not when first needed, so that a short file is reported before hours of computing.
-        for name in recorded.sizes:
-            self._file(name)
 
     def _recorded(self) -> Committed | None:
         """Read what is continued; None if nothing is. Other settings are refused."""
@@ -409,10 +418,14 @@ class Workspace:
         return any(fnmatchcase(name, pattern) for pattern in self._others)
 
     def _remove(self) -> None:
-        """Remove the directory, unless a user has put files there."""
+        """Remove the directory, unless a user has put files there, or it still holds what was to be started anew."""
         with contextlib.suppress(OSError):
-            self._remove_files()
-            for name in (_NEW_JOURNAL, JOURNAL, LOCK):
+            if self._is_started:
+                self._remove_files()
+                (self.folder / JOURNAL).unlink(missing_ok=True)
+            if (self.folder / JOURNAL).exists():
+                return
+            for name in (_NEW_JOURNAL, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
 

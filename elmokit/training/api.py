@@ -7,8 +7,6 @@ interrupted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,12 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.bilm_run import TrainingSetup, merge_data, started_or_continued
-from elmokit.training.distributed import init_distributed, training_device
-from elmokit.training.loop import run_training
-from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingProgress, TrainingReport
-from elmokit.training.results import TensorBoardLog, TrainingResult, finish_run
+from elmokit.training.process import training_process
+from elmokit.training.reports import TrainingCallback
+from elmokit.training.results import TrainingResult
 from elmokit.training.settings import ConfigSource, finetuning_settings, training_settings
+from elmokit.training.start import TrainingRequest, merge_data
 from elmokit.training.training_config import HELD_OUT_SENTENCES, DataConfig, DistillationConfig
-from elmokit.training.training_run import Run
 from elmokit.training.transfer import softmax_words
 
 
@@ -89,13 +85,12 @@ def train(
         >>> forward, backward = result.best_perplexity
         >>> elmo = elmokit.Elmo.from_pretrained("my-run")
     """
-
-    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
-        training, data = training_settings(recipe, preset, config, settings)
-        data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        return started_or_continued(config=training, data=data, vocabulary=words, **how)
-
-    return _train(out, start, overwrite, device, report)
+    with training_process(out, device, overwrite, report) as process:
+        if process.is_main:
+            training, data = training_settings(recipe, preset, config, settings)
+            data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
+            process.start(TrainingRequest(training, data, words))
+        return process.train()
 
 
 def distill(
@@ -150,18 +145,17 @@ def distill(
         >>> result = elmokit.distill("my-large-elmo", "corpus/", held_out="dev.txt", out="student", preset="mini")
         >>> elmo = elmokit.Elmo.from_pretrained("student")
     """
-
-    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
-        training, data = training_settings(recipe, preset, config, settings)
-        if training.distillation is None:
-            training = dataclasses.replace(training, distillation=DistillationConfig())
-        data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
-        teacher_model = as_model(teacher, options=options)
-        if teacher_model.softmax is not None and words is None and data.max_words is None:
-            words = softmax_words(teacher_model)
-        return started_or_continued(config=training, data=data, vocabulary=words, teacher=teacher_model, **how)
-
-    return _train(out, start, overwrite, device, report)
+    with training_process(out, device, overwrite, report) as process:
+        if process.is_main:
+            training, data = training_settings(recipe, preset, config, settings)
+            if training.distillation is None:
+                training = dataclasses.replace(training, distillation=DistillationConfig())
+            data, words = merge_data(data, texts, held_out, held_out_sentences, vocabulary, max_words)
+            teacher = as_model(teacher, options=options)
+            if teacher.softmax is not None and words is None and data.max_words is None:
+                words = softmax_words(teacher)
+            process.start(TrainingRequest(training, data, words, teacher=teacher))
+        return process.train()
 
 
 def finetune(
@@ -226,50 +220,13 @@ def finetune(
         >>> result = elmokit.finetune("en-mini", "notes/", held_out="dev.txt", out="clinical")
         >>> result.before_and_after["held-out"]["after"]  # perplexities: forward, backward
     """
-
-    def start(how: dict[str, Any]) -> AbstractContextManager[Run]:
-        # A config file of a fine-tuning has no table [data].
-        data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
-        initial = as_model(model, options=options)
-        if exact_marks:
-            initial = initial.replace(exact_marks=True)
-        training, keeps = finetuning_settings(initial, recipe, keep_optimizer, config, settings)
-        how |= {"model": initial, "keep_optimizer": keeps, "old_text": old_text}
-        return started_or_continued(config=training, data=data, vocabulary=words, **how)
-
-    return _train(out, start, overwrite, device, report)
-
-
-def _train(
-    out: str | Path,
-    start: Callable[[dict[str, Any]], AbstractContextManager[Run]],
-    overwrite: bool,
-    device: str | torch.device,
-    report: TrainingCallback | None,
-) -> TrainingResult:
-    """Train in all processes what the main process starts, or continues, and return the result."""
-    report, device = TrainingDisplay() if report is None else report, training_device(device)
-    with init_distributed(device) as world, ExitStack() as stack:
-        run = Run(out, {})  # the main process has the lock, and writes
-
-        def begin() -> None:
-            nonlocal run
-            how = {"path": out, "n_processes": world.size, "overwrite": overwrite, "report": report}
-            run = stack.enter_context(start(how))
-
-        world.on_main_process(begin)
-        setup = TrainingSetup.open(run.folder)
-        board = None
-        if setup.config.tensorboard and world.is_main_process:
-            names = setup.config.model.direction_names
-            board = stack.enter_context(closing(TensorBoardLog(run.folder, run.progress.get("n_steps", 0), names)))
-
-        def report_and_log(progress: TrainingReport) -> None:
-            report(progress)
-            if board is not None and isinstance(progress, TrainingProgress):
-                board.add(progress)
-
-        end = run_training(setup, run, report_and_log, world=world, device=device)
-        if not world.is_main_process:
-            return TrainingResult(run.folder, end, None, is_main_process=False)
-        return finish_run(run.folder, setup.config, end, report)
+    with training_process(out, device, overwrite, report) as process:
+        if process.is_main:
+            # A config file of a fine-tuning has no table [data].
+            data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
+            model = as_model(model, options=options)
+            if exact_marks:
+                model = model.replace(exact_marks=True)
+            training, keeps = finetuning_settings(model, recipe, keep_optimizer, config, settings)
+            process.start(TrainingRequest(training, data, words, model, keeps, old_text))
+        return process.train()

@@ -48,9 +48,9 @@ from elmokit.training.reports import (
     TrainingCallback,
     TrainingNotice,
     TrainingProgress,
-    TrainingReport,
     TrainingSpeed,
     format_perplexities,
+    ignore,
 )
 from elmokit.training.results import LOWER_RATE
 from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, checkpoints, stop_requests
@@ -161,7 +161,7 @@ N_WARM_STEPS = 20
 def run_training(
     setup: TrainingSetup,
     run: Run,
-    report: TrainingCallback = lambda _: None,
+    report: TrainingCallback = ignore,
     *,
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
@@ -170,7 +170,8 @@ def run_training(
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
-        run: The run, which the main process has entered.
+        run: The run, which the main process has entered. In others, it has been told what is committed: on a network
+            file system, they may not see the newest checkpoint yet.
         report: Called in the main process with sizes, with each line of the log, and with notices.
         world: The processes that train together. Each calls this function.
         device: Where to train.
@@ -183,11 +184,9 @@ def run_training(
     config = setup.config
     setup.corpus.check(config, world.size)
     if not world.is_main_process:
-        report = _ignore
-    # The main process decides: on a network file system, the others may not see the newest checkpoint yet.
-    committed = world.broadcast(run.committed)
+        report = ignore
     try:
-        state, change = new_or_restored_state(setup, committed, world, torch.device(device))
+        state, change = new_or_restored_state(setup, run.committed, world, torch.device(device))
         with contextlib.closing(state.stream), stop_requests() as stop:
             loop = _TrainingLoop(setup, run, state, world, report)
             if change:
@@ -437,10 +436,6 @@ class _TrainingLoop:
 
     def _calibrated(self, computer: Computer) -> Computer:
         return self.evaluation.calibrated(computer, self.state.lstm_state)
-
-
-def _ignore(report: TrainingReport) -> None:
-    pass
 
 
 def _restart_advice(run: Run) -> str:

@@ -148,6 +148,10 @@ TrainingReport = (
 TrainingCallback = Callable[[TrainingReport], None]
 
 
+def ignore(report: TrainingReport) -> None:
+    """Show nothing: the callback of a training that nobody watches."""
+
+
 class TrainingDisplay:
     """The default callback: prints reports, on a terminal and in a notebook alike. Notices go to standard error.
 

@@ -18,26 +18,39 @@ from elmokit.training.reports import (
     TrainingCallback,
     TrainingNotice,
     TrainingProgress,
+    TrainingReport,
     format_perplexities,
     format_unknown_ratio,
+    ignore,
 )
 from elmokit.training.training_config import TrainingConfig
 
 
 class TensorBoardLog:
-    """Writes the lines of the log for TensorBoard. What an interrupted run wrote after ``n_steps`` is hidden."""
+    """A callback that writes the lines of the log for TensorBoard, and passes all reports on.
 
-    def __init__(self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS) -> None:
-        self._directions = directions
+    What an interrupted run wrote after ``n_steps`` is hidden.
+    """
+
+    def __init__(
+        self, run: Path, n_steps: int, directions: Sequence[str] = DIRECTIONS, report: TrainingCallback = ignore
+    ) -> None:
+        self._directions, self._report = directions, report
         with needs_extra("--tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
         # Nothing is written before the first line: only then does this process surely hold the lock of the run.
         self._open = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
         self._writer: SummaryWriter | None = None
 
-    def add(self, progress: TrainingProgress) -> None:
-        """Write one line of the log."""
-        self._writer = self._writer or self._open()
+    def __call__(self, report: TrainingReport) -> None:
+        """Take one report."""
+        self._report(report)
+        if isinstance(report, TrainingProgress):
+            self._write(report)
+
+    def _write(self, progress: TrainingProgress) -> None:
+        if self._writer is None:
+            self._writer = self._open()
         values = {
             "learning rate": progress.learning_rate,
             "gradient norm": progress.gradient_norm,

@@ -86,7 +86,8 @@ class Run(Workspace):
 
     Args:
         folder: The directory.
-        settings: What must be equal to continue the run.
+        settings: What must be equal to continue the run; None if that is known later, as in
+            :class:`~elmokit.storage.workspace.Workspace`.
         others: Name patterns of everything that a loop writes there besides log and checkpoints.
         former: Names of files that such a run of version 0.2 has; see :class:`~elmokit.storage.workspace.Workspace`.
         overwrite: Start anew, instead of continuing what is there.
@@ -95,7 +96,7 @@ class Run(Workspace):
     def __init__(
         self,
         folder: str | Path,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None,
         others: Collection[str] = (),
         former: Collection[str] = (),
         overwrite: bool = False,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pickle
@@ -234,13 +235,43 @@ def test_what_another_version_started_is_refused_and_stays(former: Path) -> None
         read_workspace(former)
     for start in (
         Workspace(former, SETTINGS, overwrite=False).__enter__,
-        Workspace(former, {}, overwrite=False).continues,
+        Workspace(former, None, overwrite=False).__enter__,
     ):
         with pytest.raises(OtherVersionError, match="another version of elmokit: to start anew, pass --overwrite"):
             start()
     with pytest.raises(OutputError, match="another kind"), Workspace(former, {"what": "letters"}, overwrite=True):
         pass
     assert {path: path.read_bytes() for path in former.iterdir()} == before
+
+
+def test_a_journal_that_the_system_cannot_read_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workspace(tmp_path / "run", SETTINGS) as run:
+        run.append("rows", b"1234")
+        run.commit({"n_done": 1})
+
+    def fail(folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "read_workspace", fail)
+        with pytest.raises(OutputError, match="Input/output"), Workspace(tmp_path / "run", SETTINGS):
+            pass
+    assert committed(tmp_path / "run").read_bytes("rows") == b"1234"
+
+
+def test_settings_may_be_known_later_and_nothing_changes_until_then(former: Path) -> None:
+    before = {path: path.read_bytes() for path in former.iterdir() if path.name != "lock"}
+    with Workspace(former, None, overwrite=True) as run:
+        assert not run.continues({"what": "numbers"})
+    assert {path: path.read_bytes() for path in former.iterdir() if path.name != "lock"} == before
+    with Workspace(former, None, overwrite=True) as run:
+        assert not run.continues({"what": "numbers"})
+        run.start()
+        run.append("rows", b"1234")
+        run.commit({"n_done": 1})
+    with Workspace(former, None) as run:
+        assert run.continues({"what": "numbers"})
+        assert run.progress == {"n_done": 1}
 
 
 @pytest.mark.parametrize("overwrite", [True, None])  # None: a cache, which is computed again

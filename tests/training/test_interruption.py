@@ -144,7 +144,7 @@ def test_the_shell_says_how_to_resume_a_training(shell: Any, monkeypatch: pytest
 
 
 def test_a_training_that_is_stopped_before_its_first_step_says_so(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("elmokit.training.bilm_run.count_corpus", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("elmokit.training.start.count_corpus", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
     ran = shell("train", "text.txt", "--held-out", "text.txt", "--out", "run", "--preset", "tiny")
     assert ran.code == 130
     assert ran.err.splitlines()[-1] == "elmokit: Interrupted. Nothing was saved yet."

@@ -199,14 +199,23 @@ def test_a_damaged_run_is_not_resumed_and_keeps_its_model(damage: str, work: Non
     assert {path: path.read_bytes() for path in Path("run/model").glob("*")} == before
 
 
-def test_a_run_that_another_process_started_meanwhile_is_not_replaced(work: None) -> None:
+def test_a_run_belongs_to_the_first_process_while_that_counts_the_text(work: None) -> None:
+    pytest.importorskip("fcntl")
+
     def start_elsewhere(report: TrainingReport) -> None:
         if isinstance(report, TextCounts):
-            call("train", out="new", seed=1)
+            with pytest.raises(LockedError, match="new"):
+                call("train", out="new", seed=1)
 
-    with pytest.raises(OutputError, match="seed 1,"):
-        call("train", out="new", report=start_elsewhere)
+    call("train", out="new", report=start_elsewhere)
     assert checkpoints(Path("new"))
+
+
+def test_a_run_that_is_to_be_replaced_stays_until_the_new_text_is_accepted(work: None) -> None:
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    with pytest.raises(TextError, match="too few"):
+        call("train", out="run", batch_size=10_000, overwrite=True)
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(work: None) -> None:

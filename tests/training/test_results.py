@@ -20,10 +20,10 @@ def test_tensorboard_has_a_series_per_value_and_hides_repeated_steps(tmp_path: P
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = TensorBoardLog(tmp_path, 0)
     for progress in (line(1), line(2, (30.0, 20.0)), line(3)):
-        first.add(progress)
+        first(progress)
     first.close()
     resumed = TensorBoardLog(tmp_path, 2)
-    resumed.add(line(3, (29.0, 19.0)))
+    resumed(line(3, (29.0, 19.0)))
     resumed.close()
     found = accumulators.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()

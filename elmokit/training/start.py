@@ -1,0 +1,302 @@
+"""Start the training of a biLM, or continue the one that the same call has started.
+
+A call asks for a training with a :class:`TrainingRequest`. It continues a run whose settings are equal: those of the
+training, and the fingerprints of its text and models. Otherwise the text is counted, which can take hours, and what the
+training starts from is checked and written, before which an earlier run that is to be replaced stays as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elmokit.config import from_dict, to_dict
+from elmokit.embedding.fingerprint import fingerprint
+from elmokit.errors import ConfigError, ModelError, OutputError, TrainingError
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.storage.checksums import file_digest, sentences_digest, text_digest
+from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
+from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary
+from elmokit.training.bilm_run import TrainingSetup, record
+from elmokit.training.distillation import check_directions, resolve_predictions
+from elmokit.training.reports import TrainingCallback, TrainingNotice
+from elmokit.training.training_config import MAY_CHANGE, DataConfig, TrainingConfig
+from elmokit.training.training_run import Run, run_origin
+from elmokit.training.training_text import (
+    TrainingCorpus,
+    count_corpus,
+    find_shards,
+    read_held_out,
+    word_order_notice,
+)
+from elmokit.training.transfer import (
+    OptimizerState,
+    describe_transfer,
+    read_optimizer_state,
+    softmax_words,
+    transfer_optimizer_state,
+    with_dropout,
+    with_softmax_over,
+)
+
+RUN_VERSION = 4  # raised when a change makes earlier runs impossible to resume
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """What a call of ``train``, ``distill`` or ``finetune`` asks for."""
+
+    config: TrainingConfig
+    """How to train."""
+    data: DataConfig
+    """The text."""
+    vocabulary: Vocabulary | None = None
+    """The words of the softmax; None for those of ``model``, or the most frequent ones of the text."""
+    model: PretrainedBiLM | None = None
+    """The model to fine-tune; None for a new one."""
+    keep_optimizer: bool | None = False
+    """Keep the state of the optimizer that ``model`` was trained with; None keeps it where there is one."""
+    old_text: TextPaths = ()
+    """Text of the domain that ``model`` was trained on."""
+    teacher: PretrainedBiLM | None = None
+    """The model to learn from, in a distillation."""
+
+    @property
+    def exact_marks(self) -> bool:
+        """Whether the model reads typographic marks as they are, which it always does with bilm-tf's lines."""
+        return self.config.bilm_tf_lines or (self.model is not None and self.model.exact_marks)
+
+    def check(self, run: Path) -> None:
+        """Refuse, before any work is done, what cannot be trained in a directory."""
+        if self.config.distillation is not None and self.teacher is None:
+            raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
+        if self.teacher is not None:
+            check_directions(self.teacher.config, self.config.model)
+        # Its own files, held-out sentences too, would be taken for text.
+        out = Path(os.path.realpath(run))
+        for folder in folders_of(self.data.texts):
+            if out.is_relative_to(os.path.realpath(folder)):
+                raise OutputError(
+                    f"{run} is inside of {folder}, whose files are the text, so its files would be read as text, too."
+                )
+
+
+def merge_data(
+    data: DataConfig,
+    texts: TextPaths,
+    held_out: TextPaths,
+    held_out_sentences: int | None,
+    vocabulary: Vocabulary | str | Path | None,
+    max_words: int | None,
+) -> tuple[DataConfig, Vocabulary | None]:
+    """Override the table ``[data]`` by the arguments of a call; return it, and the words of the softmax if given."""
+    if vocabulary is None and max_words is None:  # together, because one of them replaces the other
+        vocabulary, max_words = data.vocabulary, data.max_words
+    data = dataclasses.replace(
+        data,
+        texts=_names(texts) or data.texts,
+        held_out=_names(held_out) or data.held_out,
+        held_out_sentences=data.held_out_sentences if held_out_sentences is None else held_out_sentences,
+        max_words=data.max_words if max_words is None else max_words,
+    )
+    for names, what in ((data.texts, "text to train on"), (data.held_out, "held-out text (--held-out)")):
+        if not names:
+            raise ConfigError(f"There is no {what}: pass one or more files or directories.")
+    if vocabulary is not None and max_words is not None:
+        raise ConfigError("Give only one of vocabulary and max_words.")
+    if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
+        vocabulary = read_new_vocabulary(Path(vocabulary))
+    return data, vocabulary
+
+
+def _names(texts: TextPaths) -> tuple[str, ...]:
+    """Return the names of texts, by which a run finds them again."""
+    names = tuple(map(str, path_list(texts)))
+    check_names(names)
+    return names
+
+
+@dataclass(frozen=True)
+class _RequestText:
+    """The text of a request, as far as it is read before it is known whether a run continues."""
+
+    shards: Sequence[Path]
+    held_out: Sequence[Sequence[str]]
+    old_text: Sequence[Sequence[str]]
+
+
+def start_or_continue(run: Run, request: TrainingRequest, n_processes: int, report: TrainingCallback) -> TrainingSetup:
+    """Start a training in a run that was entered without settings, or continue the one that is there.
+
+    Args:
+        run: The run.
+        request: What to train.
+        n_processes: How many processes train together.
+        report: Called while the text is counted, and with what is decided.
+
+    Returns:
+        What the training starts from, apart from the checkpoint if there is one.
+    """
+    config, data = request.config, request.data
+    text = _RequestText(
+        find_shards(data.texts),
+        read_held_out(data.held_out, data.held_out_sentences, config.bilm_tf_lines),
+        read_held_out(request.old_text, data.held_out_sentences),
+    )
+    if run.continues(_settings(request, text)):
+        recorded = from_dict(TrainingConfig, run.progress["config"], str(run.folder))
+        changes = {name: getattr(config, name) for name in MAY_CHANGE}
+        record(run, dataclasses.replace(recorded, **changes), text.shards)
+        return TrainingSetup.of(run.committed)
+    setup = _new_setup(request, text, report)
+    setup.check(n_processes)
+    run.start()
+    setup.write(run)
+    return setup
+
+
+def _settings(request: TrainingRequest, text: _RequestText) -> dict[str, Any]:
+    """Return what must be equal to continue a run."""
+    settings: dict[str, Any] = {
+        "run version": RUN_VERSION,
+        "teacher": _fingerprint(request.teacher),
+        # Not "model", which is the architecture among the settings.
+        "initial model": _fingerprint(request.model),
+    }
+    for name, value in to_dict(request.config).items():
+        if name not in MAY_CHANGE:
+            settings[name] = value
+    settings["texts"] = [shard.name for shard in text.shards]
+    for name, digest in _digests(text.shards).items():
+        settings[f"text file {name}"] = digest
+    settings["held-out text"] = sentences_digest(text.held_out)
+    settings["max_words"] = request.data.max_words
+    settings["vocabulary"] = None if request.vocabulary is None else text_digest(request.vocabulary.to_text())
+    settings["keep_optimizer"] = request.keep_optimizer
+    settings["old text"] = sentences_digest(text.old_text)
+    if request.exact_marks and not request.config.bilm_tf_lines:
+        settings["exact_marks"] = True
+    return settings
+
+
+def _fingerprint(model: PretrainedBiLM | None) -> str | None:
+    return None if model is None else fingerprint(model, "warm")
+
+
+def _digests(shards: Sequence[Path]) -> dict[str, str]:
+    """Return the digest of each file, by its name: the text may have moved to another directory."""
+    digests: dict[str, list[str]] = {}
+    for shard in shards:
+        digests.setdefault(shard.name, []).append(file_digest(shard))
+    return {name: "-".join(sorted(of_name)) for name, of_name in digests.items()}
+
+
+def _new_setup(request: TrainingRequest, text: _RequestText, report: TrainingCallback) -> TrainingSetup:
+    """Count the text, and make what a new training starts from."""
+    config, data, words = request.config, request.data, request.vocabulary
+    _report_overlap(text.shards, data, report)
+    if request.model is not None and words is None and data.max_words is None:
+        words = softmax_words(request.model)
+    kept = _kept_optimizer(request, report)
+    corpus, counts, word_counts = count_corpus(
+        data.texts,
+        text.held_out,
+        words,
+        data.max_words if words is None else None,
+        report,
+        config.bilm_tf_lines,
+        exact_marks=request.exact_marks,
+    )
+    if notice := word_order_notice(config, corpus.vocabulary, word_counts):
+        report(notice)
+    _report_unknown_words(corpus, report)
+    if request.model is None:
+        setup = _new_model(request, corpus, report)
+    else:
+        setup = _finetuning(config, request.model, corpus, word_counts, kept, report)
+    card = {"corpus": dataclasses.asdict(counts), **_origin(setup)}
+    return dataclasses.replace(setup, card=card, old_text=text.old_text)
+
+
+def _origin(setup: TrainingSetup) -> dict[str, Any]:
+    """Return what the model card says about how the training was started."""
+    settings = dataclasses.asdict(setup.config)
+    del settings["model"], settings["softmax"]
+    if setup.config.distillation is None:
+        del settings["distillation"]
+    origin = {"vocabulary_size": len(setup.corpus.vocabulary), **run_origin(), "train": settings}
+    for key, model in (("initial", setup.initial), ("teacher", setup.teacher)):
+        if model is not None:
+            origin[key] = {"source": model.source_name, "card": model.card}
+    return origin
+
+
+def _report_overlap(shards: Sequence[Path], data: DataConfig, report: TrainingCallback) -> None:
+    """Say which files of the held-out text are trained on, too."""
+    texts = set(map(os.path.realpath, shards))
+    for path in find_text_files(data.held_out):
+        if os.path.realpath(path) in texts:
+            problem = f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Take other text."
+            report(TrainingNotice(problem))
+
+
+def _report_unknown_words(corpus: TrainingCorpus, report: TrainingCallback) -> None:
+    """Say that many words of the held-out text are unknown."""
+    unknown = corpus.held_out_unknown()
+    if warning := unknown_words_warning(unknown.ratio, unknown.first):
+        remedy = "Train with words of this domain: max_words (--max-words) or vocabulary (--vocabulary)."
+        report(TrainingNotice(f"Held-out text: {warning} {remedy}"))
+
+
+def _kept_optimizer(request: TrainingRequest, report: TrainingCallback) -> OptimizerState | None:
+    """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
+    if request.model is None or request.keep_optimizer is False:
+        return None
+    try:
+        return read_optimizer_state(request.model, request.config.optimizer)
+    except (ModelError, OutputError, TrainingError) as error:
+        if request.keep_optimizer:
+            raise
+        report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
+        return None
+
+
+def _new_model(request: TrainingRequest, corpus: TrainingCorpus, report: TrainingCallback) -> TrainingSetup:
+    config, teacher = request.config, request.teacher
+    if config.model.n_table_words is not None:
+        config = dataclasses.replace(config, model=config.model.with_table_words(len(corpus.vocabulary)))
+    if teacher is not None:
+        config, change = resolve_predictions(config, teacher, corpus.vocabulary)
+        report(TrainingNotice(change))
+    return TrainingSetup(config, corpus, teacher=teacher)
+
+
+def _finetuning(
+    config: TrainingConfig,
+    model: PretrainedBiLM,
+    corpus: TrainingCorpus,
+    word_counts: Mapping[str, int],
+    kept: OptimizerState | None,
+    report: TrainingCallback,
+) -> TrainingSetup:
+    initial = with_softmax_over(model, corpus.vocabulary, word_counts, corpus.n_sentences, config.softmax, config.seed)
+    is_random, change = describe_transfer(model, initial)
+    report(TrainingNotice(change[:1].upper() + change[1:]))
+    if config.freeze_softmax and is_random:
+        raise ConfigError(f"freeze_softmax would freeze random weights: {change}.")
+    optimizer = None
+    if kept is not None:
+        optimizer, change = transfer_optimizer_state(kept, config.optimizer, model, initial)
+        report(TrainingNotice(change))
+    dropout = config.model.dropout
+    config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
+    # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
+    initial = with_dropout(initial, dropout).without_fitted_maps().replace(precision=None)
+    if names := " and ".join(model.fitted_maps):
+        report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
+    return TrainingSetup(config, corpus, initial=initial, initial_optimizer=optimizer)
