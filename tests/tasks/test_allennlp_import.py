@@ -315,8 +315,10 @@ REFUSED = [
     ("sst", "dataset_reader.granularity", "4-class", r"dataset_reader\.granularity is '4-class'"),
     ("sst", "model.output_layer.output_dims", [], r"output_layer\.output_dims: expected a number for each layer"),
     ("sst", "model.output_layer.pool_sizes", [], r"output_layer\.pool_sizes: expected a number for each layer"),
-    ("sst", "model.output_layer.pool_sizes", {}, r"model\.pool"),
-    ("sst", "model.output_layer.pool_sizes", [{}], r"model\.pool"),
+    ("sst", "model.output_layer.pool_sizes", {}, r"output_layer\.pool_sizes: expected an integer, found {}"),
+    ("sst", "model.output_layer.pool_sizes", [{}], r"output_layer\.pool_sizes: expected an integer, found {}"),
+    ("sst", "model.output_layer.pool_sizes", 0, "pool is 0"),
+    ("sst", "model.output_layer.dropout", ["a", 0.1, 0.1], r'output_layer\.dropout: expected a number, found "a"'),
 ]
 
 

@@ -32,7 +32,7 @@ from elmokit.tasks.allennlp.archived_configs import (
     ArchivedSrlModelConfig,
     ArchivedSstConfig,
 )
-from elmokit.tasks.allennlp.config_table import ConfigTable, to_json
+from elmokit.tasks.allennlp.config_table import ConfigTable, Value, to_json
 from elmokit.tasks.allennlp.parsing import ParsingConfig, ParsingData, ParsingModelConfig
 from elmokit.tasks.ner import NerData
 from elmokit.tasks.sst import SstData, SstModelConfig
@@ -280,9 +280,9 @@ def _feedforward(layers: ConfigTable, dropout: float) -> Settings:
         return {}
     layers.drop("input_dim")
     n_layers = _n_layers(layers)
-    sizes = _for_each_layer(layers.content.pop("hidden_dims", 0), n_layers)
+    sizes = _numbers(layers, "hidden_dims", int, 0, n_layers)
     activations = _for_each_layer(layers.content.pop("activations", ""), n_layers)
-    dropouts = _for_each_layer(layers.content.pop("dropout", 0.0), n_layers)
+    dropouts = _numbers(layers, "dropout", float, 0.0, n_layers)
     if len(set(map(str, activations))) != 1 or str(activations[0]) not in ACTIVATIONS:
         here = f"one of {', '.join(ACTIVATIONS)} in all layers here"
         layers.refuse("activations", f" = {to_json(activations)}: {here}")
@@ -294,6 +294,15 @@ def _feedforward(layers: ConfigTable, dropout: float) -> Settings:
 
 def _for_each_layer(value: Any, n_layers: int) -> list[Any]:
     return value if isinstance(value, list) else [value] * n_layers
+
+
+def _numbers(layers: ConfigTable, key: str, kind: type[Value], default: Value, n_layers: int) -> list[Value]:
+    """Take a number for each layer, which may be given once for all of them."""
+    values = layers.content.get(key)
+    if not isinstance(values, list):
+        return [layers.take(key, kind, default)] * n_layers
+    layers.drop(key)
+    return [ConfigTable({key: value}, layers.path).take(key, kind, default) for value in values]
 
 
 def _n_layers(layers: ConfigTable) -> int:
@@ -458,12 +467,10 @@ def _output_layers(output: ConfigTable) -> Settings:
     n_layers = len(sizes)
     settings: Settings = {"output": "maxout" if is_maxout else "relu", "output_hidden": tuple(sizes[:-1])}
     if is_maxout:
-        pools = output.content.pop("pool_sizes")
-        pools = _for_each_layer(pools, n_layers)
+        pools = _numbers(output, "pool_sizes", int, 0, n_layers)
         if not pools:
             name = "pool_sizes" if sizes else key
             raise ConfigError(f"{output.path_of(name)}: expected a number for each layer, found none.")
-        check_at_least("model.pool", pools[0], 1)
         settings["pool"] = pools[0]
         if any(pool != pools[0] for pool in pools):
             output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
@@ -471,8 +478,7 @@ def _output_layers(output: ConfigTable) -> Settings:
         activations = output.content.pop("activations", "relu")
         if activations not in ("relu", ["relu"] * (n_layers - 1) + ["linear"]):
             output.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
-    dropout = output.content.pop("dropout", 0.0)
-    dropout = _for_each_layer(dropout, n_layers)
+    dropout = _numbers(output, "dropout", float, 0.0, n_layers)
     settings["output_dropout"] = tuple(dropout[: n_layers - 1])
     if dropout[n_layers - 1 :] not in ([], [0], [0.0]):
         output.differs("dropout", ": no dropout after the last layer here", "training")
@@ -525,7 +531,7 @@ def decomposable_attention_config(model: ConfigTable, reader: ConfigTable) -> Ar
     aggregate = layers[2]
     aggregate.drop("input_dim")
     n_layers = _n_layers(aggregate)
-    sizes = _for_each_layer(aggregate.content.pop("hidden_dims", 0), n_layers)
+    sizes = _numbers(aggregate, "hidden_dims", int, 0, n_layers)
     activations = _for_each_layer(aggregate.content.pop("activations", ""), n_layers)
     if activations != ["relu"] * (n_layers - 1) + ["linear"]:
         aggregate.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
