@@ -205,18 +205,24 @@ class Module(nn.Module):
         return self._outputs(sentences, max(map(len, sentences), default=0))
 
     def _call_tokens(self, tokens: Any, sequence_len: Any) -> dict[str, Tensor]:
-        tokens = list(_values(tokens))
-        rows = [[row] if isinstance(row, str | bytes) else list(row) for row in tokens]
+        rows: list[Any] = []
+        is_matrix = True
+        for row in _values(tokens):
+            if isinstance(row, str | bytes):
+                is_matrix = False
+                rows.append([row])
+            else:
+                rows.append(list(row))
         lengths = [int(length) for length in _values(sequence_len)]
-        widths = sorted({len(row) for row in rows})
+        widths = set(map(len, rows))
         width = max(widths, default=0)
-        is_matrix = len(widths) == 1 and not any(isinstance(row, str | bytes) for row in tokens)
-        if not is_matrix or len(rows) != len(lengths) or any(not 0 <= length <= width for length in lengths):
+        are_lengths_right = len(lengths) == len(rows) and all(0 <= length <= width for length in lengths)
+        if not is_matrix or len(widths) != 1 or not are_lengths_right:
             raise TextError(
                 "tokens must be a matrix of strings, padded with '', and sequence_len a number per row, but there are "
-                f"rows of {widths} tokens and sequence_len is {lengths}."
+                f"rows of {sorted(widths)} tokens and sequence_len is {lengths}."
             )
-        sentences = [[_text(token) for token in row[:length]] for row, length in zip(rows, lengths, strict=True)]
+        sentences = [list(map(_text, row[:length])) for row, length in zip(rows, lengths, strict=True)]
         return self._outputs(sentences, width)
 
     def _outputs(self, sentences: Sequence[Sequence[str]], width: int) -> dict[str, Tensor]:

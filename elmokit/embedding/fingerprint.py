@@ -24,13 +24,17 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     depend on the machine, so a task model that was trained on one recognizes its biLM on another.
     """
     digest = hashlib.blake2b(digest_size=16)
+    stored_start = model.start_state if start == "warm" else None
+    if start == "warm" and stored_start is None:
+        # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
+        # left out.
+        start = "one empty sentence"
+    reads_words = model.config.word_table is not None and model.vocabulary is not None
     facts = {
         # The setting went, and the fingerprints that files record stay.
         "bilm": to_dict(model.config) | {"backward_only": False},
-        # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
-        # left out.
-        "start": "one empty sentence" if start == "warm" and model.start_state is None else start,
-        "words": None if model.config.word_table is None or model.vocabulary is None else model.vocabulary.words,
+        "start": start,
+        "words": _words_of(model) if reads_words else None,
         "lexicon": None if model.lexicon is None else to_dict(model.lexicon),
     }
     digest.update(json.dumps(facts, sort_keys=True).encode("utf-8", "surrogatepass"))
@@ -38,12 +42,18 @@ def fingerprint(model: PretrainedBiLM, start: str) -> str:
     if model.token_table is not None:
         digest.update(json.dumps(model.token_table.rows).encode("utf-8", "surrogatepass"))
         more["token_layer.vectors"] = model.token_table.vectors
-    if start == "warm" and model.start_state is not None:
-        more |= {"start_hidden": model.start_state.hidden, "start_cell": model.start_state.cell}
+    if stored_start is not None:
+        more["start_hidden"] = stored_start.hidden
+        more["start_cell"] = stored_start.cell
     if model.alignment is not None:
-        more |= {"alignment.matrices": model.alignment.matrices, "alignment.offsets": model.alignment.offsets}
+        more["alignment.matrices"] = model.alignment.matrices
+        more["alignment.offsets"] = model.alignment.offsets
     _add_arrays(digest, model.arrays, more)
     return digest.hexdigest()
+
+
+def _words_of(model: PretrainedBiLM) -> list[str] | None:
+    return None if model.vocabulary is None else model.vocabulary.words
 
 
 def vector_settings(computer: Computer, start: str) -> dict[str, Any]:
@@ -57,20 +67,24 @@ def vector_settings(computer: Computer, start: str) -> dict[str, Any]:
 
 def prediction_settings(computer: Computer, start: str) -> dict[str, Any]:
     """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
-    settings, model = vector_settings(computer, start), computer.model
-    softmax = softmax_precision(settings["device"], model.precision)
+    model = computer.model
+    settings = vector_settings(computer, start)
     # Of the layers, the softmax (or that it has none) and the words.
     digest = hashlib.blake2b(settings["model"].encode(), digest_size=16)
-    words = None if model.vocabulary is None else model.vocabulary.words
-    digest.update(json.dumps(words).encode("utf-8", "surrogatepass"))
-    _add_arrays(digest, {} if model.softmax is None else model.softmax.arrays)
-    return settings | {"model": digest.hexdigest(), "softmax": softmax}
+    digest.update(json.dumps(_words_of(model)).encode("utf-8", "surrogatepass"))
+    if model.softmax is not None:
+        _add_arrays(digest, model.softmax.arrays)
+    settings["model"] = digest.hexdigest()
+    settings["softmax"] = softmax_precision(settings["device"], model.precision)
+    return settings
 
 
 def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None:
-    # One array is in memory at a time: those of a file are read when they are asked for.
-    source_of = {name: arrays for arrays in sources for name in arrays}
+    source_of: dict[str, Mapping[str, Floats]] = {}
+    for arrays in sources:
+        source_of |= dict.fromkeys(arrays, arrays)
     for name in sorted(source_of):
+        # One array is in memory at a time: those of a file are read when they are asked for.
         array = np.ascontiguousarray(source_of[name][name], np.float32)
         digest.update(f"{name} {array.shape}".encode())
         digest.update(array.data)

@@ -273,12 +273,13 @@ class SentenceEmbedder:
         """
         if not len(tokens):
             return np.zeros(self.dim, np.float32)
-        if self.linear_map is not None:
+        if self.linear_map is None:
+            return self._weighted_mean(tokens, vectors)
+        if vectors.ndim == 3:
             # Those of several layers are concatenated, as in a mean.
-            by_token = vectors if vectors.ndim == 2 else vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
-            mapped = self._mapped_words_of if self.pooling.is_context_free else self._mapped
-            vectors = mapped(tokens, by_token, self.linear_map)
-        return self._weighted_mean(tokens, vectors)
+            vectors = vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
+        map_vectors = self._mapped_words_of if self.pooling.is_context_free else self._mapped
+        return self._weighted_mean(tokens, map_vectors(tokens, vectors, self.linear_map))
 
     def word_rows(self, words: Sequence[str]) -> NDArray[np.float32]:
         """Return for each word what it adds to the sum that a sentence vector is, ``(words, dim)``.
@@ -297,9 +298,11 @@ class SentenceEmbedder:
         """Return a hash of everything but the model's layers that a sentence vector depends on."""
         parts = [repr(self.pooling).encode(), b"words only, folded, capitals, unit, by word"]  # the second: these rules
         if self._probability is not None:
-            vocabulary = self.elmo.model.vocabulary
-            words = [] if vocabulary is None else vocabulary.words
-            parts.append(json.dumps(self._word_counts or words, sort_keys=True).encode("utf-8", "surrogatepass"))
+            frequencies: Any = self._word_counts
+            if not frequencies:
+                vocabulary = self.elmo.model.vocabulary
+                frequencies = [] if vocabulary is None else vocabulary.words
+            parts.append(json.dumps(frequencies, sort_keys=True).encode("utf-8", "surrogatepass"))
         if self.linear_map is not None:
             parts += [array.tobytes() for array in self.linear_map.tensors().values()]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
@@ -343,14 +346,17 @@ class SentenceEmbedder:
         if self.linear_map is not None and not isinstance(self.linear_map, Whitening):
             # The weights of its words would go into the whitening, which is used without them.
             self.linear_map = None
-        for_elmo, for_weights = itertools.tee(self.fold(tokens) for tokens in sentences if len(tokens))
-        vectors = self.elmo.embed(for_elmo, layers=self.pooling.layers)
-        means = (self._weighted_mean(tokens, array) for tokens, array in zip(for_weights, vectors, strict=True))
-        # A generator of bounded batches, since the sums over one sentence at a time would be slow.
-        batches = map(np.stack, iter(lambda: list(itertools.islice(means, FIT_SENTENCES)), []))
-        self.linear_map = fit_whitening(batches, self.pooling, n_components)
+        self.linear_map = fit_whitening(self._mean_vectors(sentences), self.pooling, n_components)
         self.elmo.computer = self.elmo.computer.with_model(self.elmo.model.replace(whitening=self.linear_map))
         return self
+
+    def _mean_vectors(self, sentences: Iterable[Sequence[str]]) -> Iterator[NDArray[np.float32]]:
+        """Yield the weighted means of sentences in batches, since sums over one sentence at a time would be slow."""
+        folded = (self.fold(tokens) for tokens in sentences if len(tokens))
+        while batch := list(itertools.islice(folded, FIT_SENTENCES)):
+            vectors = self.elmo.embed(iter(batch), layers=self.pooling.layers)
+            means = [self._weighted_mean(tokens, array) for tokens, array in zip(batch, vectors, strict=True)]
+            yield np.stack(means)
 
     def weight(self, token: str) -> float:
         """Return the weight of a word in a sentence's mean. Which tokens are words is for :func:`words_only` to say."""
@@ -365,12 +371,14 @@ class SentenceEmbedder:
         if self._probability is not None:
             weights *= words_only(tokens)
         rounded = weights.astype(np.float32)
+        if not len(tokens):
+            return rounded
         total = rounded.sum()
-        if len(tokens) and not 0 < total < np.inf:
+        if not 0 < total < np.inf:
             raise ConfigError(
                 "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing."
             )
-        return np.asarray(rounded / total) if len(tokens) else rounded
+        return np.asarray(rounded / total)
 
     def _weighted_mean(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
         # (layers, dim) for several layers, which are concatenated.
@@ -405,21 +413,30 @@ def fold_tokens(
     """
     if vocabulary is None:
         return tokens
-    ids, n_words = vocabulary.ids, len(vocabulary)
-
-    def fold(token: str) -> str:
-        if not (token.isascii() and token.isalnum()):  # it may have marks
-            plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
-            if token not in ids:
-                token = plain if plain in ids else read(token)
-        if not fold_case or (lower := token.lower()) == token:
-            return token
-        is_capitalized = token[1:] == lower[1:]  # not *US* or *IT*
-        return lower if is_capitalized and ids.get(lower, n_words) < ids.get(token, n_words) else token
-
     check_sentence(tokens)
-    in_case = read_capitals(tokens, ids) if fold_case else read.in_case(tokens)
-    return [fold(token) for token in in_case]
+    if not fold_case:
+        return [_with_plain_marks(token, vocabulary, read) for token in read.in_case(tokens)]
+    folded = []
+    for token in read_capitals(tokens, vocabulary.ids):
+        folded.append(_in_usual_case(_with_plain_marks(token, vocabulary, read), vocabulary))
+    return folded
+
+
+def _with_plain_marks(token: str, vocabulary: Vocabulary, read: MarkReader) -> str:
+    """Return a token as it is if the vocabulary has it so, else with plain marks, or as the model reads it."""
+    if (token.isascii() and token.isalnum()) or token in vocabulary.ids:
+        return token
+    plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
+    return plain if plain in vocabulary.ids else read(token)
+
+
+def _in_usual_case(token: str, vocabulary: Vocabulary) -> str:
+    """Return a capitalized word in lower case if it is more frequent so."""
+    lower = token.lower()
+    if lower == token or token[1:] != lower[1:]:  # *US* and *IT* are not capitalized
+        return token
+    ids, n_words = vocabulary.ids, len(vocabulary)
+    return lower if ids.get(lower, n_words) < ids.get(token, n_words) else token
 
 
 def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:

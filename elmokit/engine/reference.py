@@ -91,8 +91,11 @@ class ReferenceEngine(Network):
         check_batch(self.config, self.dtype, inputs, wanted)
         runs = [self._run(number, inputs) for number in range(self.config.n_directions)]
         layers = np.concatenate([run.layers for run in runs], axis=2)
-        state = State(np.stack([run.hidden for run in runs]), np.stack([run.cell for run in runs]))
-        return _sentences(layers, inputs.lengths, wanted, n_edges), state if returns_state else None
+        sentences = _sentences(layers, inputs.lengths, wanted, n_edges)
+        if not returns_state:
+            return sentences, None
+        hidden, cell = np.stack([run.hidden for run in runs]), np.stack([run.cell for run in runs])
+        return sentences, State(hidden, cell)
 
     @overflow_is_checked_later
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:

@@ -355,7 +355,8 @@ class SenseMeans:
             vector = np.concatenate([vector, vector.mean(axis=0, keepdims=True)])
             means = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
         norms = np.linalg.norm(means, axis=-1)
-        cosines = np.einsum("sld,ld->sl", means, vector) / np.where(norms == 0, 1, norms)
+        norms[norms == 0] = 1
+        cosines = np.einsum("sld,ld->sl", means, vector) / norms
         return [senses[index] for index in cosines.argmax(axis=0)]
 
     def save(self, path: Path, settings: dict[str, Any]) -> None:

@@ -130,8 +130,8 @@ def _sentences(n_rows: int) -> list[list[str]]:
     lengths = generator.choices(range(1, 13), weights=(3, 17, 21, 16, 11, 9, 8, 6, 4, 3, 1, 1), k=20_000)
     words = ["".join(generator.choices("etaoinshrdlucmfwypvbgkqjxz", k=length)) for length in lengths]
     weights = [1 / (rank + 3) for rank in range(len(words))]
-    drawn = iter(generator.choices(words, weights=weights, k=n_rows * SENTENCE_TOKENS))
-    return [[next(drawn) for _ in range(SENTENCE_TOKENS)] for _ in range(n_rows)]
+    drawn = generator.choices(words, weights=weights, k=n_rows * SENTENCE_TOKENS)
+    return [drawn[row * SENTENCE_TOKENS : (row + 1) * SENTENCE_TOKENS] for row in range(n_rows)]
 
 
 def _best_seconds(call: Callable[[], object], seconds: float) -> float:

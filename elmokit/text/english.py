@@ -103,8 +103,11 @@ def without_invisible(spans: Callable[[str], list[Span]], text: str) -> list[Spa
     if not _INVISIBLE.search(text):
         return spans(text)
     kept = [position for position, char in enumerate(text) if char not in INVISIBLE]
-    found = spans("".join(text[position] for position in kept))
-    return [(kept[start], kept[stop - 1] + 1) for start, stop in found]
+    visible = "".join(text[position] for position in kept)
+    in_text = []
+    for start, stop in spans(visible):
+        in_text.append((kept[start], kept[stop - 1] + 1))
+    return in_text
 
 
 def _token_spans(sentence: str) -> list[Span]:

@@ -28,25 +28,31 @@ def numbered_proteins(path: str | Path) -> Iterator[tuple[int, Protein]]:
     begin with ``;`` are dropped. Every letter is a residue, including the rare and ambiguous ones (U, O, B, Z, X).
     """
     seen: dict[str, int] = {}
-    identifier: str | None = None
-    residues: list[str] = []
-    started, has_ended = 0, False  # the line of the record's header; whether a '*' has ended its sequence
+    protein: Protein | None = None
+    started = 0  # the line of its header
+    has_ended = False  # by a '*'
     for number, line in enumerate(read_lines(path), start=1):
         sequence = "".join(line.split())
         if not sequence or sequence.startswith(";"):
             continue
-        if line.startswith(">") or identifier is None:
-            if identifier is not None:
-                yield started, _record(path, started, identifier, residues)
-            identifier, started, has_ended, residues = _identifier(path, number, line, seen), number, False, []
+        if protein is None or line.startswith(">"):
+            if protein is not None:
+                yield started, _checked(path, started, protein)
+            protein = Protein(_identifier(path, number, line, seen), [])
+            started, has_ended = number, False
             continue
-        for residue in STOP * has_ended + sequence.removesuffix(STOP):
+        residues = sequence.removesuffix(STOP)
+        if has_ended:
+            residues = STOP + residues  # the one before is inside of the sequence, and refused
+        for residue in residues:
             if not (residue.isascii() and residue.isalpha()):  # some other letters are two of A to Z in upper case
-                raise TextError(f"{path}, line {number}: {residue!r} inside {identifier} is not a residue, A to Z.")
+                raise TextError(
+                    f"{path}, line {number}: {residue!r} inside {protein.identifier} is not a residue, A to Z."
+                )
         has_ended = sequence.endswith(STOP)
-        residues += sequence.removesuffix(STOP).upper()
-    if identifier is not None:
-        yield started, _record(path, started, identifier, residues)
+        protein.residues.extend(residues.upper())
+    if protein is not None:
+        yield started, _checked(path, started, protein)
 
 
 def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) -> str:
@@ -59,7 +65,7 @@ def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) 
     return words[0]
 
 
-def _record(path: str | Path, started: int, identifier: str, residues: list[str]) -> Protein:
-    if not residues:
-        raise TextError(f"{path}, line {started}: {identifier} has no residues.")
-    return Protein(identifier, residues)
+def _checked(path: str | Path, started: int, protein: Protein) -> Protein:
+    if not protein.residues:
+        raise TextError(f"{path}, line {started}: {protein.identifier} has no residues.")
+    return protein
