@@ -54,7 +54,7 @@ def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int,
     # Columns count from 1, so that a token whose ids are all equal gets 0.
     columns = torch.arange(1, ids.shape[1] + 1, device=ids.device)
     n_distinct = ((ids != ids[:, -1:]) * columns).amax(dim=1)
-    if torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
+    if not is_traced() and torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
         # There are a few hundred characters: what each of them adds to a filter at a place of its window is computed
         # once per step, for all tokens. As an embedding of all rows, so that row 0 gets no gradient.
         table = embed(torch.arange(n_rows))
@@ -89,7 +89,7 @@ class CharConvolution(nn.Conv1d):
         assert characters.vectors is not None
         vectors = characters.vectors
         device = vectors.device.type
-        if torch.is_autocast_enabled(device):
+        if device != "cpu" and torch.is_autocast_enabled(device):  # a CPU is not faster in other dtypes
             low_dtype = torch.get_autocast_dtype(device)
             vectors, weight, bias = vectors.to(low_dtype), weight.to(low_dtype), bias.to(low_dtype)
         return convolve(vectors, n_windows, weight, bias)

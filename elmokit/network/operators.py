@@ -114,14 +114,19 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
 def takes_tiles(*tensors: Tensor | None) -> bool:
     """Check whether autocast asks for products in bfloat16, and the C functions have them (AMX, AVX-512 BF16).
 
-    In a compiled function, which cannot ask the processor, autocast does what it always does.
+    A compiled function, which cannot ask the processor, calls the operators in any case: they choose by themselves.
     """
-    if torch.compiler.is_compiling():
-        return False
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False
+    if torch.compiler.is_compiling():
+        return all(tensor is None or (tensor.is_cpu and tensor.dtype == torch.float32) for tensor in tensors)
+    return tile_library(*tensors) is not None and not are_hidden(*tensors)
+
+
+def tile_library(*tensors: Tensor | None) -> Library | None:
+    """Return the C functions if they can multiply these tensors in bfloat16."""
     library = c_library(*tensors)
-    return library is not None and bool(library.has_bfloat16()) and not are_hidden(*tensors)
+    return library if library is not None and library.has_bfloat16() else None
 
 
 def c_library(*tensors: Tensor | None) -> Library | None:
@@ -555,29 +560,33 @@ torch.library.define(
 )
 torch.library.define(
     "elmokit::lstm_tile_window_backward",
-    "(Tensor of_outputs, Tensor inputs, Tensor hidden, Tensor outputs, Tensor kept, int hidden_dim, float? cell_clip, "
-    "float? projection_clip) -> (Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor of_outputs, Tensor inputs, Tensor hidden, Tensor cell, Tensor weight, Tensor bias, Tensor projection, "
+    "Tensor outputs, Tensor kept, float? cell_clip, float? projection_clip) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 
 
 @has_results_like("elmokit::lstm_tile_window")
 def _fake_tile_window(inputs: Tensor, hidden: Tensor, cell: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    sizes = [int(size) for size in (*inputs.shape, cell.shape[1], hidden.shape[1])]
-    kept = inputs.new_empty(native_training.kept_bytes(loaded_library(), sizes), dtype=torch.uint8)
-    return inputs.new_empty(*inputs.shape[:2], hidden.shape[1]), cell.new_empty(cell.shape), kept
+    library, n_bytes = tile_library(), 0
+    if library is not None:
+        sizes = [int(size) for size in (*inputs.shape, cell.shape[1], hidden.shape[1])]
+        n_bytes = native_training.kept_bytes(library, sizes)
+    outputs = inputs.new_empty(*inputs.shape[:2], hidden.shape[1])
+    return outputs, cell.new_empty(cell.shape), inputs.new_empty(n_bytes, dtype=torch.uint8)
 
 
 @has_results_like("elmokit::lstm_tile_window_backward")
 def _fake_tile_window_backward(
-    of_outputs: Tensor, inputs: Tensor, hidden: Tensor, outputs: Tensor, kept: Tensor, hidden_dim: int, *others: Any
+    of_outputs: Tensor,
+    inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor,
+    *others: Any,
 ) -> tuple[Tensor, ...]:
-    dim = outputs.shape[2]
-    return (
-        inputs.new_empty(inputs.shape),
-        inputs.new_empty(GATES * hidden_dim, inputs.shape[2] + dim),
-        inputs.new_empty(GATES * hidden_dim),
-        inputs.new_empty(dim, hidden_dim),
-    )
+    return tuple(tensor.new_empty(tensor.shape) for tensor in (inputs, weight, bias, projection))
 
 
 def _tile_window(
@@ -591,8 +600,13 @@ def _tile_window(
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check_sizes(inputs, hidden, cell, *_halves(weight, inputs.shape[2]), bias, projection, None)
+    library = tile_library(inputs, hidden, cell, weight, bias, projection)
+    if library is None:
+        tensors = (inputs.transpose(0, 1), hidden, cell, weight, bias, projection)
+        outputs, cells, *_ = _lstm_window(*tensors, cell_clip, projection_clip, torch.bfloat16)
+        return outputs[1:].transpose(0, 1).contiguous(), cells[-1].clone(), inputs.new_empty(0, dtype=torch.uint8)
     return native_training.window_forward(
-        loaded_library(),
+        library,
         inputs.contiguous(),
         weight.contiguous(),
         with_offset(bias),
@@ -608,30 +622,44 @@ def _tile_window_backward(
     of_outputs: Tensor,
     inputs: Tensor,
     hidden: Tensor,
+    cell: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    projection: Tensor,
     outputs: Tensor,
-    kept: Tensor,
-    hidden_dim: int,
+    kept: Tensor,  # empty if there are no tiles
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, ...]:
-    inputs, hidden, of_outputs = inputs.contiguous(), hidden.contiguous(), of_outputs.contiguous()
-    return native_training.window_backward(
-        loaded_library(), of_outputs, inputs, hidden, outputs, kept, hidden_dim, cell_clip, projection_clip
+    library = tile_library(of_outputs, inputs, hidden)
+    if library is not None and len(kept):
+        inputs, hidden, of_outputs = inputs.contiguous(), hidden.contiguous(), of_outputs.contiguous()
+        return native_training.window_backward(
+            library, of_outputs, inputs, hidden, outputs, kept, cell.shape[1], cell_clip, projection_clip
+        )
+    steps = inputs.transpose(0, 1)
+    buffers = _lstm_window(  # again, since nothing was kept
+        steps, hidden, cell, weight, bias, projection, cell_clip, projection_clip, torch.bfloat16
     )
+    of_steps = torch.cat([torch.zeros_like(hidden)[None], of_outputs.transpose(0, 1)])
+    of_inputs, _, _, *of_weights = torch.ops.elmokit.lstm_window_backward.default(
+        *(of_steps, None, steps, weight, projection, *buffers, cell_clip, projection_clip, torch.bfloat16, False)
+    )
+    return of_inputs.transpose(0, 1).contiguous(), *of_weights
 
 
 def loaded_library() -> Library:
-    """Return the C functions, which multiply bfloat16 numbers: whoever calls asked for that."""
+    """Return the C functions where the caller knows that they exist."""
     library = backends.native_library()
     assert library is not None
     return library
 
 
 def _keep_tile_window(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    of_layer, hidden, cell, _, _, _, *ctx.bounds = inputs
+    *tensors, cell_clip, projection_clip = inputs
     outputs, _, kept = output
-    ctx.save_for_backward(of_layer, hidden, outputs, kept)
-    ctx.hidden_dim = cell.shape[1]
+    ctx.save_for_backward(*tensors, outputs, kept)
+    ctx.bounds = cell_clip, projection_clip
     ctx.set_materialize_grads(False)
 
 
@@ -641,7 +669,7 @@ def _differentiate_tile_window(
     if of_outputs is None:
         return (None,) * 8
     of_inputs, *of_weights = torch.ops.elmokit.lstm_tile_window_backward.default(
-        of_outputs, *ctx.saved_tensors, ctx.hidden_dim, *ctx.bounds
+        of_outputs, *ctx.saved_tensors, *ctx.bounds
     )
     # None for the states: windows are where backpropagation is cut.
     return of_inputs, None, None, *of_weights, None, None

@@ -23,9 +23,9 @@ from elmokit.network.operators import (
     computes,
     differentiable_once,
     has_results_like,
-    loaded_library,
     needs_gradient,
     takes_tiles,
+    tile_library,
 )
 
 BLOCK = 64
@@ -102,18 +102,28 @@ def tile_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if inputs.ndim != 2 or inputs.shape[1:] != weight.shape[1:] or bias.shape != weight.shape[:1]:
         raise RuntimeError("The sizes of inputs, weight and bias do not fit together.")  # C would read foreign memory
-    return native_training.linear_forward(loaded_library(), inputs.contiguous(), weight.contiguous(), bias.contiguous())
+    library = tile_library(inputs, weight, bias)
+    if library is None:
+        return _rounded_product(inputs, weight.T) + bias
+    return native_training.linear_forward(library, inputs.contiguous(), weight.contiguous(), bias.contiguous())
+
+
+def _rounded_product(first: Tensor, second: Tensor) -> Tensor:
+    """Return the product of two matrices that are rounded to bfloat16, in their own dtype."""
+    return (first.bfloat16() @ second.bfloat16()).to(first.dtype)
 
 
 @computes("elmokit::tile_linear_backward")
 def _linear_backward(
     upstream: Tensor, inputs: Tensor, weight: Tensor, needs_inputs: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    library = tile_library(upstream, inputs, weight)
+    if library is None:
+        low_inputs = _rounded_product(upstream, weight) if needs_inputs else inputs.new_empty(0)
+        return low_inputs, _rounded_product(upstream.T, inputs), upstream.sum(dim=0)
     inputs, weight = inputs.contiguous(), weight.contiguous()
     of_inputs = torch.empty_like(inputs) if needs_inputs else None
-    of_weight, of_bias = native_training.linear_backward(
-        loaded_library(), inputs, weight, upstream.contiguous(), of_inputs
-    )
+    of_weight, of_bias = native_training.linear_backward(library, inputs, weight, upstream.contiguous(), of_inputs)
     return inputs.new_empty(0) if of_inputs is None else of_inputs, of_weight, of_bias
 
 
@@ -199,8 +209,13 @@ def _highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor,
 @computes("elmokit::highway_backward")
 def _highway_backward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     upstream, inputs, transformed, opened = (tensor.contiguous() for tensor in tensors)
+    library = c_library(*tensors)
+    if library is None:
+        through = upstream * opened
+        of_gate = through * (1 - opened) * (F.relu(transformed) - inputs)
+        return upstream * (1 - opened), through * (transformed > 0), of_gate
     of_transformed, of_gate, of_inputs = native_training.highway_backward(
-        loaded_library(), upstream, inputs, transformed, opened
+        library, upstream, inputs, transformed, opened
     )
     return of_inputs, of_transformed, of_gate
 
@@ -246,8 +261,24 @@ def tile_cross_entropy(hidden: Tensor, weight: Tensor, offsets: Tensor, own_scor
 
 @computes("elmokit::tile_cross_entropy")
 def _cross_entropy(*tensors: Tensor) -> tuple[Tensor, ...]:
-    losses, gradients = native_training.softmax_loss(loaded_library(), *(tensor.contiguous() for tensor in tensors))
+    library = tile_library(*tensors[:4])
+    if library is None:
+        return _cross_entropy_formula(*tensors)
+    losses, gradients = native_training.softmax_loss(library, *(tensor.contiguous() for tensor in tensors))
     return losses.sum(), *gradients
+
+
+def _cross_entropy_formula(
+    hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor
+) -> tuple[Tensor, ...]:
+    scores = _rounded_product(hidden, weight.T) + offsets
+    scores = scores.masked_fill(torch.arange(len(weight)) == skipped[:, None], float("-inf"))
+    every = torch.cat([own_scores[:, None], scores], dim=1)
+    probabilities = every.softmax(dim=1)
+    of_own, of_scores = probabilities[:, 0] - 1, probabilities[:, 1:]
+    loss = (every.logsumexp(dim=1) - own_scores).sum()
+    of_hidden, of_weight = _rounded_product(of_scores, weight), _rounded_product(of_scores.T, hidden)
+    return loss, of_hidden, of_weight, of_scores.sum(dim=0), of_own
 
 
 @has_results_like("elmokit::tile_cross_entropy")
@@ -285,7 +316,11 @@ def tile_dropout(inputs: Tensor, probability: float) -> Tensor:
 
 @computes("elmokit::seeded_dropout")
 def _seeded_dropout(inputs: Tensor, seed: Tensor, probability: float) -> Tensor:
-    return native_training.seeded_dropout(loaded_library(), inputs.contiguous(), probability, int(seed))
+    library = c_library(inputs)
+    if library is None:
+        kept = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(int(seed))) >= probability
+        return inputs * kept / (1 - probability)
+    return native_training.seeded_dropout(library, inputs.contiguous(), probability, int(seed))
 
 
 @has_results_like("elmokit::seeded_dropout")

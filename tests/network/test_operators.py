@@ -352,7 +352,7 @@ def test_a_compiled_bilm_gives_the_same_bits_from_ids_on(backend: str) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=is_rounded):
             found, wanted = (torch.autograd.grad(of(ids).float().square().sum(), weights) for of in (compiled, module))
         for ours, theirs in zip(found, wanted, strict=True):
-            # In bfloat16, compiled functions round as autocast does everywhere.
+            # In bfloat16, compiled functions sum convolutions in another order.
             assert (ours - theirs).norm() <= (0.1 if is_rounded else 1e-5) * theirs.norm()
 
 
@@ -383,6 +383,7 @@ def table_arguments() -> tuple[Tensor, ...]:
 
 
 LSTM = (some(40, 12), some(40), some(6, 10))
+STATE = (some(3, 6, trained=False), some(3, 10, trained=False))
 OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
     "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
     "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
@@ -406,3 +407,28 @@ def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
     if name in list(OPERATORS)[4:] and not multiplies_bfloat16():
         pytest.skip("this processor does not multiply bfloat16 numbers")
     torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
+
+
+@pytest.mark.parametrize("name", ["tile_linear", "highway", "tile_cross_entropy", "lstm_tile_window"])
+def test_operators_with_tiles_equal_their_plain_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not multiplies_bfloat16():
+        pytest.skip("this processor does not multiply bfloat16 numbers")
+    arguments = {**OPERATORS, "lstm_tile_window": lambda: (some(3, 4, 6), *STATE, *LSTM, 3.0, 3.0)}[name]()
+    wanted = [argument for argument in arguments if isinstance(argument, Tensor) and argument.requires_grad]
+    results = []
+    for backend in ("auto", "reference"):
+        monkeypatch.setenv("ELMOKIT_BACKEND", backend)
+        outputs = getattr(torch.ops.elmokit, name).default(*arguments)
+        outputs = outputs if isinstance(outputs, Tensor) else outputs[0]
+        results.append([outputs, *torch.autograd.grad(outputs.square().sum(), wanted)])
+    for ours, plain in zip(*results, strict=True):
+        assert (ours - plain).norm() <= 0.02 * plain.norm()
+
+
+def test_dropout_without_c_functions_repeats_its_choice_in_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
+    inputs = torch.ones(50, 40, requires_grad=True)
+    outputs = torch.ops.elmokit.seeded_dropout.default(inputs, torch.tensor(7), 0.25)
+    assert 0.7 < float((outputs > 0).float().mean()) < 0.8
+    (gradient,) = torch.autograd.grad(outputs.sum(), inputs)
+    assert torch.equal(gradient, outputs)
