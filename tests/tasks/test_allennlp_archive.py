@@ -490,3 +490,22 @@ def test_a_setting_that_only_training_reads_or_that_the_tensors_have_changes_not
     run = open_run(folder)
     examples = before.read(str(TEXTS["ner"]))
     assert torch.equal(scores_of(run, examples), scores_of(before, examples))
+
+
+def test_word_vectors_that_are_projected_open_as_what_they_become(tmp_path: Path) -> None:
+    folder = unpack("ner", tmp_path / "ner")
+    before = open_run(folder)
+    setting("EMBEDDERS.tokens.projection_dim", 4)(folder)
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.linalg.qr(torch.randn(4, 4, generator=generator)).Q
+    bias = torch.randn(4, generator=generator)
+
+    def add_projection(tensors: dict[str, Tensor]) -> None:
+        tensors[WORDS] = (tensors[WORDS] - bias) @ weight  # the inverse of an orthogonal matrix is its transpose
+        name = WORDS.removesuffix("weight")
+        tensors |= {f"{name}_projection.weight": weight, f"{name}_projection.bias": bias}
+
+    with_tensors(folder, add_projection)
+    run = open_run(folder)
+    examples = before.read(str(TEXTS["ner"]))
+    torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples), atol=1e-5, rtol=1e-5)

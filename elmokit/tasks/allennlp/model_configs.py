@@ -142,6 +142,8 @@ def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, Sp
 def _words(embedder: ConfigTable, lowercase: bool) -> WordsConfig:
     """Convert an ``embedding``. There is one vocabulary of words, derived from the training text; row 0 is padding."""
     embedder.drop("vocab_namespace", "sparse", "num_embeddings", "padding_index")
+    # The table of an archive is projected when it is opened.
+    embedder.unsupported("projection_dim", "word vectors are not projected", "training")
     return WordsConfig(
         vectors=local_path(embedder, "pretrained_file", "words.vectors") or (),
         dim=embedder.take("embedding_dim", int, 0) or None,

@@ -61,7 +61,7 @@ from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig, ArchivedS
 from elmokit.tasks.allennlp.config_table import ConfigTable
 from elmokit.tasks.allennlp.model_configs import convert_model, counterpart_of, report_reader
 from elmokit.tasks.allennlp.parsing import NO_LABEL, UNKNOWN
-from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, split_joint
+from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, join_mixes, project_words, split_joint
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.elmo_layers import ComputedLayers
 from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
@@ -320,6 +320,7 @@ def open_task_archive(
     mask = tensors.pop(CONSTRAINT_MASK, None)
     task, config, notes = convert_archive(archive)
     embeddings, namespaces = _embeddings(archive)
+    project_words(tensors, embeddings)
     config = _with_sizes(config, archive, embeddings, tensors)
     config = _as_allennlp_predicts(config, task, archive, start)
     labels = _labels(task.name, archive)

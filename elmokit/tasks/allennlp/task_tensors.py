@@ -370,6 +370,17 @@ def split_joint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return split
 
 
+def project_words(tensors: dict[str, Tensor], embeddings: Embeddings) -> None:
+    """Replace a table of word vectors that are projected (``projection_dim``) by the table of the projected vectors."""
+    if "words" not in embeddings.kinds.values():
+        return
+    name = embeddings.name_of("words")
+    weight, bias = (tensors.pop(f"{name}_projection.{part}", None) for part in ("weight", "bias"))
+    table = tensors.get(f"{name}weight")
+    if weight is not None and table is not None and weight.dim() == 2 and weight.shape[1:] == table.shape[1:]:
+        tensors[f"{name}weight"] = nn.functional.linear(table, weight, bias)
+
+
 def join_mixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Join the weights of each scalar mix, which AllenNLP stores as one tensor per layer."""
     joined = dict(tensors)
