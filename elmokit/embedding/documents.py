@@ -142,27 +142,51 @@ class DocumentReader(Generic[Result]):
         Args:
             pool: For each sentence whether it begins a document, and its tokens.
         """
-        documents: list[_Row] = []
-        for number, (begins, sentence) in enumerate(pool):
-            if begins or not documents:
-                documents.append(_Row(deque(), self.start if begins else self.state))
-            documents[-1].sentences.append((number, sentence))
+        documents = self._documents_of(pool)
         # The longest come first, so that all rows end at about the same time.
-        waiting = sorted(documents, key=lambda row: sum(len(tokens) + 1 for _, tokens in row.sentences))
+        waiting = sorted(documents, key=_n_positions)
         rows: list[_Row] = []
         while waiting or rows:
             while waiting and len(rows) < self.n_rows:
                 rows.append(waiting.pop())
-            # A long sentence is read alone.
-            turn = [row for row in rows if is_long(len(row.sentences[0][1]))][:1] or rows
+            turn = _rows_of_next_call(rows)
             taken = [row.take() for row in turn]
-            state = State(*(np.concatenate(parts, axis=2) for parts in zip(*(row.state for row in turn), strict=True)))
-            results, after = self.compute([[tokens for _, tokens in some] for some in taken], state)
+            tokens = [[sentence for _, sentence in some] for some in taken]
+            results, after = self.compute(tokens, _joined([row.state for row in turn]))
             yield [number for some in taken for number, _ in some], results
-            for at, row in enumerate(turn):
-                row.state = State(*(part[:, :, at : at + 1] for part in after))
+            for index, row in enumerate(turn):
+                row.state = State(*(part[:, :, index : index + 1] for part in after))
             rows = [row for row in rows if row.sentences]
         self.state = documents[-1].state
+
+    def _documents_of(self, pool: Sequence[tuple[bool, Sentence]]) -> list[_Row]:
+        """Divide a pool into its documents, the first of which may have begun before."""
+        documents: list[_Row] = []
+        for number, (begins, sentence) in enumerate(pool):
+            if begins:
+                documents.append(_Row(deque(), self.start))
+            elif not documents:
+                documents.append(_Row(deque(), self.state))
+            documents[-1].sentences.append((number, sentence))
+        return documents
+
+
+def _n_positions(row: _Row) -> int:
+    return sum(len(tokens) + 1 for _, tokens in row.sentences)
+
+
+def _rows_of_next_call(rows: list[_Row]) -> list[_Row]:
+    """Return the rows that are read next: all, but a long sentence is read alone."""
+    for row in rows:
+        _, first = row.sentences[0]
+        if is_long(len(first)):
+            return [row]
+    return rows
+
+
+def _joined(states: Sequence[State]) -> State:
+    """Return the states of several documents as one with a row for each."""
+    return State(*(np.concatenate(parts, axis=2) for parts in zip(*states, strict=True)))
 
 
 def read_documents(

@@ -114,22 +114,28 @@ def find_text_files(names: TextPaths, reread: bool = False, suffixes: tuple[str,
 
 
 def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Find the files of one path, directory or pattern."""
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
-    # An empty name, such as that of a variable that is not set, is not the current directory.
-    if path.is_dir() and str(name):
-        if not (inside := _files_inside(path, suffixes)):
+    if not str(name):  # of a variable that is not set, for example: it is not the current directory
+        raise TextError("No file matches ''.")
+    if path.is_dir():
+        inside = _files_inside(path, suffixes)
+        if not inside:
             wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
                 f"The directory {path} contains no file named {wanted}; a pattern selects others: '{path}/**/*'"
             )
         return inside
-    if path.exists() and str(name):
+    if path.exists():
         return [path]
-    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True)) if str(name)]
-    # A directory that matches is searched, as if the shell had expanded the pattern.
-    files = [file for match in matches for file in (_files_inside(match, suffixes) if match.is_dir() else [match])]
+    files: list[Path] = []
+    for match in map(Path, sorted(glob.glob(str(path), recursive=True))):
+        if match.is_dir():  # is searched, as if the shell had expanded the pattern
+            files += _files_inside(match, suffixes)
+        else:
+            files.append(match)
     if not files:
         raise TextError(f"No file matches {str(name)!r}.")
     return files

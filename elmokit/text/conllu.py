@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from elmokit.errors import TextError
@@ -28,32 +29,52 @@ def read_conllu_rows(
 
     Multiword tokens (``1-2``) and empty nodes (``8.1``) are skipped.
     """
-    names = list(CONLLU)
-    columns: list[int] = []
+    lines = iter(lines)
+    header = next(lines, None)
+    if header is None:
+        return
+    table = _Columns(path, header, wanted)
     rows: list[tuple[str, ...]] = []
     first = 0
-    for number, line in enumerate(lines, start=1):
-        if number == 1:
-            if line.startswith(PLUS):
-                names = line.removeprefix(PLUS).split()
-            columns = [find_column(path, names, name) for name in wanted]
-        if line.startswith("#") and (not rows or names[0] == "ID"):  # otherwise it can be the word "#"
+    for number, line in enumerate(chain([header], lines), start=1):
+        is_comment = line.startswith("#") and (not rows or table.has_ids)  # otherwise it can be the word "#"
+        if is_comment:
             continue
         if not line.strip():
             if rows:
                 yield first, rows
             rows = []
             continue
-        cells = line.split("\t")
-        if len(cells) != len(names):
-            raise TextError(
-                f"{path}, line {number}: {count_of(len(cells), 'column')}, expected {len(names)} separated by tabs."
-            )
-        if "ID" not in names or cells[names.index("ID")].isdigit():
-            first = first if rows else number
-            rows.append(tuple(cells[column] for column in columns))
+        row = table.row(line, number)
+        if row is not None:
+            if not rows:
+                first = number
+            rows.append(row)
     if rows:
         yield first, rows
+
+
+class _Columns:
+    """The columns of a file, which the first line of CoNLL-U Plus names."""
+
+    def __init__(self, path: str | Path, header: str, wanted: Sequence[str]) -> None:
+        self.path = path
+        self.names = list(CONLLU)
+        if header.startswith(PLUS):
+            self.names = header.removeprefix(PLUS).split()
+        self.wanted = [find_column(path, self.names, name) for name in wanted]
+        self.has_ids = self.names[0] == "ID"
+        self.id_column = self.names.index("ID") if "ID" in self.names else None
+
+    def row(self, line: str, number: int) -> tuple[str, ...] | None:
+        """Return the wanted columns of a line; None if it is no word."""
+        cells = line.split("\t")
+        if len(cells) != len(self.names):
+            n_columns = count_of(len(cells), "column")
+            raise TextError(f"{self.path}, line {number}: {n_columns}, expected {len(self.names)} separated by tabs.")
+        if self.id_column is not None and not cells[self.id_column].isdigit():
+            return None
+        return tuple(cells[column] for column in self.wanted)
 
 
 def conllu_lines(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -25,13 +25,18 @@ TABLE = "a table"
 def refuse_other_formats(name: str, head: Iterable[str], accepted: Sequence[str] = ()) -> None:
     """Raise a TextError if the first lines of a text have another format; ``accepted`` formats are let through."""
     lines = [line.strip() for line in head if line.strip()]
-    format_, advice = next(((one, advice) for one, matches, advice in _FORMATS if lines and matches(lines)), (None, ""))
-    if format_ is not None and format_ not in accepted:
-        raise TextError(f"{name} looks like {format_}, not like text with one sentence per line. {advice}")
+    if not lines:
+        return
+    for format_, matches, advice in _FORMATS:
+        if matches(lines):
+            if format_ not in accepted:
+                raise TextError(f"{name} looks like {format_}, not like text with one sentence per line. {advice}")
+            return
 
 
 def _most(lines: Sequence[str], matches: Callable[[str], object]) -> bool:
-    return 2 * sum(map(bool, map(matches, lines))) > len(lines)
+    n_matching = sum(1 for line in lines if matches(line))
+    return 2 * n_matching > len(lines)
 
 
 _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = .*")
@@ -52,9 +57,14 @@ def _is_markup(lines: Sequence[str]) -> bool:
     if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
         return True
     # `<user>` and `<unk>` are words of honest texts, and `<s> ... </s>` sentence boundaries.
-    closed = {tag[2] for line in lines for tag in _TAG.finditer(line) if tag[1]} - {"s", "S"}
-    at_edge = [line for line in lines if line[0] == "<" or line[-1] == ">"]
-    n_marked = sum(any(tag[2] in closed or tag[3] for tag in _TAG.finditer(line)) for line in at_edge)
+    tags_of = [list(_TAG.finditer(line)) for line in lines]
+    closed = {tag[2] for tags in tags_of for tag in tags if tag[1]} - {"s", "S"}
+    n_marked = 0
+    for line, tags in zip(lines, tags_of, strict=True):
+        has_markup = any(tag[2] in closed or tag[3] for tag in tags)
+        at_edge = line[0] == "<" or line[-1] == ">"
+        if at_edge and has_markup:
+            n_marked += 1
     return 2 * n_marked > len(lines)
 
 
@@ -68,10 +78,13 @@ def _is_json(lines: Sequence[str]) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    pairs = list(pairwise(line.count("\t") for line in lines))
+    if len(lines) < 2 or not _most(lines, lambda line: "\t" in line):
+        return False
     # Tabs can separate the tokens of a text. Then their number changes from line to line, and there are no spaces.
-    has_columns = 2 * sum(one == other for one, other in pairs) >= len(pairs)
-    return bool(pairs) and _most(lines, lambda line: "\t" in line) and (has_columns or _most(lines, lambda s: " " in s))
+    n_tabs = [line.count("\t") for line in lines]
+    n_equal = sum(1 for one, other in pairwise(n_tabs) if one == other)
+    has_columns = 2 * n_equal >= len(lines) - 1
+    return has_columns or _most(lines, lambda line: " " in line)
 
 
 def _is_csv(lines: Sequence[str]) -> bool:
@@ -80,36 +93,48 @@ def _is_csv(lines: Sequence[str]) -> bool:
 
 def _has_separators(lines: Sequence[str], separator: str) -> bool:
     # "10,000" in a sentence is no border of cells.
-    numbers = re.compile(rf"(?<=\d){separator}(?=\d)")
-    without = [numbers.sub("", line) if " " in line else line for line in lines]
-    kept = [new if separator not in new else line for line, new in zip(lines, without, strict=True)]
+    in_number = re.compile(rf"(?<=\d){separator}(?=\d)")
+    kept = []
+    for line in lines:
+        without = in_number.sub("", line) if " " in line else line
+        kept.append(line if separator in without else without)
     try:
         rows = list(csv.reader(kept, delimiter=separator))
     except csv.Error:
         return False
     width, n_rows = Counter(map(len, rows)).most_common(1)[0]
-    n_tight = sum(map(_has_cells, rows))
-    return (len(rows) - 1) * (width - 1) >= 2 and 10 * min(n_rows, n_tight) >= 9 * len(rows)
+    n_tight = sum(1 for row in rows if _has_cells(row))
+    is_large = (len(rows) - 1) * (width - 1) >= 2
+    is_regular = 10 * min(n_rows, n_tight) >= 9 * len(rows)
+    return is_large and is_regular
 
 
 def _has_cells(row: Sequence[str]) -> bool:
     # In a sentence, a space or the end of the line follows a comma, and a smiley begins with a semicolon.
-    others = list(filter(None, row[1:]))
-    return bool(others) and all(cell[0] > " " and any(map(str.isalnum, cell)) for cell in others)
+    others = [cell for cell in row[1:] if cell]
+    for cell in others:
+        if cell[0] <= " " or not any(map(str.isalnum, cell)):
+            return False
+    return bool(others)
 
 
 _RESIDUES = re.compile(r"[A-Z*.-]+|[ACGTUNacgtun.-]+")
 
 
 def _is_fasta(lines: Sequence[str]) -> bool:
-    others = [line for line in lines if line[0] not in ">;"]
-    return lines[0][0] == ">" and bool(others) and all(map(_RESIDUES.fullmatch, others))
+    if lines[0][0] != ">":
+        return False
+    sequences = [line for line in lines if line[0] not in ">;"]
+    return bool(sequences) and all(map(_RESIDUES.fullmatch, sequences))
 
 
 def _is_fastq(lines: Sequence[str]) -> bool:
-    if len(lines) < 4 or lines[0][0] != "@" or lines[2] not in ("+", f"+{lines[0][1:]}"):
+    if len(lines) < 4:
         return False
-    return len(lines[1]) == len(lines[3]) and _RESIDUES.fullmatch(lines[1]) is not None
+    header, residues, repeated, qualities = lines[:4]
+    if header[0] != "@" or repeated not in ("+", f"+{header[1:]}"):
+        return False
+    return len(residues) == len(qualities) and _RESIDUES.fullmatch(residues) is not None
 
 
 _TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{3}\s+-->\s+(?:\d+:)?\d+:\d\d[.,]\d{3}(?:\s.*)?")
@@ -117,7 +142,9 @@ _TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{3}\s+-->\s+(?:\d+:)?\d+:\d\d[.,]\d
 
 def _is_subtitles(lines: Sequence[str]) -> bool:
     # WebVTT can have a header and notes before the first times, and each can have a number or a name.
-    return any(map(_TIMES.fullmatch, lines if lines[0].startswith("WEBVTT") else lines[:3]))
+    if not lines[0].startswith("WEBVTT"):
+        lines = lines[:3]
+    return any(map(_TIMES.fullmatch, lines))
 
 
 def _is_arpa(lines: Sequence[str]) -> bool:

@@ -41,25 +41,36 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
         is_split: Whether a tokenizer has split it: then punctuation is not looked at.
         refuse: Raise the error, if it is certain: a token such as "mat." ends a sentence, or there are several.
     """
-    attached: list[str] = []
+    attached: list[str] = []  # tokens such as "mat."
     n_sentences = 0
     is_certain = False
     for tokens in sentences:
         n_sentences += 1
-        for token in tokens:
-            if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
-                what = f"{token[:10]!r}..., {len(token)} characters, is read as one token"
-                _report(name, what, "--raw --language CODE", refuse and not is_split)
-                return
-        is_split = is_split or not _MARKS.isdisjoint(tokens)
+        if (unsplit := _unsplit_token(tokens)) is not None:
+            what = f"{unsplit[:10]!r}..., {len(unsplit)} characters, is read as one token"
+            _report(name, what, "--raw --language CODE", refuse and not is_split)
+            return
+        if not _MARKS.isdisjoint(tokens):
+            is_split = True
         if not is_split:
-            attached += [token for token in tokens if _ATTACHED.fullmatch(token)]
-            is_certain = is_certain or any(map(_ENDS_SENTENCE.search, tokens[-1:]))
+            attached += filter(_ATTACHED.fullmatch, tokens)
+            if tokens and _ENDS_SENTENCE.search(tokens[-1]):
+                is_certain = True
         if len(attached) >= MIN_ATTACHED:
             break
-    if len(attached) >= MIN_ATTACHED or (attached and not is_split and n_sentences < HEAD_LINES):
-        is_certain = is_certain or len(attached) >= MIN_ATTACHED
-        _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse and is_certain)
+    has_several = len(attached) >= MIN_ATTACHED
+    is_short = n_sentences < HEAD_LINES and not is_split
+    if has_several or (attached and is_short):
+        what = f"{attached[0]!r} is read as one token"
+        _report(name, what, "--raw", refuse and (is_certain or has_several))
+
+
+def _unsplit_token(tokens: Sequence[str]) -> str | None:
+    """Return the first token that is too long for a word of a script without spaces."""
+    for token in tokens:
+        if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
+            return token
+    return None
 
 
 def _report(name: str, what: str, flags: str, refuse: bool) -> None:
@@ -89,7 +100,7 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     than nearly all others. Or most go on with a small letter, in a text whose sentences begin with capitals.
     """
     lines = [line.strip() for line in lines]
-    pairs = _lines_with_the_next(lines)
+    pairs = [pair for pair in pairwise(lines) if all(pair)]
     inside = [pair for pair in pairs if not _ENDS_SENTENCE.search(pair[0])]
     continued = [pair for pair in inside if pair[1][0].islower()]
     is_prose = any(map(_SENTENCE_END.search, lines))
@@ -112,17 +123,18 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     return False
 
 
-def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
-    return [(line, after) for line, after in pairwise(lines) if line and after]
-
-
 def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:
     """Say whether most lines end inside a sentence and have no room for the next word."""
-    lengths = sorted(map(len, filter(None, lines)))
+    lengths = sorted(len(line) for line in lines if line)
     width = lengths[(len(lengths) - 1) * 9 // 10]
-    full = [after for line, after in inside if len(line) + 1 + len(after.split()[0]) > width]
-    n_small = sum(after[0].islower() for after in full)
-    return width >= MIN_WIDTH and 2 * len(full) > len(pairs) and n_small >= MIN_CONTINUED
+    n_full = n_small = 0
+    for line, after in inside:
+        next_word = after.split()[0]
+        if len(line) + 1 + len(next_word) > width:
+            n_full += 1
+            if after[0].islower():
+                n_small += 1
+    return width >= MIN_WIDTH and 2 * n_full > len(pairs) and n_small >= MIN_CONTINUED
 
 
 def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continued: Sequence[tuple[str, str]]) -> bool:
@@ -133,9 +145,14 @@ def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continue
 
 def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
     """Say whether nearly all lines that surely begin a sentence do not begin with a small letter."""
-    begins = [after for line, after in pairwise(["", *lines]) if after and (not line or _ENDS_SENTENCE.search(line))]
-    n_small = sum(line[0].islower() for line in begins)
-    return 5 * n_small <= len(begins)
+    n_begin = n_small = 0
+    for line, after in pairwise(["", *lines]):
+        begins = not line or _ENDS_SENTENCE.search(line)
+        if after and begins:
+            n_begin += 1
+            if after[0].islower():
+                n_small += 1
+    return 5 * n_small <= n_begin
 
 
 def join_wrapped(name: str, lines: Iterable[tuple[int, str]], wrapped: Wrapped = "auto") -> Iterator[tuple[int, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.storage.atomic import atomic_write, check_output_path
@@ -92,27 +93,19 @@ def build_vocabulary(
         check_not_input(output, text.files)
         check_output_path(output, overwrite)
     with count_words(text, progress) as counts:
-        n_types, special_counts, unwritable = 0, dict.fromkeys(SPECIALS, 0), []
-        has_unknown = False
-        for word, count in counts.items():
-            n_types += 1
-            if word in special_counts:
-                special_counts[word] = count
-            has_unknown = has_unknown or (word in UNKNOWN_MARKS and word != UNKNOWN)
-            if word != word.strip():
-                unwritable.append(word)
+        found = _words_of(counts)
         ranked = rank_words(counts, max_words, min_count)
         if not ranked:
             raise ConfigError(f"No word of the text occurs {count_of(min_count, 'time')}.")
         vocabulary = Vocabulary([*SPECIALS, *(word for word, _ in ranked)])
         unknown_words = most_frequent(entry for entry in counts.items() if entry[0] not in vocabulary.ids)
-    if has_unknown:
+    if found.has_unknown:
         warn_of_foreign("unknown", f"count as {UNKNOWN}")
-    n_boundaries = special_counts[BEGIN_SENTENCE] + special_counts[END_SENTENCE]
-    n_unknown = counts.n_tokens - n_boundaries - sum(count for _, count in ranked)
+    n_known = sum(count for _, count in ranked)
+    n_unknown = counts.n_tokens - found.n_boundaries - n_known
     warn_of_counted(vocabulary)
-    of_specials = {BEGIN_SENTENCE: counts.n_sentences, END_SENTENCE: counts.n_sentences, UNKNOWN: n_unknown}
-    lines = (f"{word}\t{count}\n" for word, count in (*of_specials.items(), *ranked))
+    of_specials = [(BEGIN_SENTENCE, counts.n_sentences), (END_SENTENCE, counts.n_sentences), (UNKNOWN, n_unknown)]
+    lines = [f"{word}\t{count}\n" for word, count in [*of_specials, *ranked]]
     with (  # the two files appear together
         _written(path, vocabulary.to_text(), overwrite),
         _written(counts_path(path), "".join(lines), overwrite),
@@ -121,13 +114,39 @@ def build_vocabulary(
     return VocabularyReport(
         n_sentences=counts.n_sentences,
         n_tokens=counts.n_tokens,
-        n_types=n_types,
+        n_types=found.n_types,
         n_words=len(vocabulary),
         unknown_ratio=n_unknown / counts.n_tokens,
-        n_boundaries_in_text=n_boundaries,
+        n_boundaries_in_text=found.n_boundaries,
         unknown_words=unknown_words,
-        unwritable=tuple(unwritable),
+        unwritable=tuple(found.unwritable),
     )
+
+
+class _Words(NamedTuple):
+    """What the words of a text are."""
+
+    n_types: int
+    n_boundaries: int
+    """Tokens that are ``<S>`` or ``</S>``."""
+    has_unknown: bool
+    """Whether there is a mark of another program for unknown words."""
+    unwritable: list[str]
+
+
+def _words_of(counts: WordCounts) -> _Words:
+    n_types = n_boundaries = 0
+    has_unknown = False
+    unwritable = []
+    for word, count in counts.items():
+        n_types += 1
+        if word in (BEGIN_SENTENCE, END_SENTENCE):
+            n_boundaries += count
+        if word in UNKNOWN_MARKS and word != UNKNOWN:
+            has_unknown = True
+        if word != word.strip():
+            unwritable.append(word)
+    return _Words(n_types, n_boundaries, has_unknown, unwritable)
 
 
 def counts_path(path: str | Path) -> Path:

@@ -98,9 +98,7 @@ class ResumableWriter:
                 digest.hexdigest(),
             )
             if self.is_new:
-                tokens = "".join(f"{json.dumps(sentence.tokens)}\n" for sentence in sentences)
-                for name, data in ((TOKENS, tokens.encode("ascii")), (NAMES, names), (LENGTHS, lengths)):
-                    self._workspace.append(name, data)
+                self._append_text(sentences, names, lengths)
             if progress is not None and len(sentences) == SENTENCES_AT_ONCE:
                 progress(READING, counts.n_sentences, None)
         if self.is_new:
@@ -110,6 +108,12 @@ class ResumableWriter:
                 "The text is not the one that the interrupted run embedded: restore it, or start anew with --overwrite."
             )
         return counts
+
+    def _append_text(self, sentences: Iterable[CorpusSentence], names: bytes, lengths: NDArray[np.int64]) -> None:
+        tokens = "".join(f"{json.dumps(sentence.tokens)}\n" for sentence in sentences)
+        self._workspace.append(TOKENS, tokens.encode("ascii"))
+        self._workspace.append(NAMES, names)
+        self._workspace.append(LENGTHS, lengths)
 
     @property
     def vectors_path(self) -> Path:
