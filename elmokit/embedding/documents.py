@@ -150,12 +150,16 @@ class DocumentReader(Generic[Result]):
             while waiting and len(rows) < self.n_rows:
                 rows.append(waiting.pop())
             turn = _rows_of_next_call(rows)
-            taken = [row.take() for row in turn]
-            tokens = [[sentence for _, sentence in some] for some in taken]
-            results, after = self.compute(tokens, _joined([row.state for row in turn]))
-            yield [number for some in taken for number, _ in some], results
+            numbers: list[int] = []
+            sentences: list[list[Sentence]] = []  # of each row
+            for row in turn:
+                taken = row.take()
+                numbers += [number for number, _ in taken]
+                sentences.append([sentence for _, sentence in taken])
+            results, after = self.compute(sentences, _joined([row.state for row in turn]))
+            yield numbers, results
             for index, row in enumerate(turn):
-                row.state = State(*(part[:, :, index : index + 1] for part in after))
+                row.state = _row_of(after, index)
             rows = [row for row in rows if row.sentences]
         self.state = documents[-1].state
 
@@ -182,6 +186,10 @@ def _rows_of_next_call(rows: list[_Row]) -> list[_Row]:
         if is_long(len(first)):
             return [row]
     return rows
+
+
+def _row_of(state: State, index: int) -> State:
+    return State(*(part[:, :, index : index + 1] for part in state))
 
 
 def _joined(states: Sequence[State]) -> State:

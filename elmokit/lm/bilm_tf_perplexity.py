@@ -120,23 +120,18 @@ def _summed_nats(
     total, n_steps = np.zeros(config.n_directions), 0
     for window in _windows(sentences, n_rows):
         n_steps += len(window)
-        state = State.zero(config, n_rows) if state is None else state
-        word_index: dict[str, int] = {}
-        # (directions, input and target, rows, steps): the backward direction reads each sentence from its end
-        pairs = [[[step[row][direction] for step in window] for row in range(n_rows)] for direction in range(2)]
-        for pair in (pair for direction in pairs for row in direction for pair in row):
-            for token in pair:
-                word_index.setdefault(token, len(word_index))
-        vectors = computer.word_vectors(list(word_index))
-        word_ids = vocabulary.word_ids(word_index)
+        if state is None:
+            state = State.zero(config, n_rows)
+        words, numbers = _number_words(window, n_rows)
+        vectors = computer.word_vectors(words)
+        word_ids = vocabulary.word_ids(words)
+        lengths = np.full(n_rows, len(window))
         after = State.zero(config, n_rows)
         for direction, backward in enumerate(config.read_backward):
-            index = np.array(
-                [[[word_index[token] for token in pair] for pair in row] for row in pairs[1 if backward else 0]]
-            )
-            # The network gets the positions in the order of the text, and reads them from the end.
-            inputs, targets = (index[:, ::-1] if backward else index).reshape(-1, 2).T
-            lengths = np.full(n_rows, len(window))
+            index = numbers[0]
+            if backward:  # the network gets the positions in the order of the text, and reads them from the end
+                index = numbers[1][:, ::-1]
+            inputs, targets = index.reshape(-1, 2).T
             layers, end = network.direction(
                 direction, NetworkInput(vectors, np.ascontiguousarray(inputs), lengths, state), [config.n_layers]
             )
@@ -148,8 +143,18 @@ def _summed_nats(
     return total, n_steps
 
 
+def _number_words(window: Sequence[Step], n_rows: int) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct words of a window, and their numbers: ``(directions, rows, steps, 2)``, input and target."""
+    word_index: dict[str, int] = {}
+    numbers = np.empty((2, n_rows, len(window), 2), np.int64)
+    for direction, row, step in np.ndindex(numbers.shape[:3]):
+        for place, token in enumerate(window[step][row][direction]):
+            numbers[direction, row, step, place] = word_index.setdefault(token, len(word_index))
+    return list(word_index), numbers
+
+
 Pair = tuple[str, str]  # the token that is read, and the token that is predicted from it
-Step = list[tuple[Pair, Pair]]  # for each row: forward, backward
+Step = list[tuple[Pair, Pair]]  # for each row: forward, backward, which reads each sentence from its end
 
 
 def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[Step]]:

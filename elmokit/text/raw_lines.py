@@ -43,7 +43,7 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
     """
     attached: list[str] = []  # tokens such as "mat."
     n_sentences = 0
-    is_certain = False
+    ends_attached = False
     for tokens in sentences:
         n_sentences += 1
         if (unsplit := _unsplit_token(tokens)) is not None:
@@ -54,15 +54,17 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
             is_split = True
         if not is_split:
             attached += filter(_ATTACHED.fullmatch, tokens)
-            if tokens and _ENDS_SENTENCE.search(tokens[-1]):
-                is_certain = True
+            if any(map(_ENDS_SENTENCE.search, tokens[-1:])):
+                ends_attached = True
         if len(attached) >= MIN_ATTACHED:
             break
-    has_several = len(attached) >= MIN_ATTACHED
-    is_short = n_sentences < HEAD_LINES and not is_split
-    if has_several or (attached and is_short):
-        what = f"{attached[0]!r} is read as one token"
-        _report(name, what, "--raw", refuse and (is_certain or has_several))
+    if not attached:
+        return
+    what = f"{attached[0]!r} is read as one token"
+    if len(attached) >= MIN_ATTACHED:
+        _report(name, what, "--raw", refuse)
+    elif n_sentences < HEAD_LINES and not is_split:
+        _report(name, what, "--raw", refuse and ends_attached)
 
 
 def _unsplit_token(tokens: Sequence[str]) -> str | None:
@@ -100,7 +102,7 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     than nearly all others. Or most go on with a small letter, in a text whose sentences begin with capitals.
     """
     lines = [line.strip() for line in lines]
-    pairs = [pair for pair in pairwise(lines) if all(pair)]
+    pairs = _lines_with_the_next(lines)
     inside = [pair for pair in pairs if not _ENDS_SENTENCE.search(pair[0])]
     continued = [pair for pair in inside if pair[1][0].islower()]
     is_prose = any(map(_SENTENCE_END.search, lines))
@@ -121,6 +123,10 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
             stacklevel=1,
         )
     return False
+
+
+def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [pair for pair in pairwise(lines) if all(pair)]
 
 
 def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,56 +123,68 @@ class SentenceBlocks:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
+        """Yield the blocks from a position on."""
         epoch, group, range_, block = start
-        files, split = self._text.files, self._text.split
         is_empty = not any(start)  # no block so far: this would loop forever
         while epoch != self._order.n_epochs:
-            shard_order = self._shuffled(len(files), epoch)
-            while shards := shard_order[group * self._n_open :][: self._n_open]:
-                n_lines = -(-RANGE_LINES // len(shards))  # of each file
-                readers = [self._read_shard(files[shard]) for shard in shards]
-                for reader in readers:
-                    # The offset of a line is unknown, and a compressed file cannot be entered in the middle: earlier
-                    # lines are read and dropped.
-                    for _ in islice(reader, range_ * n_lines):  # skip the ranges before the start
-                        pass
-                while (everyone := self._range_passages(readers, n_lines, (epoch, group, range_))) is not None:
-                    # A process may get none in this epoch, if the passages are few and long.
-                    passages = everyone[self._order.rank :: self._order.n_ranks]
-                    is_empty = is_empty and not everyone
-                    order = self._shuffled(len(passages), epoch, group, range_)
-                    for first in range(block * BLOCK_LINES, len(passages), BLOCK_LINES):
-                        position = BlockPosition(epoch, group, range_, first // BLOCK_LINES)
-                        here = [passages[number] for number in order[first : first + BLOCK_LINES]]
-                        yield SentenceBlock(position, [[split(line) for line in lines] for lines in here])
+            shards = self._shuffled(len(self._text.files), epoch)
+            groups = [shards[first : first + self._n_open] for first in range(0, len(shards), self._n_open)]
+            while group < len(groups):
+                for passages in self._read_ranges(groups[group], BlockPosition(epoch, group, range_)):
+                    if passages:
+                        is_empty = False
+                    yield from self._blocks_of(passages, BlockPosition(epoch, group, range_, block))
                     range_, block = range_ + 1, 0
                 group, range_ = group + 1, 0
             if is_empty:
-                raise TextError(f"No sentence in {', '.join(map(str, files))}: nothing to train on.")
+                files = ", ".join(map(str, self._text.files))
+                raise TextError(f"No sentence in {files}: nothing to train on.")
             epoch, group = epoch + 1, 0
 
-    def _read_shard(self, path: Path) -> Iterator[str]:
+    def _read_ranges(self, shards: Sequence[int], start: BlockPosition) -> Iterator[list[list[str]]]:
+        """Yield the passages of each range of a group, those of all processes."""
+        n_lines = -(-RANGE_LINES // len(shards))  # of each file
+        readers = [self._read_file(self._text.files[shard]) for shard in shards]
+        for reader in readers:
+            # The offset of a line is unknown, and a compressed file cannot be entered in the middle: the lines of
+            # earlier ranges are read and dropped.
+            for _ in islice(reader, start.range * n_lines):
+                pass
+        for range_ in count(start.range):
+            lines_of_files = [list(islice(reader, n_lines)) for reader in readers]
+            if not any(lines_of_files):
+                return
+            # A stream of its own: the order of lines that stay alone is that of earlier versions.
+            generator = np.random.default_rng([*self._seed, start.epoch, start.group, range_, _PASSAGES])
+            passages: list[list[str]] = []
+            for lines in lines_of_files:
+                passages += self._passages(lines, generator)
+            yield [self._cased(passage, generator) for passage in passages]
+
+    def _read_file(self, path: Path) -> Iterator[str]:
         return (line for _, line in self._text.numbered_lines(path))
 
-    def _range_passages(
-        self, readers: Sequence[Iterator[str]], n_lines: int, position: tuple[int, ...]
-    ) -> list[list[str]] | None:
-        """Read the passages of the next range, those of all processes; None at the end of all files."""
-        by_file = [list(islice(reader, n_lines)) for reader in readers]
-        if not any(by_file):
-            return None
-        # A stream of its own: the order of lines that stay alone is that of earlier versions.
-        generator = np.random.default_rng([*self._seed, *position, _PASSAGES])
-        passages = [passage for lines in by_file for passage in self._passages(lines, generator)]
-        return [self._cased(lines, generator) for lines in passages]
+    def _blocks_of(self, everyone: Sequence[list[str]], start: BlockPosition) -> Iterator[SentenceBlock]:
+        """Yield the blocks of a range that this process reads, from one of them on."""
+        # A process may get no passage in an epoch, if these are few and long.
+        passages = everyone[self._order.rank :: self._order.n_ranks]
+        order = self._shuffled(len(passages), start.epoch, start.group, start.range)
+        split = self._text.split
+        for first in range(start.block * BLOCK_LINES, len(passages), BLOCK_LINES):
+            chosen = [passages[number] for number in order[first : first + BLOCK_LINES]]
+            sentences = [[split(line) for line in lines] for lines in chosen]
+            yield SentenceBlock(start._replace(block=first // BLOCK_LINES), sentences)
 
     def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
-        if self._order.passage_length == 1:
+        """Divide the lines of a file into passages."""
+        mean_length = self._order.passage_length
+        if mean_length == 1:
             keeps_blank = self._text.kind == "bilm-tf"
-            yield from ([line] for line in lines if keeps_blank or line.strip(" \t"))
+            for line in lines:
+                if keeps_blank or line.strip(" \t"):
+                    yield [line]
             return
         passage: list[str] = []
-        mean_length = self._order.passage_length
         length = mean_length  # of the present passage
         for line in [*lines, ""]:
             is_blank = not line.strip(" \t")
@@ -180,12 +192,14 @@ class SentenceBlocks:
                 if generator.random() < 0.5:
                     yield passage
                 else:
-                    yield from ([alone] for alone in passage)
+                    for alone in passage:
+                        yield [alone]
                 passage = []
-            if not is_blank:
-                if not passage:
-                    length = int(generator.integers(mean_length // 2, 3 * mean_length // 2 + 1))
-                passage.append(line)
+            if is_blank:
+                continue
+            if not passage:
+                length = int(generator.integers(mean_length // 2, 3 * mean_length // 2 + 1))
+            passage.append(line)
 
     def _cased(self, lines: list[str], generator: np.random.Generator) -> list[str]:
         if not self._order.lower_case:
