@@ -633,18 +633,32 @@ def similarity(
     common.show(result)
 
 
+@dataclass(frozen=True)
+class TaggedColumns:
+    """Where the words and tags of a tagged file are, as ``read_tagged`` takes it."""
+
+    tags: str | None = None
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class ProbeTraining:
+    """How the probe of parts of speech is trained."""
+
+    seeds: int = 1
+    control: bool = False
+    sentences: int | None = None
+    epochs: int = 5
+
+
 def pos(
     train: Path,
     test: Path,
     *,
     common: EvaluationOptions,
-    tags: str | None = None,
-    words: int = 1,
+    columns: TaggedColumns,
     layers: tuple[int, ...] | None = None,
-    seeds: int = 1,
-    control: bool = False,
-    sentences: int | None = None,
-    epochs: int = 5,
+    training: ProbeTraining,
 ) -> None:
     """Probe parts of speech with a linear classifier on each layer.
 
@@ -667,19 +681,21 @@ def pos(
     from elmokit.evaluation.pos import LinearSettings, probe_pos
     from elmokit.evaluation.tagged import read_tagged
 
-    if sentences is not None:
-        check_at_least("--sentences", sentences, 1)
-    check_at_least("--seeds", seeds, 1)
-    settings = LinearSettings(epochs=epochs)
-    parts = list(read_tagged(train, tags, words))[:sentences], list(read_tagged(test, tags, words))
+    if training.sentences is not None:
+        check_at_least("--sentences", training.sentences, 1)
+    check_at_least("--seeds", training.seeds, 1)
+    settings = LinearSettings(epochs=training.epochs)
+    train_text = list(read_tagged(train, **vars(columns)))[: training.sentences]
+    test_text = list(read_tagged(test, **vars(columns)))
     elmo = common.open_elmo()
     with ProgressBar("") as progress:
         result = probe_pos(
             elmo,
-            *parts,
+            train_text,
+            test_text,
             layers=layers,
-            seeds=range(seeds),
-            control=control,
+            seeds=range(training.seeds),
+            control=training.control,
             settings=settings,
             progress=progress,
         )

@@ -9,6 +9,7 @@ Examples:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,14 +25,21 @@ from elmokit.storage.progress import ProgressBar, count_of
 COMMANDS = ("index", "find")
 
 
+@dataclass(frozen=True)
+class IndexModel:
+    """The model of an index."""
+
+    model: Model = None
+    options: ModelOptions = None
+    device: Device = None
+
+
 def index(
     corpus: tuple[str, ...],
     index: Output,
     *,
-    model: Model = None,
-    options: ModelOptions = None,
+    opening: IndexModel,
     reading: TextOptions,
-    device: Device = None,
     overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
 ) -> None:
     """Index a corpus.
@@ -53,7 +61,8 @@ def index(
 
     check_has_name(index)  # before a model is downloaded
     text = reading.text(find_corpus_files(corpus))
-    elmo = Elmo.from_pretrained(model, options=options, device=device)
+    elmo = Elmo.from_pretrained(opening.model, options=opening.options, device=opening.device)
+    model = opening.model
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with resumable_command(), ProgressBar("words") as progress:
@@ -64,21 +73,26 @@ def index(
     )
 
 
+@dataclass(frozen=True)
+class Search:
+    """What to search an index for, as ``OccurrenceIndex.neighbors`` takes it."""
+
+    layers: tuple[int, ...] | None = None
+    n_neighbors: Annotated[int, Flag(names=("-n",))] = 5
+    among: Literal["any", "same", "other"] = "any"
+    min_count: Annotated[int, Flag("Minimum corpus count of the context-free neighbors.", MORE)] = 1
+
+
 def find(
     index: Path,
     word: str,
     sentence: str,
     *,
-    model: Model = None,
-    options: ModelOptions = None,
+    opening: IndexModel,
     occurrence: int = 1,
-    layers: tuple[int, ...] | None = None,
-    n_neighbors: Annotated[int, Flag(names=("-n",))] = 5,
+    search: Search,
     tokenize: bool = False,
     json: Json = False,
-    device: Device = None,
-    among: Literal["any", "same", "other"] = "any",
-    min_count: Annotated[int, Flag("Minimum corpus count of the context-free neighbors.", MORE)] = 1,
 ) -> None:
     """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
 
@@ -110,9 +124,9 @@ def find(
         raise ConfigError(
             f"--occurrence is {occurrence}, but {word!r} occurs {count_of(len(tokens), 'time')} in {sentence!r}."
         )
-    elmo = Elmo.from_pretrained(model or opened.settings["model_name"], options=options, device=device)
-    token = tokens[occurrence - 1]
-    neighbors = opened.neighbors(elmo, words, token, layers, n_neighbors, among, min_count)
+    model = opening.model or opened.settings["model_name"]
+    elmo = Elmo.from_pretrained(model, options=opening.options, device=opening.device)
+    neighbors = opened.neighbors(elmo, words, tokens[occurrence - 1], **vars(search))
     if json:
         echo_json(neighbors.to_dict())
     else:

@@ -188,6 +188,14 @@ class MinimalPairsResult(Result):
             "paradigms": [dataclasses.asdict(paradigm) for paradigm in self.paradigms],
         }
 
+    def beside(self, published: PublishedAccuracies) -> MinimalPairsResult:
+        """Return these results next to those of other models, and grouped by the phenomena of those."""
+        paradigms = []
+        for score in self.paradigms:
+            phenomenon = published.phenomena.get(score.name, score.phenomenon)
+            paradigms.append(dataclasses.replace(score, phenomenon=phenomenon))
+        return MinimalPairsResult(paradigms, published.by_model)
+
     def _of(self, phenomenon: str | None) -> list[ParadigmScore]:
         return [row for row in self.paradigms if phenomenon in (None, row.phenomenon)]
 
@@ -321,13 +329,8 @@ def evaluate_minimal_pairs(
         if on_pair is not None:
             for row in _pair_rows(paradigm, columns, compared, nats):
                 on_pair(row)
-    if published is None:
-        return MinimalPairsResult(scores)
-    regrouped = []
-    for score in scores:
-        phenomenon = published.phenomena.get(score.name, score.phenomenon)
-        regrouped.append(dataclasses.replace(score, phenomenon=phenomenon))
-    return MinimalPairsResult(regrouped, published.by_model)
+    result = MinimalPairsResult(scores)
+    return result if published is None else result.beside(published)
 
 
 def _nats_by_choice(compared: MinimalPairScores, directions: Sequence[str]) -> dict[str, NDArray[np.float64]]:
