@@ -241,84 +241,110 @@ class _TrainingLoop:
 
     def prepare(self) -> None:
         """Say how large the model is, and whether there is anything left to do."""
-        counters, losses = self.state.counters, self.state.losses
-        n_bilm, n_softmax = (
-            sum(parameter.numel() for parameter in module.parameters()) for module in (losses.bilm, losses.softmax)
-        )
-        self.report(ModelSizes(n_bilm, n_softmax))
+        losses = self.state.losses
+        self.report(ModelSizes(_n_parameters(losses.bilm), _n_parameters(losses.softmax)))
         if self._stopped_early():
             self._notice(
                 f"The run stopped after {self.config.patience} evaluations without improvement. To continue, increase "
                 "patience or set it to 0."
             )
-        elif self.n_total <= counters.n_predictions:
+        elif self._is_complete():
             self._notice(
-                f"Training is already complete ({counters.n_predictions:,} predictions). To continue, increase epochs "
-                "or tokens."
+                f"Training is already complete ({self.state.counters.n_predictions:,} predictions). To continue, "
+                "increase epochs or tokens."
             )
 
     def _notice(self, message: str) -> None:
         self.report(TrainingNotice(message))
 
+    def _is_complete(self) -> bool:
+        """Whether the training has its length."""
+        return self.state.counters.n_predictions >= self.n_total
+
+    def _stopped_early(self) -> bool:
+        return 0 < self.config.patience <= self.state.counters.n_worse
+
+    def _is_over(self) -> bool:
+        return self._is_complete() or self._stopped_early()
+
+    def _evaluates_now(self) -> bool:
+        return self._is_complete() or self.state.counters.n_steps % self.eval_every == 0
+
+    def _n_steps_left(self) -> int:
+        n_predictions = max(0, self.n_total - self.state.counters.n_predictions)
+        return -(-n_predictions // self.predictions_per_step)
+
     def _n_evaluations_left(self) -> int:
-        counters = self.state.counters
-        n_left = -(-max(0, self.n_total - counters.n_predictions) // self.predictions_per_step)
-        return count_evaluations(counters.n_steps, counters.n_steps + n_left, self.eval_every) if n_left else 0
+        n_done, n_left = self.state.counters.n_steps, self._n_steps_left()
+        if not n_left:
+            return 0
+        return count_evaluations(n_done, n_done + n_left, self.eval_every)
 
     def run_to_end(self, stop: StopRequest) -> Perplexity:
         """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
-        config, state, counters = self.config, self.state, self.state.counters
+        counters = self.state.counters
         result = self._evaluate_and_keep_best() if self.evaluates_first else None
         meter, n_first = ThroughputMeter(counters.n_predictions), counters.n_steps
-        while counters.n_predictions < self.n_total and not self._stopped_early():
+        while not self._is_over():
             # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
             # of processes.
-            learning_rate = config.learning_rate_at(counters.n_predictions / self.n_total)
+            learning_rate = self.config.learning_rate_at(counters.n_predictions / self.n_total)
             gradient_norm = self._step(learning_rate)
-            is_last = counters.n_predictions >= self.n_total
-            evaluates = is_last or counters.n_steps % self.eval_every == 0
-            if evaluates:
+            new_result = None
+            if self._evaluates_now():
                 with meter.evaluating():
-                    result = self._evaluate_and_keep_best()
+                    new_result = result = self._evaluate_and_keep_best()
             seconds_left = meter.step_done(counters.n_predictions, self.n_total, self._n_evaluations_left())
-            if evaluates or counters.n_steps % config.log_every == 0:
-                progress = TrainingProgress(
-                    n_steps=counters.n_steps,
-                    n_predictions=counters.n_predictions,
-                    fraction=min(1.0, counters.n_predictions / self.n_total),
-                    epoch=counters.n_predictions / self.corpus.n_predictions,
-                    tokens_per_second=meter.rate(counters.n_predictions),
-                    seconds_left=seconds_left,
-                    learning_rate=learning_rate,
-                    gradient_norm=gradient_norm,
-                    losses=self._mean_losses(),
-                    held_out=result.per_direction if evaluates and result is not None else None,
-                    held_out_unknown_ratio=result.unknown_ratio if evaluates and result is not None else None,
-                )
-                if self.world.is_main_process:
-                    self.run.log(asdict(progress))
-                self.report(progress)
-            if counters.n_steps == n_first + N_WARM_STEPS and not is_last:
-                n_steps_left = -(-(self.n_total - counters.n_predictions) // self.predictions_per_step)
-                self.report(TrainingSpeed(n_steps_left, self.predictions_per_step, seconds_left))
+            if new_result is not None or counters.n_steps % self.config.log_every == 0:
+                self._log(learning_rate, gradient_norm, meter, seconds_left, new_result)
+            if counters.n_steps == n_first + N_WARM_STEPS and not self._is_complete():
+                self.report(TrainingSpeed(self._n_steps_left(), self.predictions_per_step, seconds_left))
             # The log comes before the checkpoint, whose commit it is part of. The processes agree on whether to stop,
             # because each may get its signal during another step, and all save together.
-            stops = self.world.any(stop.is_made, state.device)
-            if is_last or stops or self._stopped_early() or counters.n_steps % config.save_every == 0:
+            stops = self.world.any(stop.is_made, self.state.device)
+            if stops or self._is_over() or counters.n_steps % self.config.save_every == 0:
                 with meter.paused():
-                    state.save(self.run, self.world, self._calibrated)
+                    self.state.save(self.run, self.world, self._calibrated)
             if stops:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
-        # A run that was complete when it was resumed takes no step and has no result yet.
-        return result if result is not None else self._evaluate()
+        if result is None:  # a run that was complete when it was resumed takes no step
+            result = self._evaluate()
+        return result
+
+    def _log(
+        self,
+        learning_rate: float,
+        gradient_norm: float,
+        meter: ThroughputMeter,
+        seconds_left: float,
+        result: Perplexity | None,
+    ) -> None:
+        """Write a line of the log, and report it; with the held-out perplexity if the step ended with an evaluation."""
+        counters = self.state.counters
+        held_out = unknown_ratio = None
+        if result is not None:
+            held_out, unknown_ratio = result.per_direction, result.unknown_ratio
+        progress = TrainingProgress(
+            n_steps=counters.n_steps,
+            n_predictions=counters.n_predictions,
+            fraction=min(1.0, counters.n_predictions / self.n_total),
+            epoch=counters.n_predictions / self.corpus.n_predictions,
+            tokens_per_second=meter.rate(counters.n_predictions),
+            seconds_left=seconds_left,
+            learning_rate=learning_rate,
+            gradient_norm=gradient_norm,
+            losses=self._mean_losses(),
+            held_out=held_out,
+            held_out_unknown_ratio=unknown_ratio,
+        )
+        if self.world.is_main_process:
+            self.run.log(asdict(progress))
+        self.report(progress)
 
     def _with_card(self, model: PretrainedBiLM, facts: Mapping[str, Any]) -> PretrainedBiLM:
         """Return a model with a card of what the training is, where its start state is from, and more facts."""
         of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
         return model.replace(card={**self.setup.card, **of_state, **facts})
-
-    def _stopped_early(self) -> bool:
-        return 0 < self.config.patience <= self.state.counters.n_worse
 
     def _step(self, learning_rate: float) -> float:
         """Take one optimizer step and return the global norm of the gradient before clipping."""
@@ -329,8 +355,7 @@ class _TrainingLoop:
             is_last = index == config.gradient_accumulation_steps - 1
             with contextlib.nullcontext() if is_last else _without_sync(self.step_losses):
                 losses = self._window(next(state.stream))
-            counters.loss_sums = [a + b for a, b in zip(counters.loss_sums or [0.0] * len(losses), losses, strict=True)]
-            counters.n_summed += 1
+            counters.add(losses)
         norm = clip_gradients(state.trained_parameters().values(), config.max_grad_norm)
         assert norm is not None
         # Checked before the update, so that the weights, and any later checkpoint, stay free of NaN.
@@ -382,30 +407,39 @@ class _TrainingLoop:
         result = self._evaluate()
         if self.evaluates_first and not counters.n_steps:
             self.before = result.per_direction
-        # More evaluations than were asked for must not end a training earlier.
-        counters.n_worse += self.eval_every == self.config.eval_every
-        distillation = self.config.distillation
-        # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
         best = math.inf if counters.best_perplexity is None else counters.best_perplexity
-        if result.mean < best or not (distillation is None or distillation.trains_softmax):
+        # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
+        if result.mean < best or not self._trains_softmax():
             counters.best_perplexity, counters.n_worse = result.mean, 0
-            if (model := self.evaluated) is not None:
-                results = {
-                    "n_steps": counters.n_steps,
-                    "n_predictions": counters.n_predictions,
-                    "held_out": asdict(result),
-                    "held_out_perplexity": list(result.per_direction),
-                }
-                if self.before is not None:
-                    results["held_out_perplexity_before"] = list(self.before)
-                # The whole directory is replaced at once, so that an interruption leaves the previous best model.
-                save_folder(self._with_card(model, results), self.run.folder / RUN_MODEL, overwrite=True)
+            self._keep_evaluated(result)
+        elif self.eval_every == self.config.eval_every:
+            # Only then: more evaluations than were asked for must not end a training earlier.
+            counters.n_worse += 1
         self._warn_if_diverging(result)
         return result
 
+    def _trains_softmax(self) -> bool:
+        distillation = self.config.distillation
+        return distillation is None or distillation.trains_softmax
+
+    def _keep_evaluated(self, result: Perplexity) -> None:
+        """Save the model that was evaluated as the best one, in the process that has it."""
+        if self.evaluated is None:
+            return
+        results = {
+            "n_steps": self.state.counters.n_steps,
+            "n_predictions": self.state.counters.n_predictions,
+            "held_out": asdict(result),
+            "held_out_perplexity": list(result.per_direction),
+        }
+        if self.before is not None:
+            results["held_out_perplexity_before"] = list(self.before)
+        # The whole directory is replaced at once, so that an interruption leaves the previous best model.
+        save_folder(self._with_card(self.evaluated, results), self.run.folder / RUN_MODEL, overwrite=True)
+
     def _warn_if_diverging(self, result: Perplexity) -> None:
         """Say that the held-out perplexity has grown, and what to do: once, and at the end again."""
-        if self.config.distillation is not None and not self.config.distillation.trains_softmax:
+        if not self._trains_softmax():
             return
         counters = self.state.counters
         n_words, best = len(self.corpus.vocabulary), counters.best_perplexity
@@ -414,8 +448,7 @@ class _TrainingLoop:
             reason = f"a guess among the {n_words:,} words has {n_words:,}"
         elif best is not None and result.mean > ABOVE_BEST * best:
             reason = f"the best mean of both was {format_perplexities([best])}"
-        is_end = counters.n_predictions >= self.n_total or self._stopped_early()
-        if reason and (is_end or not self.is_diverging):
+        if reason and (self._is_over() or not self.is_diverging):
             self._notice(
                 f"Held-out perplexity {format_perplexities(result.per_direction)} at step "
                 f"{counters.n_steps:,}: the training diverges ({reason}). {LOWER_RATE}"
@@ -428,14 +461,18 @@ class _TrainingLoop:
 
     def _evaluate_here(self) -> Perplexity:
         computer = self.state.evaluated()
-        # Before the first step of a fine-tuning, as it was given: with its own start state.
         is_given = self.evaluates_first and not self.state.counters.n_steps
-        computer = computer if is_given else self._calibrated(computer)
+        if not is_given:  # before the first step of a fine-tuning, the model has its own start state
+            computer = self._calibrated(computer)
         self.evaluated = computer.model
         return self.evaluation.perplexity(computer)
 
     def _calibrated(self, computer: Computer) -> Computer:
         return self.evaluation.calibrated(computer, self.state.lstm_state)
+
+
+def _n_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _restart_advice(run: Run) -> str:

@@ -27,7 +27,7 @@ learning rate, a loss that is multiplied by the window length, and an order of t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard, get_args, get_type_hints
 
@@ -129,20 +129,25 @@ def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: i
 
 def _check_keys(options: Mapping[str, Any]) -> None:
     """Check that all required keys are there, and no unknown ones, which bilm-tf would silently ignore."""
-    if missing := [name for name in _REQUIRED if name not in options]:
+    missing = [name for name in _REQUIRED if name not in options]
+    if missing:
         raise ConfigError(
             f"training needs {', '.join(missing)}, too. Use the options.json that bilm-tf's trainer wrote; the file "
             "that is published with a model is often for inference only."
         )
-    tables: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {"": (options, (*_REQUIRED, *_OPTIONAL, *_OURS))}
-    tables |= {f"{name}.": (options.get(name, {}), inner) for name, inner in _TABLES.items()}
-    for prefix, (table, known) in tables.items():
-        if unknown := [name for name in table if name not in known]:
-            raise ConfigError(f"bilm-tf has no option '{prefix}{unknown[0]}'.{did_you_mean(unknown[0], known)}")
+    _check_known(options, (*_REQUIRED, *_OPTIONAL, *_OURS))
+    for name, known in _TABLES.items():
+        _check_known(options.get(name, {}), known, f"{name}.")
     for name, values in _CNN_VALUES.items():
         value = options.get("char_cnn", {}).get(name, values[0])
         if value not in values:
             raise ConfigError(f"char_cnn.{name} is {value!r}; in bilm-tf's trainer it is {values[0]!r}.")
+
+
+def _check_known(table: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"bilm-tf has no option '{prefix}{name}'.{did_you_mean(name, known)}")
 
 
 MODEL_SETTINGS = ("hidden_dim", "projection_dim", "n_layers", "dropout", "bidirectional")
@@ -180,11 +185,12 @@ def training_settings(
     if reads == "words":
         merged = deep_merge(merged, {"model": {"char_cnn": None, "n_words": len(SPECIALS)}})
     elif reads == "both":
-        kinds = {_softmax_kind(layer) for layer in (table, own)} - {None, "tied"}
-        if kinds:
-            raise ConfigError(
-                f"The softmax is {kinds.pop()!r}, but with input 'both' it is 'tied': it shares the table of words."
-            )
+        for layer in (table, own):
+            kind = _softmax_kind(layer)
+            if kind not in (None, "tied"):
+                raise ConfigError(
+                    f"The softmax is {kind!r}, but with input 'both' it is 'tied': it shares the table of words."
+                )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
     return from_dict(TrainingConfig, merged, source, SETTINGS), data
@@ -205,26 +211,37 @@ def finetuning_settings(
     own = nested_settings(settings)
     table, source = read_config(config)
     in_table = from_dict(BaseConfig, {"keep_optimizer": table.pop("keep_optimizer", None)}, source).keep_optimizer
-    keeps = in_table if keep_optimizer is None else keep_optimizer
     start = _recipe(recipe, table)
-    base = to_dict(start)
-    # bilm-tf's recipe has rates of its own, and a new softmax learns its words at the rate of a training.
-    kept = {"learning_rate"} if model.softmax is None else set()
-    if not start.is_modern:
-        kept = set(FINETUNING_RATES)
-    base |= {name: value for name, value in FINETUNING.items() if name not in kept}
-    base["model"] = to_dict(model.config)
-    base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
+    base = _finetuning_base(model, start)
     if "softmax" in table:
         base["softmax"] = {}  # a table in the file describes the whole softmax
-    # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
     if is_options_file(config):
-        table = {name: value for name, value in table.items() if name not in ("data", "input")}
+        # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
+        table.pop("data", None)
+        table.pop("input", None)
     training = from_dict(TrainingConfig, _merged_layers(base, table, own), source, SETTINGS)
     if dataclasses.replace(training.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
         problem = "the sizes of a trained model cannot change; only its dropout can."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
-    return training, False if keeps is None and start.is_modern else keeps
+    if keep_optimizer is None:
+        keep_optimizer = in_table
+    if keep_optimizer is None and start.is_modern:
+        keep_optimizer = False
+    return training, keep_optimizer
+
+
+def _finetuning_base(model: PretrainedBiLM, recipe: TrainingConfig) -> Table:
+    """Return the settings that a fine-tuning of a model starts from."""
+    base = to_dict(recipe)
+    for name, value in FINETUNING.items():
+        if not recipe.is_modern and name in FINETUNING_RATES:
+            continue  # bilm-tf's recipe has rates of its own
+        if recipe.is_modern and model.softmax is None and name == "learning_rate":
+            continue  # a new softmax learns its words at the rate of a training
+        base[name] = value
+    base["model"] = to_dict(model.config)
+    base["softmax"] = to_dict(SoftmaxConfig() if model.softmax is None else model.softmax.config)
+    return base
 
 
 def _recipe(recipe: str | None, table: Table) -> TrainingConfig:

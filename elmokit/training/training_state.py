@@ -6,7 +6,7 @@ several processes train, they hold the rows of all of them, in the order of rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,13 @@ class TrainingCounters:
     """This process's training loss of each direction since the last line of the log, summed over windows."""
     n_summed: int = 0
     """Windows in ``loss_sums``."""
+
+    def add(self, losses: Sequence[float]) -> None:
+        """Add the losses of one window to the sums."""
+        if self.n_summed == 0:
+            self.loss_sums = [0.0] * len(losses)
+        self.loss_sums = [total + loss for total, loss in zip(self.loss_sums, losses, strict=True)]
+        self.n_summed += 1
 
 
 @dataclass

@@ -20,7 +20,6 @@ the same, from checkpoints of bilm-tf and of elmokit.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,20 +58,17 @@ def with_softmax_over(
 
     A word-input model gets a word table by the same rules as a softmax.
     """
-    if model.config.word_table is not None and model.vocabulary is None:
-        raise ModelNotFoundError(
-            f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
-        )
+    _check_words(model)
     if softmax is None:
         softmax = SoftmaxConfig() if model.softmax is None else model.softmax.config
-    same_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
-    if model.softmax is not None and same_words and model.softmax.config == softmax:
+    has_words = model.vocabulary is not None and model.vocabulary.words == vocabulary.words
+    if has_words and model.softmax is not None and model.softmax.config == softmax:
         return model
     bilm, old = model.build_modules()
     changes: dict[str, Any] = {"vocabulary": vocabulary}
     # A generator of its own, so that drawing here does not move the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
-    if model.vocabulary is not None and not same_words and model.config.word_table is not None:
+    if model.vocabulary is not None and not has_words and model.config.word_table is not None:
         # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
         # uses it.
         bilm = changes["weights"] = _with_words(bilm, model.vocabulary, vocabulary, generator)
@@ -84,6 +80,14 @@ def with_softmax_over(
         if old is not None and model.vocabulary is not None:
             _transfer(old, model.vocabulary, new, vocabulary, frequencies, generator)
     return model.replace(softmax=new, **changes)
+
+
+def _check_words(model: PretrainedBiLM) -> None:
+    """Refuse a model that reads words whose list is missing."""
+    if model.config.word_table is not None and model.vocabulary is None:
+        raise ModelNotFoundError(
+            f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+        )
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
@@ -147,7 +151,7 @@ def _transfer(
     generator: torch.Generator,
 ) -> None:
     """Copy weights and biases by word."""
-    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    old_ids = _former_ids(old_words, new_words)
     old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
     # The old <UNK> represented the new words and those that are still unknown. Split its probability among them:
     # in logits, add the logarithm of each word's ratio.
@@ -177,7 +181,7 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
     name = bilm.config.word_table
     assert name is not None
     table = bilm.state_dict()[name]
-    old_ids = torch.tensor([old_words.ids.get(word, -1) for word in new_words.words])
+    old_ids = _former_ids(old_words, new_words)
     rows = _transferred_rows(table[1:], old_ids, old_words.unknown_id, generator)  # row 0 means "no token"
     with torch.device("meta"):
         new = BiLM(bilm.config.with_table_words(len(new_words)))
@@ -221,9 +225,10 @@ def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerStat
             f"(RUN/{CHECKPOINTS}/step-N), so there is no optimizer's state to keep."
         )
     if state.slots != set(SLOTS[optimizer]):
-        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots] or ["another one"]
+        fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
+        found = " or ".join(fitting) or "another one"
         raise TrainingError(
-            f"{state.source} has the state of the optimizer {' or '.join(fitting)}, not of {optimizer}, so it cannot "
+            f"{state.source} has the state of the optimizer {found}, not of {optimizer}, so it cannot "
             "be kept (--no-keep-optimizer)."
         )
     return state
@@ -231,17 +236,18 @@ def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerStat
 
 def _read(model: PretrainedBiLM, path: Path) -> OptimizerState | None:
     with _folder_of(path) as source:
-        if (own := _own_checkpoint(source, model)) is not None:
+        own = _own_checkpoint(source, model)
+        if own is not None:
             with own.errors("Its optimizer's state cannot be kept."):
                 return OptimizerState(own.tensors("optimizer"), str(own.path))
         prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
         if prefix is None:
             return None
         sums = tf_checkpoint.read_adagrad(prefix, model)
-    tensors = {
-        f"sum/{name if name.startswith('softmax.') else f'bilm.{name}'}": tensor_of(array)
-        for name, array in sums.items()
-    }
+    tensors = {}
+    for name, array in sums.items():
+        own_name = name if name.startswith("softmax.") else f"bilm.{name}"
+        tensors[f"sum/{own_name}"] = tensor_of(array)
     return OptimizerState(tensors, str(prefix if source == path else path))
 
 
@@ -264,8 +270,10 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None
         return None
     # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
     step = model.card.get("n_steps")
-    if isinstance(step, int) and (checkpoint := checkpoint_at(run, step)).path.is_dir():
-        return checkpoint
+    if isinstance(step, int):
+        checkpoint = checkpoint_at(run, step)
+        if checkpoint.path.is_dir():
+            return checkpoint
     kept = ", ".join(str(checkpoint.path) for checkpoint in checkpoints(run)) or "none"
     raise TrainingError(
         f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
@@ -280,42 +288,54 @@ def transfer_optimizer_state(
 
     As of the softmax, rows of known words are kept; new rows get the state that a new optimizer starts from.
     """
-    names = {f"bilm.{name}" for name in new.arrays}
-    if new.softmax is not None:
-        names |= {f"softmax.{name}" for name in new.softmax.arrays}
+    names = _kept_names(old, new)
     word_table = f"bilm.{new.config.word_table}"
-    has_new_inner = (
-        old.softmax is not None
-        and new.softmax is not None
-        and (old.softmax.config.inner_dim != new.softmax.config.inner_dim)
-    )
+    word_ids = _changed_word_ids(old, new)
     tensors: dict[str, Tensor] = {}
     n_words = 0
     for key, value in state.tensors.items():
         slot, name = key.split("/", 1)
         if name not in names:
             continue
-        if has_new_inner and name.startswith("softmax.inner."):
-            continue
-        has_rows = name == word_table or re.fullmatch(r"softmax\.(weight|bias)", name) is not None
-        if has_rows and slot != COUNTER and new.vocabulary is not old.vocabulary and old.vocabulary and new.vocabulary:
-            value = _transferred_state(
-                value, SLOTS[optimizer][slot], old.vocabulary, new.vocabulary, name == word_table
-            )
-            n_words = sum(word in old.vocabulary.ids for word in new.vocabulary.words)
+        has_rows = name in (word_table, "softmax.weight", "softmax.bias") and slot != COUNTER
+        if word_ids is not None and has_rows:
+            value = _transferred_state(value, SLOTS[optimizer][slot], word_ids, has_no_token=name == word_table)
+            n_words = int((word_ids >= 0).sum())
         tensors[key] = value
     described = f"The optimizer continues with the state of {state.source}"
     if not any("/softmax." in key for key in tensors):
         return tensors, f"{described}; for the softmax it starts anew."
-    if n_words:
-        assert new.vocabulary is not None
-        return tensors, f"{described}, for {n_words:,} of {len(new.vocabulary):,} words; for the others it starts anew."
+    if word_ids is not None and n_words:
+        return tensors, f"{described}, for {n_words:,} of {len(word_ids):,} words; for the others it starts anew."
     return tensors, f"{described}."
 
 
-def _transferred_state(table: Tensor, start: float, old: Vocabulary, new: Vocabulary, has_no_token: bool) -> Tensor:
+def _kept_names(old: PretrainedBiLM, new: PretrainedBiLM) -> set[str]:
+    """Return the names of the weights whose optimizer's state is kept: not those of a new inner layer."""
+    names = {f"bilm.{name}" for name in new.arrays}
+    if new.softmax is None:
+        return names
+    has_new_inner = old.softmax is not None and old.softmax.config.inner_dim != new.softmax.config.inner_dim
+    for name in new.softmax.arrays:
+        if not (has_new_inner and name.startswith("inner.")):
+            names.add(f"softmax.{name}")
+    return names
+
+
+def _changed_word_ids(old: PretrainedBiLM, new: PretrainedBiLM) -> Tensor | None:
+    """Return the former id of each word of a new vocabulary, -1 for a new word; None if the vocabulary is the same."""
+    if old.vocabulary is None or new.vocabulary is None or old.vocabulary is new.vocabulary:
+        return None
+    return _former_ids(old.vocabulary, new.vocabulary)
+
+
+def _former_ids(old: Vocabulary, new: Vocabulary) -> Tensor:
+    return torch.tensor([old.ids.get(word, -1) for word in new.words])
+
+
+def _transferred_state(table: Tensor, start: float, former_ids: Tensor, has_no_token: bool) -> Tensor:
+    """Return the state of the rows of a new vocabulary: that of their words, or ``start``."""
     rows = table[1:] if has_no_token else table  # the first row belongs to no word
-    ids = torch.tensor([old.ids.get(word, -1) for word in new.words])
-    kept = rows[ids.clamp(min=0)]
-    kept[ids < 0] = start
+    kept = rows[former_ids.clamp(min=0)]
+    kept[former_ids < 0] = start
     return torch.cat([table[:1], kept]) if has_no_token else kept
