@@ -43,22 +43,22 @@ from part_results import PartResults
 import elmokit
 from elmokit import Elmo, ElmoModule, LanguageModel, PretrainedBiLM, TrainingResult, open_model, save_model
 from elmokit.engine.architecture import PRESETS
+from elmokit.evaluation.bench import processor_name
 from elmokit.evaluation.result import Table
-from elmokit.evaluation.speed import processor_name
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.lstm_module import LSTMState
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tensors import parse_device
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.text_files import find_text_files
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.text.windows import Window, WindowStream
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
 from elmokit.training.training_state import config_optimizer
+from elmokit.training.windows import Window, WindowStream
 
 ROOT = Path(__file__).parents[1]
 PARTS = {"tests": 4.0, "parity": 3.0, "embedding": 8.0, "graphs": 3.0, "training": 6.0, "model": 15.0}

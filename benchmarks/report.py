@@ -28,13 +28,13 @@ from pages import draw_rows, escape_markdown, to_markdown
 from elmokit import Elmo, LanguageModel, open_model
 from elmokit.config import encode_json
 from elmokit.engine.threads import n_threads
+from elmokit.evaluation.bench import processor_name
 from elmokit.evaluation.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, read_published_accuracies
 from elmokit.evaluation.pos import probe_pos
 from elmokit.evaluation.result import Result, Table, tabulate
 from elmokit.evaluation.sense_files import DATA, find_sense_set, read_inventory
 from elmokit.evaluation.senses import probe_senses
 from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
-from elmokit.evaluation.speed import processor_name
 from elmokit.evaluation.tagged import read_tagged
 from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.storage.progress import ProgressBar, count_of

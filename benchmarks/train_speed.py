@@ -43,12 +43,12 @@ from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.storage.text_files import find_text_files
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.text.windows import Window, WindowStream
 from elmokit.training.losses import WindowLosses, step_autocast
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
+from elmokit.training.windows import Window, WindowStream
 
 INCLUDED_VOCABULARY = Path(elmokit.__file__).parent / "models" / "en-mini" / "vocab.txt"
 N_SAMPLES = 1024

@@ -18,7 +18,7 @@ from elmokit.formats.format import Storage
 from elmokit.storage.progress import ProgressBar, StageCounter, count_of
 
 if TYPE_CHECKING:
-    from elmokit.evaluation.speed import Speed, SpeedReport
+    from elmokit.evaluation.bench import Speed, SpeedReport
     from elmokit.formats.model import PretrainedBiLM
     from elmokit.formats.sources import NamedModel
 
@@ -330,7 +330,7 @@ def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads
         # Before NumPy is imported, which reads it: its products are measured, too.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     from elmokit.engine.threads import set_threads
-    from elmokit.evaluation.speed import measure_speed
+    from elmokit.evaluation.bench import measure_speed
     from elmokit.formats.open import open_model
 
     if threads is not None:

@@ -1,7 +1,7 @@
 """bilm-tf's vocabularies, batchers and datasets: text to ids. Import them from ``elmokit.compat.bilm``.
 
 Ids and shapes are those of bilm-tf. Its defects are fixed or raise an error, as each docstring says. The datasets are
-thin adapters over :class:`~elmokit.text.windows.WindowStream`, which packs sentences as bilm-tf does.
+thin adapters over :class:`~elmokit.training.windows.WindowStream`, which packs sentences as bilm-tf does.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from elmokit.text.characters import (
     UNKNOWN,
     encode_tokens,
 )
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import IGNORED_LINE, find_columns
 from elmokit.text.vocabulary import Vocabulary as WordList
-from elmokit.text.windows import WindowStream
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
+from elmokit.training.windows import WindowStream
 
 Ids = NDArray[np.int32]
 InvalidNumberOfCharacters = ConfigError  # bilm-tf's name; unlike there, 261 and 262 are both right

@@ -38,7 +38,6 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
 from elmokit.text.text import Text
-from elmokit.text.windows import Window
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World
 from elmokit.training.losses import step_autocast
@@ -56,6 +55,7 @@ from elmokit.training.results import LOWER_RATE
 from elmokit.training.training_run import Run, StopRequest, TrainingInterrupted, checkpoints, stop_requests
 from elmokit.training.training_state import TrainingState, new_or_restored_state
 from elmokit.training.training_text import TrainingCorpus
+from elmokit.training.windows import Window
 
 
 class ThroughputMeter:

@@ -50,7 +50,7 @@ class WindowLosses(nn.Module):
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute the losses of a window of distinct ``tokens``, as in ``text.windows.Window``.
+        """Compute the losses of a window of distinct ``tokens``, as in ``training.windows.Window``.
 
         Args:
             tokens: Distinct tokens.

@@ -24,15 +24,15 @@ from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.torch_network import ModuleArrays
 from elmokit.storage.workspace import Committed
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
-from elmokit.text.windows import WindowStream
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.distributed import World
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import Muon, build_optimizer, matrix_blocks, optimizer_tensors, restore_optimizer
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
 from elmokit.training.training_run import Run, RunCheckpoint, last_checkpoint, random_states, restore_random_states
+from elmokit.training.windows import WindowStream
 
 
 @dataclass

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from elmokit.evaluation.speed import processor_name
+from elmokit.evaluation.bench import processor_name
 from elmokit.storage.progress import format_duration
 from tests.campaign import arguments, heavy, resumption, server, specimens, surroundings, tensors
 from tests.campaign.interruptions import Step

@@ -23,10 +23,10 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.marks import EXACT, MarkReader, read_capitals
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.text.windows import WindowStream
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
+from elmokit.training.windows import WindowStream
 from tests.helpers.many_langs_files import toy_model
 from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import SETTINGS, Reports

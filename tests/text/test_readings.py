@@ -24,9 +24,9 @@ from elmokit.errors import ElmoError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.run import _lines_of_raw_text, _tokenized_lines
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text, check_has_documents
 from elmokit.text.vocabulary_files import WordCounts
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from tests.helpers.generated_texts import write_texts
 
 N_TEXTS, N_SAMPLED = 3000, 40

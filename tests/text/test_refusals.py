@@ -28,12 +28,12 @@ from elmokit.text.batching import check_sentence, check_sentences, sentences_of_
 from elmokit.text.columns import read_column_sentences, read_table
 from elmokit.text.fasta import numbered_proteins
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, read_words, row_vocabulary
 from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
-from elmokit.text.windows import WindowStream
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
+from elmokit.training.windows import WindowStream
 
 FIRST = "<S>\n</S>\n<UNK>\n"
 MARKS = Marks("?", "<", ">", "(", ")", " ")

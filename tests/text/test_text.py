@@ -18,9 +18,9 @@ from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.text.other_formats import HEAD_LINES, JSON, refuse_other_formats
 from elmokit.text.raw_lines import check_tokens
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary_files import WordCounts
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from tests.conftest import SHARED
 
 CONLLU = (

@@ -16,11 +16,11 @@ import elmokit
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
-from elmokit.text.windows import WindowStream
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import DistillationConfig
+from elmokit.training.windows import WindowStream
 from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model

@@ -20,16 +20,16 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.text.windows import Window, WindowStream
 from elmokit.training.bilm_run import VOCABULARY
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.losses import WindowLosses
 from elmokit.training.optimizers import set_learning_rate
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
 from elmokit.training.training_state import config_optimizer
+from elmokit.training.windows import Window, WindowStream
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
 from tests.helpers.shell import command_runner

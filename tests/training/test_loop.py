@@ -20,15 +20,15 @@ from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from elmokit.text.windows import WindowStream
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingCallback
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
 from elmokit.training.training_text import TrainingCorpus
+from elmokit.training.windows import WindowStream
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, newest_checkpoint, train_in, weights
 

@@ -10,8 +10,8 @@ direction. Both directions then read the same sentences in the same window, and 
 which the char CNN computes once per window. bilm-tf gave each direction an order of its own (``same_order=False``).
 
 The stream must resume exactly where a checkpoint was written, so its whole position is plain data: which block of the
-corpus is being read (see ``text/shards.py``), how many of its sentences were taken, and for each row the sentence that
-it is in and how far it has read.
+corpus is being read (see ``shards.py``), how many of its sentences were taken, and for each row the sentence that it is
+in and how far it has read.
 
 For speed, every token becomes a number when its block is read, and windows are cut from arrays of numbers.
 """
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.marks import EXACT, MarkReader
-from elmokit.text.shards import BlockPosition, SentenceBlock, SentenceBlocks
 from elmokit.text.vocabulary import Vocabulary
+from elmokit.training.shards import BlockPosition, SentenceBlock, SentenceBlocks
 
 MAX_UNKNOWN = 200_000  # words outside the vocabulary in the token table: 20 MB, at 50 char ids of 2 bytes
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elmokit.text import shards as shards_module
-from elmokit.text import windows as stream_module
-from elmokit.text.shards import ReadingOrder, SentenceBlocks
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.text.windows import Window, WindowStream
+from elmokit.training import shards as shards_module
+from elmokit.training import windows as stream_module
+from elmokit.training.shards import ReadingOrder, SentenceBlocks
+from elmokit.training.windows import Window, WindowStream
 
 VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", "the", ".", "Āt"])
 

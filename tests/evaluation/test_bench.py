@@ -11,8 +11,8 @@ import pytest
 from elmokit.engine import compiler
 from elmokit.engine.precision import NATIVE, PRECISIONS, VARIABLE
 from elmokit.engine.threads import n_threads
-from elmokit.evaluation import speed
-from elmokit.evaluation.speed import SpeedReport, measure_speed
+from elmokit.evaluation import bench
+from elmokit.evaluation.bench import SpeedReport, measure_speed
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if, machine_library
@@ -61,7 +61,7 @@ def test_speed_is_measured_without_kernels(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_command_prints_one_screen_or_json(
     report: SpeedReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(speed, "measure_speed", lambda model, progress: report)
+    monkeypatch.setattr(bench, "measure_speed", lambda model, progress: report)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the command sets it, so it is restored after the test
     save_model(random_model(), tmp_path / "model")
     shell = command_runner(monkeypatch, capsys, "bench")
