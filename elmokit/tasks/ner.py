@@ -17,10 +17,10 @@ from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.crf import CRF
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
 from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
 from elmokit.tasks.tags import (
-    CRF,
     Scheme,
     TagError,
     all_tags,

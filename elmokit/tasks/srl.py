@@ -32,20 +32,10 @@ from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
+from elmokit.tasks.nn.crf import RulePenalties, viterbi
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
-from elmokit.tasks.tags import (
-    RulePenalties,
-    all_tags,
-    chunk_records,
-    f1_scores,
-    mark_chunks,
-    rules_of,
-    tag_ids,
-    tags_of,
-    types_in,
-    viterbi,
-)
+from elmokit.tasks.tags import all_tags, chunk_records, f1_scores, mark_chunks, rules_of, tag_ids, tags_of, types_in
 from elmokit.tasks.task import (
     Labels,
     Task,

@@ -14,9 +14,9 @@ from elmokit.tasks import srl
 from elmokit.tasks.allennlp.archived_configs import ArchivedSrlConfig, ArchivedSrlModelConfig
 from elmokit.tasks.allennlp.variants import AllenNLPSrlTask, viterbi_of_allennlp
 from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
+from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi
 from elmokit.tasks.scores import Chunk
 from elmokit.tasks.srl import Proposition, SrlConfig, _tags_from_brackets, parse_proposition, read_srl
-from elmokit.tasks.tags import RulePenalties, TagRules, viterbi
 from elmokit.text.columns import ColumnSentence
 from tests.helpers.paths import DATA
 from tests.helpers.srl_columns import CONLL_2012

@@ -65,6 +65,7 @@ from elmokit.tasks.allennlp.task_tensors import ATTENTIONS, ROWS, Embeddings, jo
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
 from elmokit.tasks.elmo_layers import ComputedLayers
 from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
+from elmokit.tasks.nn.crf import TagRules
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
     BEST_WEIGHTS,
@@ -74,7 +75,7 @@ from elmokit.tasks.run_folder import (
     write_start,
 )
 from elmokit.tasks.sst import CLASSES
-from elmokit.tasks.tags import PREFIXES, TagRules, rules_of
+from elmokit.tasks.tags import PREFIXES, rules_of
 from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_vocabulary import vocabulary_content
 from elmokit.tasks.word_characters import BYTES, Spelling

@@ -36,13 +36,13 @@ from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
 from elmokit.tasks.nli import NliConfig, NliModel, NliTask, SentencePair
 from elmokit.tasks.nn.bi_attention import BiAttention
+from elmokit.tasks.nn.crf import TagRules, follow_back
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
 from elmokit.tasks.nn.layers import attend, feed_forward, masked_softmax, run_packed
 from elmokit.tasks.nn.spans import SpanVectors
 from elmokit.tasks.qa import HIDDEN, QaBatch, QaConfig, QaModel, QaTask
 from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
 from elmokit.tasks.sst import SstTask
-from elmokit.tasks.tags import TagRules, follow_back
 from elmokit.tasks.task import AnyTask, Labels, Sentence, Tokenize
 
 START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
