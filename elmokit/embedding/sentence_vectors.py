@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from elmokit.engine.state import unit_vectors
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.opening import ElmoKeywords
 from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName, WeightingName
 from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
@@ -155,20 +156,20 @@ class SentenceEmbedder:
         path_or_name: str | Path | None = None,
         pooling: SentencePooling | PoolingName | None = None,
         word_counts: Mapping[str, int] | None = None,
-        **settings: Any,
+        **opening: Unpack[ElmoKeywords],
     ) -> SentenceEmbedder:
         """Open a model by its path or name.
 
         Args:
             path_or_name: As in :meth:`Elmo.from_pretrained`.
             pooling, word_counts: See :class:`SentenceEmbedder`; ``pooling`` can also be a name, as in :meth:`by_name`.
-            **settings: Further arguments of :meth:`Elmo.from_pretrained`, such as ``device`` and ``precision``.
+            **opening: Further arguments of :meth:`Elmo.from_pretrained`, such as ``device`` and ``precision``.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
             ConfigError: An argument is not valid.
         """
-        elmo = Elmo.from_pretrained(path_or_name, **settings)
+        elmo = Elmo.from_pretrained(path_or_name, **opening)
         if isinstance(pooling, str):
             return cls.by_name(elmo, pooling, word_counts=word_counts)
         return cls(elmo, pooling, word_counts)

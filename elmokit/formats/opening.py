@@ -1,12 +1,20 @@
-"""How a model is opened, for commands: options whose names and defaults are those of ``from_pretrained``."""
+"""How a model is opened: the keywords of ``from_pretrained``, and options of commands with their names and defaults.
+
+``Elmo.from_pretrained`` documents them. Signatures that people call write them out, because editors that build on Jedi,
+such as Jupyter, complete no keywords of a ``TypedDict``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from elmokit.config import setting
 from elmokit.engine.precision import Precision
+
+if TYPE_CHECKING:
+    import torch
 
 OPTIONS = "The options file of an HDF5 file, if it is not next to the weights."
 DEVICE = "Where to compute, such as cuda or cuda:1, which need PyTorch.  [default: the CPU]"
@@ -49,3 +57,16 @@ class LanguageModelOpening:
         "What prices the letters of unknown words: the model's letter model, or the words of its vocabulary, as in 0.3 "
         "and where a model has no letter model.",
     )
+
+
+class ElmoKeywords(TypedDict, total=False):
+    """The keywords of ``Elmo.from_pretrained``, for what passes them on."""
+
+    options: str | Path | None
+    token_embeddings: str | Path | None
+    vocabulary: str | Path | None
+    start: Literal["warm", "zero", "stateful"]
+    token_cache_mib: int
+    precision: Precision | None
+    device: str | torch.device | None
+    exact_marks: bool

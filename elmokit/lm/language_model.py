@@ -120,17 +120,13 @@ class LanguageModel:
         """Open a model as a language model.
 
         Args:
-            source: As in ``open_model``; None for the small English model inside the package.
-            options: The options file of an HDF5 file, if it is not next to the weights.
+            source, options, device, exact_marks: As in :meth:`elmokit.Elmo.from_pretrained`.
             vocabulary: File with the words of the softmax, if it is not next to the weights.
-            start: As in the class.
-            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
+            start, spelling: As in the class.
             precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
                 model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
                 average, and up to 0.5 (2.1 where a token is repeated dozens of times). Pass "float32" to rely on single
                 words (docs/how-to/surprisal.md).
-            exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII.
-            spelling: As in the class.
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.

@@ -17,7 +17,7 @@ from elmokit.cli.command import Flag, command_of, setting_options, with_settings
 from elmokit.cli.training_commands import Running
 from elmokit.config import setting
 from elmokit.embedding.elmo import Elmo
-from elmokit.formats.opening import ElmoOpening, LanguageModelOpening
+from elmokit.formats.opening import ElmoKeywords, ElmoOpening, LanguageModelOpening
 from elmokit.lm.language_model import LanguageModel
 
 
@@ -226,3 +226,8 @@ def test_options_that_are_passed_on_have_the_names_and_defaults_of_the_function(
     parameters = inspect.signature(function).parameters
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     assert defaults == {name: parameters[name].default for name in defaults}
+
+
+def test_keywords_that_are_passed_on_are_those_of_the_function() -> None:
+    names = set(inspect.signature(Elmo.from_pretrained).parameters)
+    assert names == {"path_or_name", *ElmoKeywords.__annotations__}
