@@ -172,8 +172,8 @@ def draw_engine() -> None:
     diagram.text(404, 128, "without gradients, on a CPU", GRAY, "start")
     for x in (tokens + 30, lstm + width - 30):
         diagram.arrow(x, 350, x, 260, GRAY)
-    diagram.text(390, 299, "packed again", GRAY)
-    diagram.text(390, 319, "after a change", GRAY)
+    diagram.text(390, 299, "a copy of the weights", GRAY)
+    diagram.text(390, 319, "by to_model()", GRAY)
     diagram.text(390, 472, "with gradients, or on a GPU", GRAY)
     diagram.save("engine")
 
