@@ -29,7 +29,8 @@ from elmokit.network.tensors import parse_device
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.text_files import path_list
 from elmokit.storage.workspace import check_folder
-from elmokit.tasks.allennlp.task_archive import OpenedArchive, is_task_archive, open_task_archive
+from elmokit.tasks.allennlp.archive_files import is_task_archive
+from elmokit.tasks.allennlp.task_archive import OpenedArchive, open_task_archive
 from elmokit.tasks.config_file import load_config
 from elmokit.tasks.elmo_layers import CachedLayers, ComputedLayers, LayersInModel, shape_of
 from elmokit.tasks.inputs import ElmoLayers, Inputs

@@ -17,13 +17,8 @@ from elmokit.errors import ConfigError, FormatError, ModelNotFoundError, TensorM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.sources import find_published
-from elmokit.tasks.allennlp.task_archive import (
-    TaskArchive,
-    convert_archive,
-    open_task_archive,
-    read_archive,
-    save_as_run,
-)
+from elmokit.tasks.allennlp.archive_files import TaskArchive, read_archive
+from elmokit.tasks.allennlp.task_archive import convert_archive, open_task_archive, save_as_run
 from elmokit.tasks.qa import answer_text
 from elmokit.tasks.run import TaskRun, evaluate_run, open_run, train_task
 from elmokit.tasks.tags import tags_of
@@ -230,7 +225,7 @@ def test_archives_of_0_9_bring_their_options_and_old_character_features() -> Non
 @pytest.mark.parametrize("kind", METRICS)
 def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None:
     config = published(kind)
-    task, _, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
+    task, _, _, notes = convert_archive(TaskArchive(Path("model.tar.gz"), config, {}, {}, None, None))
     assert task.name == kind
     assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
 

@@ -72,7 +72,8 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
     model, reader = top.table("model"), top.table("dataset_reader")
     counterpart = counterpart_of(model)
     paths = convert_data(top)
-    tables = tables_of(counterpart.task, convert_model(counterpart, model, reader))
+    config, _ = convert_model(counterpart, model, reader)
+    tables = tables_of(counterpart.task, config)
     tables["data"] = paths | tables["data"]
     _report_initializers(model, counterpart)
     convert_penalty(model, tables)

@@ -45,7 +45,8 @@ Settings = dict[str, Any]
 Activation = Literal["relu", "tanh", "none"]
 EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
 CHAR_LAYERS: dict[str, Literal["cnn", "lstm", "gru"]] = {"cnn": "cnn", "lstm": "lstm", "gru": "gru"}
-EMBEDDERS = ("embedding", "character_encoding", "elmo_token_embedder")
+KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
+"""Our names of AllenNLP's token embedders."""
 SPELLINGS: dict[Spelling, Settings] = {
     "bytes": {"byte_encoding": "utf-8"},
     "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
@@ -77,66 +78,97 @@ NER_ENCODERS: dict[str, Literal["lstm", "gru", "highway", "alternating"]] = {
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "tanh": "tanh", "linear": "none"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ModelInputs:
-    """What a model reads of a token."""
+    """What a model reads of a token, and what its archive must know of AllenNLP's embedders."""
 
-    words: WordsConfig | None
-    chars: ArchivedCharsConfig | None
-    elmo: ArchivedElmoConfig | None
+    words: WordsConfig | None = None
+    chars: ArchivedCharsConfig | None = None
+    elmo: ArchivedElmoConfig | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Our name of each embedder ("words", "chars" or "elmo") by theirs, in the order in which AllenNLP joins them."""
+    namespaces: dict[str, str] = field(default_factory=dict)
+    """Of the vocabulary, for words and characters."""
+    min_chars: int | None = None
+    """Characters to which words are padded at least."""
+    elmo_files: dict[str, Any] = field(default_factory=dict)
+    """The table that names the files of ELMo."""
+
+
+@dataclass
+class Indexers:
+    """How words become indices, by the names of the indexers, which are those of the embedders."""
+
+    lowercase: dict[str, bool] = field(default_factory=dict)
+    """Whether words are lowercased."""
+    spelling: dict[str, Spelling] = field(default_factory=dict)
+    """How words are spelled, if not plainly."""
+    min_chars: dict[str, Any] = field(default_factory=dict)
 
 
 def read_inputs(model: ConfigTable, reader: ConfigTable) -> ModelInputs:
     """Convert a text field embedder and the indexers with the same names."""
-    embedders, indexers = model.table("text_field_embedder"), reader.table("token_indexers")
-    lowercase, spelling = _read_indexers(indexers)
+    embedders, table = model.table("text_field_embedder"), reader.table("token_indexers")
+    indexers = _read_indexers(table)
     embedders.expect("type", "basic")
     embedders.expect("allow_unmatched_keys", False)
     inner = embedders.table("token_embedders")
-    words, chars, elmo = None, None, None
+    inputs = ModelInputs()
     for name, embedder in sorted((inner if inner.exists else embedders).tables().items()):
-        kind = embedder.content.get("type", "embedding")  # AllenNLP's default
-        if kind not in EMBEDDERS:
-            continue  # all of it is reported
-        embedder.drop("type")
-        if kind == "embedding" and words is None:
-            words = _words(embedder, lowercase.pop(name, False))
-        elif kind == "character_encoding" and chars is None:
-            chars = _chars(embedder, spelling.pop(name, "characters"))
-        elif kind == "elmo_token_embedder" and elmo is None:
-            elmo = _elmo(embedder)
-        else:
-            embedder.refuse("type", f" = {to_json(kind)}: a second one; a model has one here")
-    for name, is_lowercase in lowercase.items():
+        _add_embedder(inputs, name, embedder, indexers)
+    for name, is_lowercase in indexers.lowercase.items():
         if is_lowercase:
-            indexers.differs(name, ' = {"lowercase": true}: no embedder has its name')
-    for name, unread in spelling.items():
-        indexers.differs(name, f' = {{"spelling": "{unread}"}}: no embedder has its name')
-    return ModelInputs(words, chars, elmo)
+            table.differs(name, ' = {"lowercase": true}: no embedder has its name')
+    for name, unread in indexers.spelling.items():
+        table.differs(name, f' = {{"spelling": "{unread}"}}: no embedder has its name')
+    return inputs
 
 
-def _read_indexers(indexers: ConfigTable) -> tuple[dict[str, bool], dict[str, Spelling]]:
-    """Return, by the names of the indexers, whether words are lowercased, and how they are spelled if not plainly."""
-    lowercase: dict[str, bool] = {}
-    spelling: dict[str, Spelling] = {}
+def _add_embedder(inputs: ModelInputs, name: str, embedder: ConfigTable, indexers: Indexers) -> None:
+    """Convert an embedder, and take its indexer."""
+    theirs = embedder.content.get("type", "embedding")  # AllenNLP's default
+    kind = KINDS.get(str(theirs))
+    if kind is None:
+        return  # all of it is reported
+    if kind in inputs.kinds.values():
+        embedder.refuse("type", f" = {to_json(theirs)}: a second one; a model has one here")
+        return
+    embedder.drop("type")
+    inputs.kinds[name] = kind
+    if kind == "words":
+        inputs.namespaces[kind] = str(embedder.content.get("vocab_namespace") or "tokens")
+        inputs.words = _words(embedder, indexers.lowercase.pop(name, False))
+    elif kind == "chars":
+        table = embedder.content.get("embedding")
+        namespace = table.get("vocab_namespace") if isinstance(table, dict) else None
+        inputs.namespaces[kind] = str(namespace or "token_characters")
+        inputs.min_chars = indexers.min_chars.get(name) or None
+        inputs.chars = _chars(embedder, indexers.spelling.pop(name, "characters"))
+    else:
+        inputs.elmo_files = dict(embedder.content)
+        inputs.elmo = _elmo(embedder)
+
+
+def _read_indexers(indexers: ConfigTable) -> Indexers:
+    found = Indexers()
     for name, indexer in indexers.tables().items():
         kind = indexer.content.get("type", "single_id")
         if kind not in ("single_id", "characters", "elmo_characters"):
             continue  # all of it is reported
         indexer.drop("type")
         if kind == "single_id":
-            lowercase[name] = indexer.take("lowercase_tokens", bool, False)
+            found.lowercase[name] = indexer.take("lowercase_tokens", bool, False)
         elif kind == "characters":
-            indexer.drop("min_padding_length")  # a word's features do not depend on padding
+            found.min_chars[name] = indexer.content.pop("min_padding_length", None)
             tokenizer = indexer.content.get("character_tokenizer")
             for ours, theirs in SPELLINGS.items():
                 if tokenizer == theirs:
-                    spelling[name] = ours
+                    found.spelling[name] = ours
                     indexer.drop("character_tokenizer")
             indexer.unsupported("character_tokenizer", f"only these can be read: {to_json(SPELLINGS)}", "weights")
         for key in ("start_tokens", "end_tokens"):
             indexer.unsupported(key, mark="weights")
-    return lowercase, spelling
+    return found
 
 
 def _words(embedder: ConfigTable, lowercase: bool) -> WordsConfig:
@@ -747,14 +779,16 @@ def counterpart_of(model: ConfigTable) -> Counterpart:
     return COUNTERPARTS[kind]
 
 
-def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> Any:
-    """Return the config of a task from the tables of a model and of its dataset reader."""
+def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> tuple[Any, ModelInputs]:
+    """Return the config of a task from the tables of a model and of its dataset reader, and what the model reads."""
     inputs = read_inputs(model, reader)
+    elmo_files = model.content.get("elmo")
     config = counterpart.convert(model, reader)
-    elmo = config.elmo or inputs.elmo
-    if config.elmo is not None and inputs.elmo is not None:
-        model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
-    return replace(config, words=inputs.words, chars=inputs.chars, elmo=elmo)
+    if config.elmo is not None:
+        if inputs.elmo is not None:
+            model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
+        inputs = replace(inputs, elmo=config.elmo, elmo_files=dict(elmo_files or {}))
+    return replace(config, words=inputs.words, chars=inputs.chars, elmo=inputs.elmo), inputs
 
 
 def report_reader(reader: ConfigTable) -> None:

@@ -6,8 +6,9 @@ ELMo. So the columns of each layer that reads them are permuted (``Embeddings.co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elmokit.formats.tensor_rows import SAME, Array, TensorLayout, TensorRow
+from elmokit.errors import TensorMismatchError
+from elmokit.formats.tensor_rows import SAME, Array, FileArrays, TensorLayout, TensorRow, read_through
 from elmokit.tasks.allennlp.parsing import ParsingModel
 from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf, DecomposableAttention
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
@@ -352,6 +354,22 @@ ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {
     "parsing": parsing_rows,
     "qa": qa_rows,
 }
+
+
+def shape_of(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) -> tuple[int, ...]:
+    """Return the shape of a tensor that must have a number of axes."""
+    if name not in tensors or tensors[name].dim() != n_axes:
+        found = f"one of shape {tuple(tensors[name].shape)}" if name in tensors else "none"
+        raise TensorMismatchError(f"{where}: expected a tensor {name} with {n_axes} axes, found {found}.")
+    return tuple(tensors[name].shape)
+
+
+def arrays_of(
+    rows: Sequence[TensorRow], wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: Path
+) -> FileArrays:
+    """Return arrays of an archive's tensors by our names. All names and shapes are checked."""
+    shapes, found = ({name: tuple(part.shape) for name, part in parts.items()} for parts in (wanted, tensors))
+    return read_through(rows, shapes, found, lambda name: tensors[name].numpy(), str(source))
 
 
 def split_joint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

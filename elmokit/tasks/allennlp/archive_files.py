@@ -1,0 +1,152 @@
+"""The content of an archive of AllenNLP: config, vocabulary and tensors, read without running code.
+
+::
+
+    config.json              the training config
+    weights.th               a pickled state dict
+    vocabulary/              one list per namespace, and non_padded_namespaces.txt
+    files_to_archive.json    before version 1.0: files that the config names ...
+    fta/KEY                  ... by their key in the config
+    meta.json                since version 2.6: the version of AllenNLP
+
+The archive may come from anywhere: only these files are unpacked, and only tensors are read from the pickle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from elmokit.config import read_json
+from elmokit.errors import FormatError, ModelError, ModelNotFoundError, TextError
+from elmokit.formats.archives import is_archive, unpacked
+from elmokit.formats.bilm_tf import read_options
+from elmokit.formats.sidecars import visible_files
+from elmokit.formats.torch_save import read_state_dict
+from elmokit.storage.text_files import expand_user, read_lines
+
+CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
+UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
+NON_PADDED = "non_padded_namespaces.txt"
+PADDING_ROW = "@@PADDING@@"
+NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
+VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+@dataclass(frozen=True)
+class TaskArchive:
+    """The content of an archive."""
+
+    source: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    namespaces: dict[str, list[str]]
+    """The vocabulary: the entries of each namespace by their row. Padded namespaces have an entry for padding."""
+    options: dict[str, Any] | None
+    """The options of the ELMo inside, if the archive has them."""
+    version: str | None
+    """The version of AllenNLP that saved it; None before 2.6, which did not record it."""
+
+    @property
+    def is_from_before_1(self) -> bool:
+        """Whether AllenNLP 0.x trained the model: it needed an iterator, and knew similarity functions."""
+        model = self.config.get("model", {})
+        return "iterator" in self.config or (isinstance(model, dict) and "similarity_function" in model)
+
+    def is_before(self, version: str) -> bool:
+        """Check whether the model was saved before a version. 1.0 to 2.5, which are not recorded, count as new."""
+        if self.version is None:
+            return self.is_from_before_1
+        own, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (self.version, version))
+        return own < limit
+
+
+def is_task_archive(path: Path) -> bool:
+    """Check whether a path is an archive of AllenNLP or the unpacked directory of one."""
+    if path.is_dir():
+        return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
+    return path.is_file() and is_archive(path)
+
+
+def read_archive(source: str | Path) -> TaskArchive:
+    """Read an archive, or the directory of an unpacked one."""
+    path = expand_user(source, ModelNotFoundError)
+    if path.is_dir():
+        return _read_folder(path, path)
+    if not path.is_file() or not is_archive(path):
+        raise ModelNotFoundError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
+    with unpacked(path, UNPACKED, lambda folder: (folder / CONFIG).is_file()) as archive:
+        try:
+            return _read_folder(archive.folder, path)
+        except (ModelError, TextError) as error:
+            raise type(error)(str(error).replace(str(archive.folder), str(path))) from None
+
+
+def _read_folder(folder: Path, source: Path) -> TaskArchive:
+    config = read_json(folder / CONFIG, "configuration of AllenNLP's archive")
+    tensors = read_state_dict(folder / WEIGHTS)
+    options = visible_files(folder / "fta", "*options_file")
+    version = None
+    if (folder / "meta.json").is_file():
+        stated = read_json(folder / "meta.json").get("version")
+        version = stated if isinstance(stated, str) and VERSION.match(stated) else None
+    return TaskArchive(
+        source,
+        config,
+        tensors,
+        _read_vocabulary(folder / VOCABULARY),
+        read_options(options[0]) if options else None,
+        version,
+    )
+
+
+def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
+    patterns = list(read_lines(folder / NON_PADDED)) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
+    namespaces = {}
+    for file in visible_files(folder, "**/*.txt"):
+        if file.name == NON_PADDED:
+            continue
+        name = file.relative_to(folder).as_posix().removesuffix(".txt")
+        entries = [line.replace(NEWLINE, "\n") for line in read_lines(file)]
+        is_padded = not any(_matches(pattern, name) for pattern in patterns)
+        namespaces[name] = [PADDING_ROW, *entries] if is_padded else entries
+    return namespaces
+
+
+def _matches(pattern: str, namespace: str) -> bool:
+    """Match as AllenNLP does, where only a star at the beginning of a pattern is special."""
+    return namespace.endswith(pattern[1:]) if pattern.startswith("*") else namespace == pattern
+
+
+def known_entries(archive: TaskArchive, name: str, unknown: str) -> tuple[list[str], int]:
+    """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown"."""
+    entries = entries_of(archive, name, unknown)
+    row = entries.index(unknown)
+    return [entry for index, entry in enumerate(entries) if index not in (0, row)], row
+
+
+def entries_of(archive: TaskArchive, name: str, needed: str | None = None) -> list[str]:
+    """Return the entries of a namespace, one of which may be needed."""
+    entries = archive.namespaces.get(name, [])
+    if not entries or needed not in (None, *entries):
+        expected = f"namespace {name!r}" if needed is None else f"namespace {name!r} with an entry {needed}"
+        raise FormatError(
+            f"{archive.source}: expected a {expected} in the vocabulary, whose namespaces are: "
+            f"{', '.join(archive.namespaces) or 'none'}."
+        )
+    return entries
+
+
+def table_in(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a table inside a config; an empty one if it is absent, or written as the name of its type."""
+    inner: Any = content
+    for key in keys:
+        inner = inner.get(key)
+        if not isinstance(inner, dict):
+            return {}
+    return dict(inner)

@@ -1,0 +1,161 @@
+"""The ELMo inside an archive of AllenNLP.
+
+AllenNLP saves all parameters of its ELMo with those of the task model. The sizes follow from the tensors. What they do
+not show, the clips and the activation, comes from the options file: the user may give it, the archive may have it, or
+the config names one that exists. Otherwise it is as in the published models, and the user is told so unless the config
+names one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elmokit.embedding.elmo import Elmo
+from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
+from elmokit.errors import ConfigError, TensorMismatchError
+from elmokit.formats import sources
+from elmokit.formats.allennlp_weights import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
+from elmokit.formats.bilm_tf import config_from_options, read_options
+from elmokit.formats.model import PretrainedBiLM
+from elmokit.formats.open import open_model
+from elmokit.formats.tensor_rows import same_rows
+from elmokit.network.bilm import BiLM
+from elmokit.network.tensors import tensor_of
+from elmokit.storage.whole_files import is_file
+from elmokit.tasks.allennlp.archive_files import TaskArchive
+from elmokit.tasks.allennlp.task_tensors import arrays_of, shape_of
+
+ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
+PUBLISHED = ("small", "medium", "original", "original-5.5b")
+"""The models of the paper's authors, whose options are the defaults of ``BiLMConfig``."""
+CACHE = "_word_embedding.weight"  # context-free vectors of the vocabulary, computed from the other tensors
+
+
+def elmo_of(
+    archive: TaskArchive,
+    config: Any,
+    files: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    options: str | Path | None,
+) -> tuple[Elmo | None, list[str], str | None]:
+    """Open the ELMo of a model and remove its tensors. Returns also notes, and the one that says what was assumed.
+
+    Args:
+        archive: The archive.
+        config: That of the model.
+        files: The table of AllenNLP's config that names the files of ELMo.
+        tensors: Those of the archive.
+        options: The options file, if the user gives it.
+    """
+    if config.elmo is None:
+        if options is not None:
+            raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
+        return None, [], None
+    notes = []
+    if any(mix is not None and mix.layer_norm for mix in (config.elmo.input, config.elmo.output)):
+        notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
+    bilm, assumed = _bilm_of(archive, files, tensors, options)
+    if assumed is not None:
+        notes.append(assumed)
+    return Elmo(bilm, start=config.elmo.elmo_start), notes, assumed
+
+
+def _bilm_of(
+    archive: TaskArchive, files: Mapping[str, Any], tensors: dict[str, Tensor], options: str | Path | None
+) -> tuple[PretrainedBiLM, str | None]:
+    """Take the biLM out of an archive's tensors, or open the one that it names. Returns also what was assumed."""
+    encoder = next((name for name in tensors if f"{LSTM}{ENCODER}" in name), None)
+    if encoder is None:
+        return _named_bilm(archive, files, options), None
+    prefix = encoder.partition(f"{LSTM}{ENCODER}")[0] + LSTM
+    own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+    own.pop(prefix + CACHE, None)
+    where = str(archive.source if options is None else options)
+    content = archive.options or options_named_by(files) if options is None else read_options(options)
+    config = config_of_tensors({name.removeprefix(prefix): part for name, part in own.items()}, content, where)
+    bilm = bilm_of(own, config, prefix, archive.source)
+    if content is not None or has_published_options(files):
+        return bilm, None
+    return bilm, assumed_options(config, files)
+
+
+def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Path | None) -> PretrainedBiLM:
+    """Open the biLM that a config's table names."""
+    weights = elmo.get("weight_file")
+    if not isinstance(weights, str) or not weights:
+        raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
+    return open_model(weights, options=options or elmo.get("options_file"), exact_marks=True)
+
+
+def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | None, where: str) -> BiLMConfig:
+    """Return the architecture of an ELMo."""
+    if options is not None:
+        # AllenNLP's ELMo has two directions, and the options of the published models do not say so.
+        return config_from_options({**options, "bidirectional": True}, {}, where)
+    filters: list[tuple[int, int]] = []
+    while (name := f"{ENCODER}char_conv_{len(filters)}.weight") in tensors:
+        count, _, width = shape_of(tensors, name, 3, where)
+        filters.append((width, count))
+    n_highway = 0
+    while f"{ENCODER}_highways._layers.{n_highway}.weight" in tensors:
+        n_highway += 1
+    n_layers = 0
+    while f"{LSTM}forward_layer_{n_layers}.state_linearity.weight" in tensors:
+        n_layers += 1
+    n_chars, char_dim = shape_of(tensors, f"{ENCODER}_char_embedding_weights", 2, where)
+    projection_dim, _ = shape_of(tensors, f"{ENCODER}_projection.weight", 2, where)
+    gates, _ = shape_of(tensors, f"{LSTM}forward_layer_0.state_linearity.weight", 2, where)
+    try:
+        return BiLMConfig(
+            CharCNNConfig(tuple(filters), char_dim, n_highway, n_chars=n_chars - 1),
+            projection_dim=projection_dim,
+            hidden_dim=gates // 4,
+            n_layers=n_layers,
+        )
+    except ConfigError as error:
+        raise TensorMismatchError(f"{where}: the ELMo inside has tensors of unusual sizes: {error}") from None
+
+
+def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, source: Path) -> PretrainedBiLM:
+    """Build the biLM of an ELMo from its tensors, whose names have a prefix."""
+    with torch.device("meta"):
+        bilm = BiLM(config)
+        # Inside the block, because what is made here has no content either.
+        encoder, lstm = encoder_to_allennlp(bilm), lstm_to_allennlp(bilm)
+    named = {f"{ENCODER}{name}": part for name, part in encoder.items()}
+    named |= {f"{LSTM}{name}": part for name, part in lstm.items()}
+    arrays = arrays_of(same_rows(named, prefix), named, tensors, source)
+    bilm = from_allennlp({name: tensor_of(array) for name, array in arrays.items()}, config).eval()
+    card = {"from": f"the ELMo inside {source.name}"}
+    return PretrainedBiLM.from_modules(bilm, family="allennlp", source=source, card=card, exact_marks=True)
+
+
+def has_published_options(elmo: Mapping[str, Any]) -> bool:
+    """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
+    name = elmo.get("options_file")
+    models = (model for model in sources.published_models() if model.name in PUBLISHED)
+    return name is None or any(location.options == name for model in models for location in model.locations)
+
+
+def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
+    """Return a sentence that says what was assumed about an ELMo whose options are unknown."""
+    assert config.char_cnn is not None
+    named = f", and {elmo['options_file']!r} does not exist here" if elmo.get("options_file") else ""
+    return (
+        f"the archive does not hold the options file of its ELMo{named}: assumed are activation = "
+        f"{config.char_cnn.activation}, cell_clip = {config.cell_clip} and proj_clip = {config.projection_clip}, as "
+        "in the published models. If it was trained with others, give the file: elmokit task open --options FILE"
+    )
+
+
+def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read the options file that a config names, if it is a file of this machine."""
+    name = elmo.get("options_file")
+    if not isinstance(name, str) or "://" in name or not is_file(Path(name)):
+        return None
+    return read_options(name)
