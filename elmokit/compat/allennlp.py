@@ -27,8 +27,8 @@ from elmokit.errors import needs_torch
 with needs_torch("elmokit.compat.allennlp"):
     import torch  # noqa: F401
 
-from elmokit.compat.allennlp_command import ElmoEmbedder
 from elmokit.compat.allennlp_common import ConfigurationError, Params, cached_path
+from elmokit.compat.allennlp_embedder import ElmoEmbedder
 from elmokit.compat.allennlp_layers import (
     ScalarMix,
     _ElmoCharacterEncoder,

@@ -13,8 +13,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from elmokit.compat import allennlp as elmo
-from elmokit.compat import allennlp_command as command
 from elmokit.compat import allennlp_common
+from elmokit.compat import allennlp_embedder as command
 from elmokit.compat.allennlp_modules import DEFAULT_MODEL
 
 VERSION = "2.10.1"  # the version whose interface elmokit follows, for programs that ask

@@ -19,7 +19,7 @@ from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.tasks.classes import ClassificationModel, ClassificationTask
+from elmokit.tasks.classification import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import (
     VariationalDropout,

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import read_lines
-from elmokit.tasks.classes import ClassificationModel, ClassificationTask
+from elmokit.tasks.classification import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import Maxout, attend, masked_max, masked_mean, masked_min, masked_softmax, run_packed
 from elmokit.tasks.task import Labels, Sentence, Tokenize, read_sentence

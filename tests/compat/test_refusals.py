@@ -29,7 +29,7 @@ from elmokit.compat.allennlp import (
 from elmokit.compat.allennlp import ElmoTokenEmbedderMultiLang as MultiLang
 from elmokit.compat.allennlp import LstmCellWithProjection as LstmCell
 from elmokit.compat.allennlp import add_sentence_boundary_token_ids as bounded
-from elmokit.compat.allennlp_command import check_for_gpu
+from elmokit.compat.allennlp_embedder import check_for_gpu
 from elmokit.compat.bilm import (
     Batcher,
     BidirectionalLanguageModel,

@@ -29,7 +29,7 @@ from elmokit.tasks.allennlp.archived_configs import (
     archived_presets,
 )
 from elmokit.tasks.allennlp.parsing import ParsingTask
-from elmokit.tasks.classes import ClassificationModel
+from elmokit.tasks.classification import ClassificationModel
 from elmokit.tasks.coref import CorefConfig, CorefTask, Document
 from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from elmokit.compat.allennlp import ElmoEmbedder
-from elmokit.compat.allennlp_command import (
+from elmokit.compat.allennlp_embedder import (
     check_for_gpu,
     get_device_of,
     get_lengths_from_binary_sequence_mask,
