@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, TextIO, TypeVar
+from typing import IO, Any, ClassVar, Literal, TextIO, TypeVar, get_args
 
 import h5py
 import numpy as np
@@ -117,21 +117,17 @@ class ElmoEmbedder:
                 be a key.
             OutputError: The file cannot be written.
         """
-        combine = {
-            "all": lambda layers: layers,
-            "top": lambda layers: layers[-1],
-            "average": lambda layers: layers.mean(axis=0),
-        }
-        check_choice("output_format", output_format, combine)
+        check_choice("output_format", output_format, get_args(CombinedLayers))
         sentences = [line.strip() for line in input_file]
         blank = [number for number, sentence in enumerate(sentences) if not sentence]
         if blank:
             raise ConfigurationError(f"Lines {blank} (counted from 0) are blank.")
-        stream = self.embed_sentences([sentence.split() for sentence in sentences], batch_size)
+        tokens = [sentence.split() for sentence in sentences]
+        stream = self.embed_sentences(tokens, batch_size)
         # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
         # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
         n_layers = self.elmo_bilm.num_layers if output_format == "all" else 1
-        n_bytes = 4 * n_layers * self.elmo_bilm.get_output_dim() * sum(len(sentence.split()) for sentence in sentences)
+        n_bytes = 4 * n_layers * self.elmo_bilm.get_output_dim() * sum(map(len, tokens))
         with (
             atomic_write(output_file_path, overwrite=True) as partial,
             create_hdf5(partial, n_bytes, len(sentences), sum(map(len, sentences))) as file,
@@ -139,15 +135,25 @@ class ElmoEmbedder:
             for number, (sentence, layers) in enumerate(zip(sentences, stream, strict=True)):
                 key = sentence if use_sentence_keys else str(number)
                 try:
-                    file.create_dataset(key, data=combine[output_format](layers))
+                    file.create_dataset(key, data=_combined(layers, output_format))
                 except (TypeError, ValueError) as error:
                     raise ConfigurationError(
                         f"Sentence {number}, {sentence!r}, cannot be a key in an HDF5 file: {error}"
                     ) from None
-            if not (forget_sentences or use_sentence_keys):
+            if not forget_sentences and not use_sentence_keys:
                 numbers = {sentence: str(number) for number, sentence in enumerate(sentences)}
                 text = h5py.string_dtype("utf-8")
                 file.create_dataset("sentence_to_index", (1,), dtype=text, data=[json.dumps(numbers)])
+
+
+def _combined(layers: Vectors, output_format: CombinedLayers) -> Vectors:
+    """Return what is written of the vectors ``(layers, tokens, dim)`` of a sentence."""
+    combined = layers
+    if output_format == "top":
+        combined = layers[-1]
+    elif output_format == "average":
+        combined = layers.mean(axis=0)
+    return combined
 
 
 Item = TypeVar("Item")
@@ -209,7 +215,8 @@ class _Tee:
         self._separate_lines = separate_lines
 
     def write(self, text: str) -> int:
-        self.log.write(text.replace("\r", "\n") if self._separate_lines else text)
+        logged = text.replace("\r", "\n") if self._separate_lines else text
+        self.log.write(logged)
         self.log.flush()
         return self.stream.write(text)
 
@@ -241,7 +248,8 @@ def check_for_gpu(device_id: int | Sequence[int] | None) -> None:
     Raises:
         ConfigurationError: One does not.
     """
-    for number in [device_id] if isinstance(device_id, int) else device_id or ():
+    numbers: Sequence[int] = [device_id] if isinstance(device_id, int) else device_id or []
+    for number in numbers:
         if int(number) >= 0:
             parse_device(f"cuda:{number}")
 

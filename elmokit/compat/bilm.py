@@ -187,22 +187,29 @@ class BidirectionalLanguageModel(nn.Module):
 
     def _checked_mask(self, ids: Tensor) -> Tensor:
         """Check the ids; return ``(sentences, time)`` bool, True on a real token, boundaries included."""
-        cnn = self.bilm.config.char_cnn
-        of_token = () if cnn is None else (cnn.max_chars,)
-        if ids.ndim < 2 or ids.shape[2:] != of_token or ids.shape[0] == 0 or ids.shape[1] < 2:
-            axes = "(sentences, time)" if cnn is None else f"(sentences, time, {cnn.max_chars})"
-            raise ValueError(f"Expected ids of shape {axes}, boundaries included, but got {tuple(ids.shape)}.")
+        self._check_shape(ids)
         if self.stateful and len(ids) > self.max_batch_size:
             raise ConfigError(f"The batch has {len(ids)} sentences, and max_batch_size is {self.max_batch_size}.")
-        n_ids = self.bilm.config.n_words if cnn is None else cnn.n_chars
-        if int(ids.max()) > (n_ids or 0) or int(ids.min()) < 0:
-            raise TextError(
-                f"The ids range from {int(ids.min())} to {int(ids.max())}, but this model knows 0 to {n_ids}."
-            )
+        config = self.bilm.config
+        n_ids = (config.n_words or 0) if config.char_cnn is None else config.char_cnn.n_chars
+        smallest, largest = int(ids.min()), int(ids.max())
+        if smallest < 0 or largest > n_ids:
+            raise TextError(f"The ids range from {smallest} to {largest}, but this model knows 0 to {n_ids}.")
         mask = self.bilm.mask_of(ids)
         if not bool(mask[:, :2].all()) or has_gaps(mask):
             raise ValueError("Each row must be <S>, tokens, </S> and then zeros.")
         return mask
+
+    def _check_shape(self, ids: Tensor) -> None:
+        cnn = self.bilm.config.char_cnn
+        n_axes, axes = 2, "(sentences, time)"
+        if cnn is not None:
+            n_axes, axes = 3, f"(sentences, time, {cnn.max_chars})"
+        fits = ids.ndim == n_axes and ids.shape[0] > 0 and ids.shape[1] >= 2
+        if fits and cnn is not None:
+            fits = ids.shape[2] == cnn.max_chars
+        if not fits:
+            raise ValueError(f"Expected ids of shape {axes}, boundaries included, but got {tuple(ids.shape)}.")
 
 
 class WeightLayers(nn.Module):

@@ -90,7 +90,8 @@ def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], s
     """Return the options and the newest checkpoint of a directory with some restarts, the last one first."""
     for run in (*reversed(restarts), save_dir):
         committed = read_workspace(run)
-        if committed is not None and (checkpoint := last_checkpoint(committed)) is not None:
+        checkpoint = None if committed is None else last_checkpoint(committed)
+        if committed is not None and checkpoint is not None:
             setup = TrainingSetup.of(committed)
             n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
             return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
@@ -171,24 +172,27 @@ def train(
                         "of the training text, so they are too low."
                     )
                 )
-        if restart_ckpt_file is not None:
-            base = {name: value for name, value in table.items() if name not in ("data", "input")}
+        settings["held_out"] = held_out
+        if restart_ckpt_file is None:
+            return api.train(data.files, out=save_dir, config=table, vocabulary=data.vocab.path, **settings)
+        settings["config"] = {name: value for name, value in table.items() if name not in ("data", "input")}
+        return _restart(restart_ckpt_file, save_dir, data, {**settings, "keep_optimizer": True})
 
-            def restart(checkpoint: str | Path, out: Path) -> TrainingResult:
-                model = _open(checkpoint, data)
-                return api.finetune(
-                    model, data.files, held_out=held_out, out=out, config=base, keep_optimizer=True, **settings
-                )
 
-            if (interrupted := interrupted_restart(save_dir)) is not None:
-                _, start = _newest(save_dir, _restarts(save_dir)[:-1])
-                if Path(start) == Path(restart_ckpt_file) or interrupted in Path(restart_ckpt_file).parents:
-                    with contextlib.suppress(OtherSettingsError):  # another call, which is a restart of its own
-                        return restart(start, interrupted)
-            return restart(restart_ckpt_file, next_restart(save_dir))
-        return api.train(
-            data.files, held_out=held_out, out=save_dir, config=table, vocabulary=data.vocab.path, **settings
-        )
+def _restart(
+    checkpoint: str | Path,
+    save_dir: Path,
+    data: LMDataset | BidirectionalLMDataset,
+    settings: Mapping[str, Any],
+) -> TrainingResult:
+    """Continue the training of a checkpoint in a run directory of its own, or in that of an interrupted restart."""
+    interrupted = interrupted_restart(save_dir)
+    if interrupted is not None:
+        _, start = _newest(save_dir, _restarts(save_dir)[:-1])
+        if Path(start) == Path(checkpoint) or interrupted in Path(checkpoint).parents:
+            with contextlib.suppress(OtherSettingsError):  # another call, which is a restart of its own
+                return api.finetune(_open(start, data), data.files, out=interrupted, **settings)
+    return api.finetune(_open(checkpoint, data), data.files, out=next_restart(save_dir), **settings)
 
 
 def test(
@@ -218,7 +222,8 @@ def test(
     perplexity = result.mean
     # With bilm-tf's spelling, because scripts search its output for this line.
     print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
-    if warning := unknown_words_warning(result.unknown_ratio, result.unknown_words):
+    warning = unknown_words_warning(result.unknown_ratio, result.unknown_words)
+    if warning:
         print(warning, file=sys.stderr)
     return perplexity
 
@@ -288,23 +293,25 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
 def next_restart(save_dir: str | Path) -> Path:
     """Return the run directory that a new restart in ``save_dir`` creates."""
     earlier = _restarts(Path(save_dir))
-    return Path(save_dir) / f"{RESTART}-{_number(earlier[-1]) + 1 if earlier else 1}"
+    number = _number(earlier[-1]) + 1 if earlier else 1
+    return Path(save_dir) / f"{RESTART}-{number}"
 
 
 def interrupted_restart(save_dir: Path) -> Path | None:
     """Return the run directory of the last restart, if it has not come to its end."""
-    for run in _restarts(save_dir)[-1:]:
-        committed = read_workspace(run)
-        if committed is not None and committed.can_continue:
-            setup = TrainingSetup.of(committed)
-            n_done = committed.progress.get("counters", {}).get("n_predictions", 0)
-            return run if n_done < setup.corpus.length(setup.config) else None
-    return None
+    restarts = _restarts(save_dir)
+    committed = read_workspace(restarts[-1]) if restarts else None
+    if committed is None or not committed.can_continue:
+        return None
+    setup = TrainingSetup.of(committed)
+    n_done = committed.progress.get("counters", {}).get("n_predictions", 0)
+    return restarts[-1] if n_done < setup.corpus.length(setup.config) else None
 
 
 def _restarts(save_dir: Path) -> list[Path]:
     """List the directories of restarted trainings, oldest first."""
-    return sorted((path for path in save_dir.glob(f"{RESTART}-*") if (path / JOURNAL).is_file()), key=_number)
+    runs = [path for path in save_dir.glob(f"{RESTART}-*") if (path / JOURNAL).is_file()]
+    return sorted(runs, key=_number)
 
 
 def _number(restart: Path) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args
 
@@ -231,27 +231,18 @@ class ElmoModel:
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
         n = topn + len(left_out)  # these may be among the first ones, and others then take their places
         how: dict[str, Any] = {"n": n, "batch_tokens": self._batch_tokens, "special_words": True}
-        forward = all_substitutes(computer, texts, "forward", **how)
+        results: list[list[Substitutes]] = []
+        for text, predicted in zip(texts, all_substitutes(computer, texts, "forward", **how), strict=True):
+            entries = []
+            for word, substitutes in zip(text, predicted, strict=True):
+                forward = _predictions(substitutes, topn, left_out)
+                entries.append(Substitutes(word=word, forward=forward, backward=None))
+            results.append(entries)
         if computer.model.config.bidirectional:
-            backward = all_substitutes(computer, texts, "backward", **how)
-        else:
-            backward = ([[]] * len(text) for text in texts)
-
-        def best(substitutes: Sequence[Substitute]) -> Predictions:
-            kept = [substitute for substitute in substitutes if substitute.word not in left_out][:topn]
-            return Predictions(
-                candidates=[substitute.word_id for substitute in kept],
-                candidate_words=[substitute.word for substitute in kept],
-                logp=[substitute.score for substitute in kept],
-            )
-
-        return [
-            [
-                Substitutes(word=word, forward=best(before), backward=best(after) if after else None)
-                for word, before, after in zip(*entries, strict=True)
-            ]
-            for entries in zip(texts, forward, backward, strict=True)
-        ]
+            for entries, predicted in zip(results, all_substitutes(computer, texts, "backward", **how), strict=True):
+                for entry, substitutes in zip(entries, predicted, strict=True):
+                    entry["backward"] = _predictions(substitutes, topn, left_out)
+        return results
 
     def _loaded(self, warmup: bool, layers: str) -> Elmo:
         check_choice("layers", layers, get_args(LayerChoice))
@@ -263,6 +254,16 @@ class ElmoModel:
     def _embed(self, elmo: Elmo, texts: Sequence[Sequence[str]], layers: LayerChoice) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors ``([layers,] tokens, dim)`` of each sentence, computed a few batches ahead."""
         return elmo.embed(iter(texts), layers=layers, batch_tokens=self._batch_tokens)
+
+
+def _predictions(substitutes: Sequence[Substitute], topn: int, left_out: Collection[str]) -> Predictions:
+    """Return the first ``topn`` substitutes, without some words."""
+    kept = [substitute for substitute in substitutes if substitute.word not in left_out][:topn]
+    return Predictions(
+        candidates=[substitute.word_id for substitute in kept],
+        candidate_words=[substitute.word for substitute in kept],
+        logp=[substitute.score for substitute in kept],
+    )
 
 
 def _preferred_file(directory: str | Path, full: bool) -> str | Path:

@@ -230,36 +230,42 @@ class _SeedLoop:
 
     def run_to_end(self, stop: StopRequest) -> None:
         """Train until the last epoch or early stopping."""
-        config, counters = self.config, self.state.counters
+        counters = self.state.counters
         while not counters.is_over:
-            if self.state.model.inputs.elmo is not None:
-                self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
-            batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
-            while counters.step < len(batches) and not counters.is_over:
-                with self.meter:
-                    self._step(batches[counters.step])
-                counters.step += 1
-                counters.n_steps += 1
-                is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
-                # The training ends with an evaluation in any case; do not run it twice.
-                if is_due and not (counters.step == len(batches) and counters.epoch + 1 == config.epochs):
-                    self._evaluate()
-                    self._save()
-                elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-                    self._save()
-                if stop.is_made:
-                    self._save()
-                    raise TrainingInterrupted(
-                        f"Stopped after step {counters.n_steps:,} of seed {self.seed}, and saved a checkpoint."
-                    )
+            self._train_epoch(stop)
             if not counters.is_over:
                 counters.epoch, counters.step = counters.epoch + 1, 0
-                is_last = counters.epoch == config.epochs
-                if config.eval_every is None or is_last:
+                is_last = counters.epoch == self.config.epochs
+                if self.config.eval_every is None or is_last:
                     self._evaluate()
-                counters.is_over = counters.is_over or is_last
+                if is_last:
+                    counters.is_over = True
             self._save()
         self._warn_if_diverged()
+
+    def _train_epoch(self, stop: StopRequest) -> None:
+        """Take the steps of an epoch that are not done, or those until early stopping."""
+        config, counters = self.config, self.state.counters
+        if self.state.model.inputs.elmo is not None:
+            self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
+        batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
+        while counters.step < len(batches) and not counters.is_over:
+            with self.meter:
+                self._step(batches[counters.step])
+            counters.step += 1
+            counters.n_steps += 1
+            # The training ends with an evaluation in any case; do not run it twice.
+            is_last = counters.step == len(batches) and counters.epoch + 1 == config.epochs
+            if config.eval_every is not None and counters.n_steps % config.eval_every == 0 and not is_last:
+                self._evaluate()
+                self._save()
+            elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+                self._save()
+            if stop.is_made:
+                self._save()
+                raise TrainingInterrupted(
+                    f"Stopped after step {counters.n_steps:,} of seed {self.seed}, and saved a checkpoint."
+                )
 
     def _save(self) -> None:
         self.state.save(self.run)
