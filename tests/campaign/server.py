@@ -117,6 +117,8 @@ def _surprisal(model: LanguageModel, texts: list[list[str]]) -> list[dict[str, A
         inner = found.nats[:, 1:-1]
         one = {"index": index, "tokens": text, "sentence_lengths": [len(text)]}
         one |= {"is_unknown": found.is_unknown[1:-1].tolist()}
+        assert found.spelling_nats is not None
+        one |= {"spelling_nats": found.spelling_nats[1:-1].tolist()}
         one |= {"forward": inner[0].tolist(), "backward": inner[1].tolist(), "both": inner.mean(axis=0).tolist()}
         data.append(one | {"total": dict(zip(("forward", "backward"), found.total_nats, strict=True))})
     return data
