@@ -289,27 +289,34 @@ class ElmoModule(nn.Module):
             TypeError: ``ids`` is not a tensor of whole numbers, or it has the wrong number of dimensions.
             ValueError: There is padding between tokens.
         """
-        n_axes, width = 3 if self.bilm.config.n_words is None else 2, self.bilm.config.ids_per_token
-        is_tensor = isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32)
-        if not is_tensor or ids.ndim != n_axes or (width is not None and ids.shape[-1] != width):
-            given = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-            raise TypeError(
-                f"forward expects the ids of ElmoModule.ids, but got {given}. Call elmo(elmo.ids(sentences))."
-            )
+        self._check_ids(ids)
         # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
         mask = self.bilm.mask_of(ids)
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
         check_no_gaps(mask)
-        # An explicit state wins over `start`, so that a caller can continue rows itself.
-        state = self.start_state(ids.shape[0]) if state is None else state
+        if state is None:  # a caller that continues rows itself gives one
+            state = self.start_state(ids.shape[0])
         layers, state = self.layers_of(ids, mask, state)
         # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
         # bilm-tf.
         real = mask if self.keep_boundaries else within_boundaries(mask)
         mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
         if not self.keep_boundaries:
-            mixes, mask = [_without_boundaries(mix, mask) for mix in mixes], mask[:, 2:]
+            mixes = [_without_boundaries(mix, mask) for mix in mixes]
+            mask = mask[:, 2:]
         return ElmoOutput([self.dropout(mix) for mix in mixes], mask, state)
+
+    def _check_ids(self, ids: object) -> None:
+        """Raise a TypeError unless these are ids of a batch."""
+        given = type(ids).__name__
+        if isinstance(ids, Tensor):
+            n_axes = 3 if self.bilm.config.n_words is None else 2
+            width = self.bilm.config.ids_per_token
+            is_whole = ids.dtype in (torch.int64, torch.int32)
+            if is_whole and ids.ndim == n_axes and width in (None, ids.shape[-1]):
+                return
+            given = f"{ids.dtype} {tuple(ids.shape)}"
+        raise TypeError(f"forward expects the ids of ElmoModule.ids, but got {given}. Call elmo(elmo.ids(sentences)).")
 
     def layers_of(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers of a batch, aligned if the model has an alignment, and the state after it.
