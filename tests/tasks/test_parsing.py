@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.allennlp.parsing import ParsingTask, _Scored, without_crossing
+from elmokit.tasks.allennlp.parsing import ParsingTask, _Scored, _spacy_tagger, without_crossing
 from elmokit.tasks.allennlp.trees import Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.tasks.config_file import config_of
 from elmokit.tasks.run import open_run, train_task
@@ -185,3 +187,33 @@ def test_an_empty_sentence_has_no_constituents(task_shell: Shell) -> None:
     Path("text").write_text("\n")
     ran = task_shell("predict", str(DATA / "allennlp-tasks" / "parsing.tar.gz"), "text", "--json")
     assert '"constituents": []' in ran.out
+
+
+class Word:
+    """A token of spaCy's."""
+
+    def __init__(self, text: str, tag: str) -> None:
+        self.text, self.tag_, self.is_space = text, tag, text.isspace()
+
+
+def test_a_raw_sentence_is_tagged_by_spacy_as_in_allennlp(task_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    spacy = types.ModuleType("spacy")
+    words = [Word("She", "PRP"), Word("read", "VBD"), Word(" ", "_SP"), Word("it", "PRP"), Word(".", ".")]
+    spacy.load = lambda name, disable: lambda text: words  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "spacy", spacy)
+    _spacy_tagger.cache_clear()
+    archive = str(DATA / "allennlp-tasks" / "parsing.tar.gz")
+    Path("text").write_text('{"sentence": "She read  it."}\n')
+    assert task_shell("predict", archive, "text").out == "(S (NP (PRP She)) (VBD read) (PRP it) (. .))\n"
+
+    def missing(name: str, disable: Sequence[str]) -> None:
+        raise OSError(f"[E050] Can't find model '{name}'. It doesn't seem to be a Python package. And more.")
+
+    spacy.load = missing  # type: ignore[attr-defined]
+    _spacy_tagger.cache_clear()
+    assert (
+        "Can't find model 'en_core_web_sm'. Install it (python -m spacy" in task_shell("predict", archive, "text").err
+    )
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    assert "[spacy]" in task_shell("predict", archive, "text").err
+    _spacy_tagger.cache_clear()

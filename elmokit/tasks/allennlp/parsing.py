@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
-from elmokit.errors import TextError
+from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.allennlp.archived_configs import ArchivedCharsConfig, ArchivedElmoConfig
 from elmokit.tasks.allennlp.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
@@ -44,6 +45,7 @@ from elmokit.tasks.task_config import (
 )
 from elmokit.text.other_formats import JSON, is_json_object
 
+SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor
 NO_LABEL = "NO-LABEL"  # of a span that is no constituent
 UNKNOWN = "@@UNKNOWN@@"  # AllenNLP's entry for tags that are not in the vocabulary
 TINY = 1e-13  # AllenNLP adds it to the sum by which it divides probabilities
@@ -236,7 +238,14 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
 
 
 class _Tagged(msgspec.Struct):
+    sentence: str | None = None
+    tokens: list[str] | None = None
+    words: list[str] | None = None
     pos_tags: list[str] | None = None
+
+    def is_raw(self) -> bool:
+        """Check whether it is a raw sentence, as AllenNLP's predictor reads it."""
+        return self.sentence is not None and self.tokens is None and self.words is None and self.pos_tags is None
 
 
 class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]]):
@@ -257,7 +266,10 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
     def read_text(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, config: ParsingConfig
     ) -> Iterator[ParsingExample]:
-        """Read one sentence per line, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or JSON lines."""
+        """Read one sentence per line, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or JSON lines.
+
+        A JSON line with a raw ``sentence`` alone is tagged by spaCy.
+        """
         for number, line in enumerate(lines, start=1):
             where = f"{name}, line {number}"
             tokens = read_sentence(line, where, tokenize)
@@ -327,9 +339,16 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
 
 
 def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], list[str]]:
-    """Return the tokens and the tags of a line, which is ``She/PRP sleeps/VBZ``, or JSON with ``pos_tags``."""
+    """Return the tokens and the tags of a line: ``She/PRP sleeps/VBZ``, or JSON with ``pos_tags``.
+
+    A raw sentence in JSON is tokenized and tagged by spaCy, as in AllenNLP.
+    """
     if is_json_object(line):
-        tags = parse_json(line, where, _Tagged, "one JSON object per line").pos_tags
+        content = parse_json(line, where, _Tagged, "one JSON object per line")
+        if content.is_raw():
+            words = [word for word in _spacy_tagger()(content.sentence) if not word.is_space]
+            return [word.text for word in words], [word.tag_ for word in words]
+        tags = content.pos_tags
     else:
         pairs = [token.rpartition("/") for token in tokens]
         tokens = [token for token, _, _ in pairs]
@@ -340,6 +359,18 @@ def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], lis
             "with lists of tokens and pos_tags of one length."
         )
     return tokens, tags
+
+
+@cache
+def _spacy_tagger() -> Any:
+    """Return the pipeline by which AllenNLP's predictor tokenized and tagged raw sentences."""
+    with needs_extra("Tagging a raw sentence, for a model that reads parts of speech,", "spacy"):
+        import spacy
+    try:
+        return spacy.load(SPACY_MODEL, disable=["parser", "ner"])
+    except OSError as error:  # its first sentence names the model
+        what = str(error).partition(". ")[0]
+        raise ConfigError(f"{what}. Install it (python -m spacy download {SPACY_MODEL}), or give pos_tags.") from None
 
 
 def _tag_ids(example: ParsingExample, known: Sequence[str]) -> list[int]:
