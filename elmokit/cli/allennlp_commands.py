@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
@@ -11,26 +12,75 @@ from elmokit.cli.command import with_underscores
 from elmokit.cli.parameters import OutputPath
 from elmokit.cli.running import print_note
 
+if TYPE_CHECKING:
+    from elmokit.embedding.elmo import Elmo
+
 Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created the directory of an output
+
+
+@dataclass(frozen=True)
+class LayerFlags:
+    """Which layers are written: one of these."""
+
+    all_: bool = False
+    top: bool = False
+    average: bool = False
+
+    def chosen(self) -> Literal["all", "top", "average"]:
+        """Return the layers that are asked for."""
+        modes: dict[Literal["all", "top", "average"], bool]
+        modes = {"all": self.all_, "top": self.top, "average": self.average}
+        chosen = [mode for mode, is_given in modes.items() if is_given]
+        if len(chosen) != 1:
+            raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
+        return chosen[0]
+
+
+@dataclass(frozen=True)
+class CommandModel:
+    """The model, as AllenNLP's command names it."""
+
+    options_file: str | None = None
+    weight_file: str = "original"
+    cuda_device: int = -1
+
+    def open(self) -> Elmo:
+        """Open it as AllenNLP did, with a state that is carried from batch to batch."""
+        from elmokit.embedding.elmo import Elmo
+
+        device = None if self.cuda_device < 0 else f"cuda:{self.cuda_device}"
+        return Elmo.from_pretrained(
+            self.weight_file, options=self.options_file, start="stateful", device=device, exact_marks=True
+        )
+
+
+@dataclass(frozen=True)
+class SentenceNames:
+    """How the file names its sentences, as :class:`~elmokit.embedding.outputs.layout.Layout` takes it."""
+
+    forget_sentences: bool = False
+    use_sentence_keys: bool = False
+    include_sentence_indices: bool = False
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """What AllenNLP's command accepts and elmokit does not need."""
+
+    vocab_path: str | None = None
+    include_package: tuple[str, ...] = ()
 
 
 def allennlp_elmo(
     input: Path,
     output: Output,
     *,
-    all_: bool = False,
-    top: bool = False,
-    average: bool = False,
-    options_file: str | None = None,
-    weight_file: str = "original",
-    vocab_path: str | None = None,
+    layers: LayerFlags,
+    model: CommandModel,
     batch_size: int = 64,
-    cuda_device: int = -1,
     file_friendly_logging: bool = False,
-    forget_sentences: bool = False,
-    use_sentence_keys: bool = False,
-    include_sentence_indices: bool = False,
-    include_package: tuple[str, ...] = (),
+    names: SentenceNames,
+    ignored: Ignored,
 ) -> None:
     """Embed INPUT, one tokenized sentence per line, into the HDF5 file OUTPUT, as `allennlp elmo` did.
 
@@ -57,36 +107,17 @@ def allennlp_elmo(
         elmokit allennlp-elmo sentences.txt top.hdf5 --top --weight-file weights.hdf5 --options-file options.json
     """
     from elmokit.embedding.corpus import check_files, embed_file
-    from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.outputs.layout import Layout
     from elmokit.storage.progress import ProgressBar, count_of
     from elmokit.text.text import Text
 
-    modes: dict[Literal["all", "top", "average"], bool] = {"all": all_, "top": top, "average": average}
-    chosen = [mode for mode, given in modes.items() if given]
-    if len(chosen) != 1:
-        raise click.UsageError(f"Pass exactly one of --all, --top and --average; got {len(chosen)}.")
+    chosen = layers.chosen()
     text = Text(input, kind="allennlp")
     check_files(text, output, overwrite=True)
-    layout = Layout(
-        layers=chosen[0],
-        use_sentence_keys=use_sentence_keys,
-        forget_sentences=forget_sentences,
-        include_sentence_indices=include_sentence_indices,
-        batch_size=batch_size,
-    )
-    device = None if cuda_device < 0 else f"cuda:{cuda_device}"
-    elmo = Elmo.from_pretrained(weight_file, options=options_file, start="stateful", device=device, exact_marks=True)
+    layout = Layout(layers=chosen, batch_size=batch_size, **vars(names))
+    elmo = model.open()
     with ProgressBar("tokens", lines=file_friendly_logging) as progress:
-        summary = embed_file(
-            elmo,
-            text,
-            output,
-            layout,
-            overwrite=True,
-            force=True,
-            progress=progress,
-        )
+        summary = embed_file(elmo, text, output, layout, overwrite=True, force=True, progress=progress)
     print_note(f"{output}: {count_of(summary.n_sentences, 'sentence')}, {count_of(summary.n_tokens, 'token')}")
 
 

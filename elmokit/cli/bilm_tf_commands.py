@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,23 @@ HeldOutPrefix = Annotated[
 TrainingDevice = Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one (not in bilm-tf).")]
 
 
+@dataclass(frozen=True)
+class NumbersOfOptions:
+    """Numbers that replace those of bilm-tf's options; None and 0 replace none."""
+
+    batch_size: int | None = None
+    n_train_tokens: int | None = None
+    n_epochs: int | None = None
+
+    def put_into(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options with the numbers that were given."""
+        changed = dict(options)
+        for name, number in vars(self).items():
+            if number is not None and number > 0:
+                changed[name] = number
+        return changed
+
+
 @with_underscores
 def train_elmo(
     *,
@@ -44,9 +62,7 @@ def train_elmo(
     train_prefix: TrainPrefix,
     options_file: Path | None = None,
     n_gpus: GpuCount = 1,
-    batch_size: int | None = None,
-    n_train_tokens: int | None = None,
-    n_epochs: int | None = None,
+    numbers: NumbersOfOptions,
     heldout_prefix: HeldOutPrefix = None,
     device: TrainingDevice = "auto",
 ) -> None:
@@ -72,8 +88,7 @@ def train_elmo(
     from elmokit.training.settings import options_from_settings
     from elmokit.training.training_config import RECIPES
 
-    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
-    for name, number in numbers.items():
+    for name, number in vars(numbers).items():
         check_at_least(name, number, 1, optional=True)
     if options_file is None:
         options = options_from_settings(RECIPES["bilm-tf"], len(read_new_vocabulary(vocab_file)))
@@ -82,7 +97,7 @@ def train_elmo(
     data = _dataset(options, vocab_file, train_prefix)
     with _resumable(save_dir):
         result = bilm_tf_training.train(
-            _with(options, numbers), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
+            numbers.put_into(options), data, n_gpus, save_dir, held_out=heldout_prefix or (), device=device
         )
     if result.is_main_process:
         click.echo(str(result))
@@ -95,9 +110,7 @@ def restart(
     vocab_file: VocabFile,
     train_prefix: TrainPrefix,
     n_gpus: GpuCount = 1,
-    batch_size: int = 0,
-    n_train_tokens: int = 0,
-    n_epochs: int = 0,
+    numbers: NumbersOfOptions,
     heldout_prefix: HeldOutPrefix = None,
     device: TrainingDevice = "auto",
 ) -> None:
@@ -119,10 +132,9 @@ def restart(
 
     options, checkpoint = bilm_tf_training.restart_options(save_dir)
     data = _dataset(options, vocab_file, train_prefix)
-    numbers = {"batch_size": batch_size, "n_train_tokens": n_train_tokens, "n_epochs": n_epochs}
     with _resumable(bilm_tf_training.interrupted_restart(save_dir) or bilm_tf_training.next_restart(save_dir)):
         result = bilm_tf_training.train(
-            _with(options, numbers),
+            numbers.put_into(options),
             data,
             n_gpus,
             save_dir,
@@ -201,8 +213,3 @@ def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool 
         return BidirectionalLMDataset(prefix, vocab, test=test, shuffle_on_load=not test)
     reverse = bool(options.get("reverse"))
     return LMDataset(prefix, vocab, reverse=reverse, test=test, shuffle_on_load=not test)
-
-
-def _with(options: dict[str, Any], numbers: Mapping[str, int | None]) -> dict[str, Any]:
-    """Return the options with the numbers that were given."""
-    return {**options, **{name: value for name, value in numbers.items() if value is not None and value > 0}}

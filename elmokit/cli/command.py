@@ -303,7 +303,7 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             params.append(_argument(parameter.name, hint, parameter.default is parameter.empty))
         elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            fields = _fields_of(hint, entries, {param.name for param in params})
+            fields = _fields_of(hint, entries, {param.name for param in params}, has_underscores)
             groups[parameter.name] = OptionGroup(hint, [str(option.name) for option in fields])
             params += fields
         else:
@@ -356,7 +356,7 @@ def _settings_of(function: Callable[..., Any], entries: Mapping[str, DocumentedP
 
 
 def _fields_of(
-    cls: type, entries: Mapping[str, DocumentedParameter], taken: Collection[str | None]
+    cls: type, entries: Mapping[str, DocumentedParameter], taken: Collection[str | None], has_underscores: bool
 ) -> list[HeadedOption]:
     """Make an option for each field of a dataclass, whose help is its :class:`Flag` or that of its ``setting()``.
 
@@ -369,7 +369,7 @@ def _fields_of(
             continue
         parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
         declared = Flag(field.metadata["help"], MORE) if field.metadata else None
-        options.append(_option(parameter, hints[field.name], entries.get(field.name), declared))
+        options.append(_option(parameter, hints[field.name], entries.get(field.name), declared, has_underscores))
     return options
 
 
