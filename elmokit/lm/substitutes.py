@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -57,6 +57,10 @@ class Wanted:
     special_words: bool = False
     """Whether ``<S>``, ``</S>`` and ``<UNK>`` can be among them. Otherwise the probabilities are normalized over the
     other words: ``<UNK>`` has the probability of all rare words together, so it would often come first."""
+
+    def sides(self, direction: Direction, n_sides: int) -> list[int]:
+        """Return from which sides of a position a direction looks: forward is the first side, backward the last."""
+        return {"forward": [0], "backward": [n_sides - 1], "both": [0, 1]}[direction]
 
     def check(self, model: PretrainedBiLM) -> None:
         """Check that a model can find them."""
@@ -120,7 +124,9 @@ def expected_words(
             cache.begin()
         cached = None
         if cache is not None:
-            cached = cache.expected_words(sentence.tokens, sentence.hidden, positions)
+            n_sides = len(sentence.hidden)
+            needed = {number for direction in wanted.directions for number in wanted.sides(direction, n_sides)}
+            cached = cache.expected_words(sentence.tokens, sentence.hidden, positions, needed)
         yield _best(computer, sentence.predicting(computer.model, positions), wanted, cached, cache)
 
 
@@ -158,14 +164,13 @@ def _best(
     computer: Computer,
     sides: Sequence[Floats],
     wanted: Wanted,
-    cached: Sequence[Sequence[CachedWords]] | None,
+    cached: Mapping[int, Sequence[CachedWords]] | None,
     cache: DocumentCache | None,
 ) -> list[Expected]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
     softmax, vocabulary = softmax_and_vocabulary(computer)
-    # Forward is the first side, backward the last.
-    of_direction: dict[Direction, list[int]] = {"forward": [0], "backward": [len(sides) - 1], "both": [0, 1]}
-    needed = {number for direction in wanted.directions for number in of_direction[direction]}
+    sides_of = {direction: wanted.sides(direction, len(sides)) for direction in wanted.directions}
+    needed = {number for numbers in sides_of.values() for number in numbers}
     omitted = []
     if not wanted.special_words:
         omitted = [vocabulary.ids[word] for word in SPECIALS if word in vocabulary.ids]
@@ -185,7 +190,7 @@ def _best(
             }
         rows: list[Expected] = [{} for _ in sides[0][block]]
         for direction in wanted.directions:
-            total = words.combine([scores[number] for number in of_direction[direction]])
+            total = words.combine([scores[number] for number in sides_of[direction]])
             total[:, omitted] = -np.inf
             n = min(wanted.n, total.shape[1] - len(omitted))
             for row, best in zip(rows, _best_of(computer, words, total, n), strict=True):
@@ -219,10 +224,10 @@ class _Words:
             Log probabilities, ``(rows, words)``: -infinity for an unknown word that the cache does not have.
         """
         n_known, unknown_id = len(self.vocabulary), self.vocabulary.unknown_id
-        by_model = scores - _log_sum_exp(scores)
         mixed = np.full((len(scores), n_known + len(spelling)), -np.inf, np.float32)
+        of_model = np.log1p([[-one.weight] for one in cached], dtype=np.float32)
+        np.add(scores, of_model - _log_sum_exp(scores), out=mixed[:, :n_known])
         for row, (numbers, probabilities, weight) in enumerate(cached):
-            mixed[row, :n_known] = by_model[row] + np.log1p(-weight)
             strings = -1 - numbers[numbers < 0]
             unknown = mixed[row, unknown_id]
             mixed[row, n_known + strings] = unknown - spelling[strings]

@@ -9,7 +9,7 @@ the sentences before it, as a document's sentences are read in their order in bo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -36,10 +36,10 @@ ROWS_AT_ONCE = 128
 """Positions that are compared with the cache at a time."""
 SIZES = (50, 150, 400, 1000)
 """Numbers of words in the cache at which its weight changes."""
-FORWARD_WEIGHTS = (0.030, 0.092, 0.124, 0.155, 0.188)
+FORWARD_WEIGHTS = (0.028, 0.077, 0.117, 0.153, 0.200)
 """The cache's weight forward, below and from each of ``SIZES``. Fitted by EM for en-mini on the first 10,000 words of
 documents (novels: 6,000) of each of the six kinds of dev texts; see results/documents.md."""
-BACKWARD_WEIGHTS = (0.030, 0.084, 0.118, 0.152, 0.180)
+BACKWARD_WEIGHTS = (0.026, 0.071, 0.110, 0.148, 0.191)
 """The same backward."""
 
 
@@ -187,28 +187,30 @@ class DocumentCache:
         return expected, weights, spelling
 
     def expected_words(
-        self, sentence: Sequence[str], hidden: Sequence[Floats], positions: Sequence[int]
-    ) -> list[list[CachedWords]]:
-        """Return for each direction the words that its cache expects at positions, and remember those of the sentence.
+        self, sentence: Sequence[str], hidden: Sequence[Floats], positions: Sequence[int], directions: Collection[int]
+    ) -> dict[int, list[CachedWords]]:
+        """Return for some directions the words that its cache expects at positions, and remember the sentence in all.
 
         Args:
             sentence: The tokens of the next sentence.
             hidden: As in :class:`Predictions`.
             positions: Indices of its tokens.
+            directions: The numbers of these directions.
         """
         tokens = [BEGIN_SENTENCE, *sentence, END_SENTENCE]
         read = map(self.model.read, self.model.read.in_case(sentence))
         word_ids = softmax_vocabulary(self.model).word_ids([BEGIN_SENTENCE, *read, END_SENTENCE])
         words, _ = self._number_words(tokens, word_ids)
-        asked = set(positions)
-        found = []
-        for cache, order, rows in self._directions(hidden):
+        found = {}
+        for direction, (cache, order, rows) in enumerate(self._directions(hidden)):
+            asked = set(positions) if direction in directions else set()
             expected: dict[int, CachedWords] = {}
             for block, remembered in cache.read(rows, words[order]):
                 for row, position in enumerate((order[block] - 1).tolist()):
                     if position in asked:
                         expected[position] = _sum_by_word(remembered, row)
-            found.append([expected[position] for position in positions])
+            if direction in directions:
+                found[direction] = [expected[position] for position in positions]
         return found
 
     def _directions(self, hidden: Sequence[Floats]) -> Iterator[tuple[WordCache, NDArray[np.intp], Floats]]:

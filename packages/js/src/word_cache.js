@@ -2,8 +2,8 @@
 
 const MAX_THETA = 40;
 const SIZES = [50, 150, 400, 1000]; // numbers of words in the cache at which its weight changes
-const FORWARD_WEIGHTS = [0.03, 0.092, 0.124, 0.155, 0.188];
-const BACKWARD_WEIGHTS = [0.03, 0.084, 0.118, 0.152, 0.18];
+const FORWARD_WEIGHTS = [0.028, 0.077, 0.117, 0.153, 0.2];
+const BACKWARD_WEIGHTS = [0.026, 0.071, 0.11, 0.148, 0.191];
 
 /** Return the settings that an option `cache` means; null for no cache. */
 export function cacheSettings(cache) {
