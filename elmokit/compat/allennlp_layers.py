@@ -17,7 +17,7 @@ from elmokit.compat.tracing import untraced
 from elmokit.formats.allennlp_weights import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.bilm import BiLM
-from elmokit.network.char_convolution import CharConvolution, read_characters
+from elmokit.network.char_convolution import CharConvolution, join_features, read_characters
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.tile_layers import TileLinear, apply_by_row
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
@@ -230,8 +230,7 @@ class _ElmoCharacterEncoder(nn.Module):
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""
         weight = self._char_embedding_weights
         characters = read_characters(ids, lambda chars: F.embedding(chars, weight), len(weight), self._widest)
-        features = torch.cat([convolution(characters) for convolution in self._convolutions], dim=1)
-        features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
+        features = join_features([convolution(characters) for convolution in self._convolutions], self.activation)
         vectors: Tensor = self._projection(self._highways(features))
         return vectors
 

@@ -18,7 +18,7 @@ from elmokit.engine.precision import PLAIN_KERNEL, Computation, LayerKernel, com
 from elmokit.engine.state import State
 from elmokit.network.char_cnn import CachedCharCNN, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.network.lstm_module import LSTMStack, LSTMState
-from elmokit.network.operators import is_traced, join_directions, kernel_for
+from elmokit.network.operators import is_traced, join_directions, kernel_for, take_rows
 from elmokit.network.tensors import tensor_of
 
 
@@ -234,7 +234,7 @@ class BiLM(nn.Module):
             vectors: Tensor = self.token_layer(tokens)
         else:
             distinct, index = torch.unique(tokens, dim=0, return_inverse=True)
-            vectors = self.token_layer(distinct)[index]
+            vectors = take_rows(self.token_layer(distinct), index)
         return vectors.view(*ids.shape[:-1], vectors.shape[-1])
 
     def forward(self, ids: Tensor | None, mask: Tensor, state: BiLMState, vectors: Tensor | None = None) -> BiLMOutput:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from elmokit.engine.architecture import Activation
-from elmokit.network.char_convolution import CharConvolution, read_characters
+from elmokit.network.char_convolution import CharConvolution, join_features, read_characters
 from elmokit.network.operators import is_traced
-from elmokit.network.tile_layers import TileLinear, apply_by_row, highway
+from elmokit.network.tile_layers import TileLinear, highway
 
 
 def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
@@ -114,9 +113,7 @@ class CharCNN(nn.Module):
     def forward(self, char_ids: Tensor) -> Tensor:
         """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
         characters = read_characters(char_ids, self.char_embedding, self.n_chars + 1, self.widest)
-        features = torch.cat([convolution(characters) for convolution in self.convolutions], dim=1)
-        # The bias was added inside the maximum; the activation comes after it.
-        features = F.relu(features) if self.activation == "relu" else apply_by_row(torch.tanh, features)
+        features = join_features([convolution(characters) for convolution in self.convolutions], self.activation)
         for highway_layer in self.highways:
             features = highway_layer(features)
         return features if self.projection is None else self.projection(features)

@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.engine.architecture import Activation
 from elmokit.network import native_training
 from elmokit.network.operators import (
     are_hidden,
     c_library,
     computes,
+    computes_rows,
     differentiable_once,
     has_results_like,
     is_traced,
     loaded_library,
+    needs_gradient,
+    take_rows,
     takes_tiles,
 )
+from elmokit.network.tile_layers import apply_by_row
 
 
 class Characters(NamedTuple):
@@ -63,7 +69,37 @@ def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int,
     n_columns = ids.shape[1]
     if not is_traced() and ids.numel():
         n_columns = int(n_distinct.max()) + widest  # columns up to one whole window of padding for the longest token
-    return Characters(ids, n_distinct, embed(ids[:, :n_columns]), None)
+    if ids.is_cpu and not torch.is_grad_enabled():
+        vectors = take_rows(embed(torch.arange(n_rows)), ids[:, :n_columns])
+    else:
+        vectors = embed(ids[:, :n_columns])
+    return Characters(ids, n_distinct, vectors, None)
+
+
+def join_features(maxima: list[Tensor], activation: Activation) -> Tensor:
+    """Join the maxima of all convolutions, ``(tokens, filters)`` each, and apply the activation."""
+    # The bias was added inside the maximum; the activation comes after it.
+    if activation == "tanh":
+        return apply_by_row(torch.tanh, torch.cat(maxima, dim=1))
+    if needs_gradient(*maxima) or not computes_rows(*maxima):
+        return F.relu(torch.cat(maxima, dim=1))
+    features: Tensor = torch.ops.elmokit.join_features.default(maxima)
+    return features
+
+
+torch.library.define("elmokit::join_features", "(Tensor[] maxima) -> Tensor")
+
+
+@computes("elmokit::join_features")
+def _join_features(maxima: list[Tensor]) -> Tensor:
+    # By NumPy: PyTorch's threads would keep those of the next operator from their cores.
+    joined = np.concatenate([part.detach().numpy() for part in maxima], axis=1)
+    return torch.from_numpy(np.maximum(joined, 0, out=joined))
+
+
+@has_results_like("elmokit::join_features")
+def _fake_join_features(maxima: list[Tensor]) -> Tensor:
+    return maxima[0].new_empty(maxima[0].shape[0], sum(part.shape[1] for part in maxima))
 
 
 class CharConvolution(nn.Conv1d):

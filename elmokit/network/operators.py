@@ -111,6 +111,14 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def computes_rows(*tensors: Tensor | None) -> bool:
+    """Check whether an operator computes with tensors without gradients: in float32 on a CPU, without autocast."""
+    for tensor in tensors:
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype != torch.float32):
+            return False
+    return not torch.is_autocast_enabled("cpu") and not are_hidden(*tensors)
+
+
 def takes_tiles(*tensors: Tensor | None) -> bool:
     """Check whether autocast asks for products in bfloat16, and the C functions have them (AMX, AVX-512 BF16).
 
@@ -396,6 +404,34 @@ def _join(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
 
 
 computes("elmokit::join_directions")(_join)
+
+
+# Rows of a table
+
+torch.library.define("elmokit::take_rows", "(Tensor table, Tensor index) -> Tensor")
+
+
+def take_rows(table: Tensor, index: Tensor) -> Tensor:
+    """Return ``table[index]``."""
+    if needs_gradient(table) or not computes_rows(table) or are_hidden(index):
+        return table[index]
+    rows: Tensor = torch.ops.elmokit.take_rows.default(table, index)
+    return rows
+
+
+@computes("elmokit::take_rows")
+def _take_rows(table: Tensor, index: Tensor) -> Tensor:
+    if not table.is_cpu or table.dtype != torch.float32:
+        return table[index].clone()
+    places = index.numpy()
+    if places.size and places.min() < 0:
+        raise IndexError("index out of range: it is negative.")
+    return torch.from_numpy(table.detach().numpy().take(places, axis=0))  # by NumPy, as above
+
+
+@has_results_like("elmokit::take_rows")
+def _fake_take_rows(table: Tensor, index: Tensor) -> Tensor:
+    return table.new_empty(*index.shape, *table.shape[1:])
 
 
 # A training window of one LSTM layer, with what its gradient needs

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from elmokit.network import native_training
 from elmokit.network.operators import (
-    are_hidden,
     c_library,
     computes,
+    computes_rows,
     differentiable_once,
     has_results_like,
     needs_gradient,
@@ -53,14 +53,6 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(inputs, weight, bias)
     outputs: Tensor = torch.ops.elmokit.linear.default(inputs, weight, bias)
     return outputs
-
-
-def computes_rows(*tensors: Tensor | None) -> bool:
-    """Check whether an operator computes with tensors without gradients: in float32 on a CPU, without autocast."""
-    for tensor in tensors:
-        if tensor is not None and (not tensor.is_cpu or tensor.dtype != torch.float32):
-            return False
-    return not torch.is_autocast_enabled("cpu") and not are_hidden(*tensors)
 
 
 torch.library.define("elmokit::linear", "(Tensor inputs, Tensor weight, Tensor? bias) -> Tensor")

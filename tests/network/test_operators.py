@@ -387,6 +387,8 @@ STATE = (some(3, 6, trained=False), some(3, 10, trained=False))
 OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
     "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
     "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
+    "take_rows": lambda: (some(9, 3, trained=False), torch.tensor([[1, 8], [0, 1]])),
+    "join_features": lambda: ([some(3, 5, trained=False), some(3, 2, trained=False)],),
     "lstm_layer": lambda: (
         *(some(*shape, trained=False) for shape in ((3, 4, 6), (3, 6), (3, 10), (40, 6), (40, 6), (40,), (6, 10))),
         *(MASK.new_ones(3, 4), 3.0, 3.0, True, True, False),
@@ -404,7 +406,7 @@ OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
 @INSIDE_PYTORCH
 @pytest.mark.parametrize("name", OPERATORS)
 def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
-    if name in list(OPERATORS)[4:] and not multiplies_bfloat16():
+    if name in list(OPERATORS)[6:] and not multiplies_bfloat16():
         pytest.skip("this processor does not multiply bfloat16 numbers")
     torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
 
