@@ -210,7 +210,10 @@ def _convolve_backward(
         of_flat = native_training.convolve_backward(
             library, characters.contiguous(), flat, positions, upstream.contiguous(), of_characters
         )
-        return of_characters, of_flat.view(n_filters, width, dim).transpose(1, 2).contiguous()
+        # A copy, because a transposed tensor of width 1 counts as contiguous, and a gradient must lie as its weight.
+        of_weight = weight.new_empty(weight.shape)
+        of_weight.copy_(of_flat.view(n_filters, width, dim).transpose(1, 2))
+        return of_characters, of_weight
     with torch.autocast(characters.device.type, enabled=False):
         windows = _windows(characters, weight)
         n_windows = windows.shape[1]
