@@ -11,7 +11,6 @@ import numpy as np
 
 from elmokit.config import to_dict
 from elmokit.embedding.computer import Computer
-from elmokit.engine.softmax import softmax_precision
 from elmokit.engine.state import Floats
 from elmokit.formats.model import PretrainedBiLM
 
@@ -62,20 +61,6 @@ def vector_settings(computer: Computer, start: str) -> dict[str, Any]:
     settings = {"model": fingerprint(model, start), "start": start, **computer.network.computation().settings()}
     if model.exact_marks:  # not in the fingerprint, which files have recorded without it
         settings["exact_marks"] = True
-    return settings
-
-
-def prediction_settings(computer: Computer, start: str) -> dict[str, Any]:
-    """Return everything but the text that the bits of a model's probabilities depend on, like ``vector_settings``."""
-    model = computer.model
-    settings = vector_settings(computer, start)
-    # Of the layers, the softmax (or that it has none) and the words.
-    digest = hashlib.blake2b(settings["model"].encode(), digest_size=16)
-    digest.update(json.dumps(_words_of(model)).encode("utf-8", "surrogatepass"))
-    if model.softmax is not None:
-        _add_arrays(digest, model.softmax.arrays)
-    settings["model"] = digest.hexdigest()
-    settings["softmax"] = softmax_precision(settings["device"], model.precision)
     return settings
 
 

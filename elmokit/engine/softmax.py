@@ -100,16 +100,6 @@ class Softmax(Protocol):
         """
 
 
-def softmax_precision(device: str, precision: Precision | None) -> Precision:
-    """Return the precision of the sum over all words, for a type of device and the lowest accepted precision."""
-    if device != "cpu" or requested_backend(precision) in ("reference", "float32"):
-        return "float32"
-    from elmokit.engine.compiler import load_library
-
-    library = load_library()
-    return "bfloat16" if library is not None and library.has_bfloat16() else "float32"
-
-
 class WordSoftmax:
     """A softmax over the words of a vocabulary, shared by both directions; see :class:`Softmax`."""
 

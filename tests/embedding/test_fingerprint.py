@@ -9,7 +9,7 @@ import pytest
 
 from elmokit import open_model, save_model
 from elmokit.embedding.computer import Computer
-from elmokit.embedding.fingerprint import fingerprint, prediction_settings, vector_settings
+from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
 from elmokit.formats.model import PretrainedBiLM, TokenTable
@@ -21,9 +21,7 @@ def test_the_fingerprints_of_published_files_never_change(bilm_tf_run: Path) -> 
     included, trained = open_model(), open_model(bilm_tf_run)
     assert fingerprint(included, "warm") == "8ecd5cb0d744082b6670f40e3af119fb"
     assert fingerprint(included, "zero") == "a1a12cd7b559b1d34881f29091933a7c"
-    assert prediction_settings(Computer(included), "warm")["model"] == "968a4d85abdb81d1ea75f69d40a0445c"
     assert fingerprint(trained, "warm") == "756fa884ef3240d52d10e7e322de2116"
-    assert prediction_settings(Computer(trained), "warm")["model"] == "81c81fbe0ab1544be242e5f978b2e9f9"
 
 
 @pytest.mark.parametrize("made", [random_model, aligned_model])
@@ -33,11 +31,11 @@ def test_a_model_has_one_fingerprint_in_its_file_and_as_pytorch_modules(made: ty
     save_model(model, tmp_path / "model")
     stored = open_model(tmp_path / "model")
     computer = Computer(stored)
-    before = prediction_settings(computer, "warm")
-    assert prediction_settings(Computer(model), "warm") == before
+    before = vector_settings(computer, "warm")
+    assert vector_settings(Computer(model), "warm") == before
     bilm, softmax = stored.build_modules()
     in_modules = Computer(stored.view_of(bilm, softmax), bilm=bilm, softmax=softmax)
-    assert prediction_settings(in_modules, "warm") == before
+    assert vector_settings(in_modules, "warm") == before
 
 
 def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) -> None:
@@ -57,9 +55,6 @@ def test_everything_that_vectors_depend_on_is_part_of_it(model: PretrainedBiLM) 
         model.replace(token_table=TokenTable({"the": 1}, table + np.float32(1))),
     ]
     assert len({fingerprint(one, "warm") for one in models}) == len(models)
-    assert prediction_settings(Computer(model), "warm") != prediction_settings(
-        Computer(model.replace(softmax=None)), "warm"
-    )
     assert vector_settings(Computer(model), "warm") != vector_settings(
         Computer(model.replace(exact_marks=True)), "warm"
     )
