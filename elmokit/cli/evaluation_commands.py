@@ -10,15 +10,11 @@ Examples:
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count, groupby, tee
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -40,7 +36,7 @@ from elmokit.config import check_at_least
 from elmokit.engine.precision import Precision
 from elmokit.errors import ConfigError, TextError
 from elmokit.formats.opening import PRECISION, LanguageModelOpening
-from elmokit.storage.atomic import atomic_write, check_output_path
+from elmokit.storage.atomic import check_output_path
 from elmokit.storage.progress import ProgressBar, StageCounter
 from elmokit.storage.text_files import STDIN, TextPaths, check_not_input
 from elmokit.text.tokenize import Tokenization
@@ -290,7 +286,7 @@ def perplexity(
         else:
             facts |= {"state": scoring.start or "warm", "documents": reading.documents, "cache": scoring.cache}
             with _table(output.per_token, output.overwrite) as write:
-                on_sentence = None if write is None else _sentence_rows(write)
+                on_sentence = None if write is None else SentenceRows(write).write
                 result = language_model.perplexity(
                     text,
                     start=scoring.start,
@@ -318,61 +314,53 @@ WriteRow = Callable[[Mapping[str, Any]], object]
 
 @contextlib.contextmanager
 def _table(path: Path | None, overwrite: bool, is_quoted: bool = False) -> Iterator[WriteRow | None]:
-    """Yield a function that writes a row of a table, or None if there is nowhere to write it.
+    """Yield a function that writes a row of a table, or None if there is nowhere to write it."""
+    from elmokit.storage.table_file import TableWriter, open_table
 
-    The first row names the columns. Cells with special characters are quoted, or all are written as they are.
-    """
     if path is None:
         yield None
     elif str(path) == STDIN:
-        yield _row_writer(SimpleNamespace(write=partial(click.echo, nl=False)), "\t", is_quoted)
+        yield TableWriter(_StandardOutput(), is_quoted=is_quoted).write
     else:
-        delimiter = "," if is_quoted and path.suffix.lower() == ".csv" else "\t"
-        with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-            yield _row_writer(file, delimiter, is_quoted)
+        with open_table(path, overwrite, is_quoted) as table:
+            yield table.write
         print_note(f"wrote {path}")
 
 
-def _row_writer(file: Any, delimiter: str, is_quoted: bool) -> WriteRow:
-    quotes: dict[str, Any] = {} if is_quoted else {"quoting": csv.QUOTE_NONE, "quotechar": None}
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", **quotes)
-    numbers = count()
+class _StandardOutput:
+    """Writes what a table has to standard output."""
 
-    def write(row: Mapping[str, Any]) -> None:
-        if not next(numbers):  # not before it is known that there is a row
-            writer.writerow(row)
-        writer.writerow(map(_cell, row.values()))
-
-    return write
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, str):  # a carriage return inside of a token would end the row for many programs
-        return value.replace("\r", "\\r")
-    return f"{value:.6f}" if isinstance(value, float) else value
-
-
-def _sentence_rows(write: WriteRow, bits: bool = False) -> Callable[[Surprisal], object]:
-    """Return a function that writes a row for each token of the next sentence."""
-    numbers = count()  # from 0, as the rows of `elmokit embed`
-
-    def write_rows(sentence: Surprisal) -> None:
-        for row in sentence.rows(next(numbers)):
-            write(_named(row, bits))
-
-    return write_rows
+    def write(self, text: str, /) -> None:
+        click.echo(text, nl=False)
 
 
 def _named(row: TokenSurprisal | WordSurprisal | RegionSurprisal, bits: bool) -> dict[str, Any]:
-    cells = row._asdict()
-    if cells.get("file", "") is None:  # of a single file
-        del cells["file"]
-    if bits:
-        in_bits = {name: value and value / math.log(2) for name, value in cells.items() if name.endswith("_nats")}
-        cells = {name.replace("_nats", "_bits"): in_bits.get(name, value) for name, value in cells.items()}
+    """Return the cells of a row by their names, in nats or bits."""
+    cells: dict[str, Any] = {}
+    for name, value in row._asdict().items():
+        if name == "file" and value is None:  # of a single file
+            continue
+        if bits and name.endswith("_nats"):
+            name = name.replace("_nats", "_bits")
+            if value is not None:
+                value = value / math.log(2)
+        cells[name] = value
     return cells
+
+
+@dataclass
+class SentenceRows:
+    """Writes a row for each token of a sentence."""
+
+    write_row: WriteRow
+    bits: bool = False
+    n_sentences: int = 0
+
+    def write(self, sentence: Surprisal) -> None:
+        """Write the rows of the next sentence. Sentences are numbered from 0, as the rows of ``elmokit embed``."""
+        for row in sentence.rows(self.n_sentences):
+            self.write_row(_named(row, self.bits))
+        self.n_sentences += 1
 
 
 @dataclass(frozen=True)
@@ -489,10 +477,10 @@ def _write_tokens(
     from elmokit.text.vocabulary import UnknownWords
 
     unknown = UnknownWords()
-    write_rows = _sentence_rows(write, bits)
+    rows = SentenceRows(write, bits)
 
     def on_sentence(sentence: Surprisal) -> None:
-        write_rows(sentence)
+        rows.write(sentence)
         unknown.add(sentence.tokens[1:-1], sentence.is_unknown[1:-1])
 
     language_model.perplexity(text, cache=cache, on_sentence=on_sentence, progress=progress)
@@ -511,15 +499,21 @@ def _write_words(
     from elmokit.text.vocabulary import UnknownWords
 
     counter, unknown = StageCounter(progress, "surprisal", None), UnknownWords()
-    texts, again = tee(texts)
-    numbered = enumerate(again)
-    rows = language_model.word_surprisal((one.text for one in texts), **reading)
-    for number, words in groupby(rows, lambda row: row.text_index):
-        others = next(one.known for index, one in numbered if index == number)  # a text may have no word
-        for row in words:
-            write(others | _named(row, bits))
-            unknown.add([row.word], [row.unknown])
-            counter()
+    known: dict[int, dict[str, Any]] = {}  # of the texts that were read and may have rows to come
+
+    def read() -> Iterator[str]:
+        for number, one in enumerate(texts):
+            known[number] = one.known
+            yield one.text
+
+    present = 0
+    for row in language_model.word_surprisal(read(), **reading):
+        while present < row.text_index:  # a text may have no word
+            del known[present]
+            present += 1
+        write(known[present] | _named(row, bits))
+        unknown.add([row.word], [row.unknown])
+        counter()
     if not unknown.n_words:
         raise TextError("No word to score.")
     return unknown

@@ -1,0 +1,86 @@
+"""Write tables: tab-separated values, or CSV."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from elmokit.storage.atomic import atomic_write
+
+
+class TextOutput(Protocol):
+    """What a table is written to."""
+
+    def write(self, text: str, /) -> object:
+        """Write a text."""
+
+
+class TableWriter:
+    """Writes the rows of a table; the first one names the columns.
+
+    Args:
+        file: Where to write it.
+        delimiter: What separates the cells.
+        is_quoted: Quote cells with special characters; otherwise all are written as they are.
+    """
+
+    def __init__(self, file: TextOutput, delimiter: str = "\t", is_quoted: bool = False) -> None:
+        quotes: dict[str, Any] = {} if is_quoted else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+        self._writer = csv.writer(file, delimiter=delimiter, lineterminator="\n", **quotes)
+        self._has_header = False
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Write a row, given by the names of its columns."""
+        if not self._has_header:  # not before it is known that there is a row
+            self._writer.writerow(row)
+            self._has_header = True
+        self._writer.writerow(map(_cell, row.values()))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):  # a carriage return inside of a token would end the row for many programs
+        return value.replace("\r", "\\r")
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return value
+
+
+@contextlib.contextmanager
+def open_table(path: str | Path, overwrite: bool = False, is_quoted: bool = False) -> Iterator[TableWriter]:
+    """Write a table that appears when the block ends without an exception.
+
+    Args:
+        path: The file. With ``is_quoted``, commas separate the cells if its name ends in ``.csv``, else tabs.
+        overwrite: Replace an existing file.
+        is_quoted: As in :class:`TableWriter`.
+    """
+    path = Path(path)
+    delimiter = "," if is_quoted and path.suffix.lower() == ".csv" else "\t"
+    with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        yield TableWriter(file, delimiter, is_quoted)
+
+
+def write_table(
+    rows: Iterable[Mapping[str, Any]], path: str | Path, *, overwrite: bool = False, is_quoted: bool = True
+) -> None:
+    """Write a table as the commands do.
+
+    Args:
+        rows: The cells of each row, by the names of the columns.
+        path, overwrite, is_quoted: As in :func:`open_table`.
+
+    Raises:
+        OutputError: The file exists or cannot be written.
+
+    Example:
+        >>> rows = lm.word_surprisal(["The horse raced past the barn fell."])
+        >>> write_table([row._asdict() for row in rows], "words.csv")
+    """
+    with open_table(path, overwrite, is_quoted) as table:
+        for row in rows:
+            table.write(row)
