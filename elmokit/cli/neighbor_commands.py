@@ -56,7 +56,7 @@ def index(
     """
     from elmokit.embedding.elmo import Elmo
     from elmokit.evaluation.occurrences import build_index
-    from elmokit.evaluation.probe_corpus import find_corpus_files, read_corpus_files
+    from elmokit.evaluation.probe_corpus import find_corpus_files
     from elmokit.storage.atomic import check_has_name
 
     check_has_name(index)  # before a model is downloaded
@@ -66,7 +66,7 @@ def index(
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # the index can be searched from another directory
     with resumable_command(), ProgressBar("words") as progress:
-        occurrences = build_index(elmo, lambda: read_corpus_files(text), index, model, progress, overwrite=overwrite)
+        occurrences = build_index(elmo, text, index, model, progress, overwrite=overwrite)
     print_note(
         f"{index}: {count_of(occurrences.n_sentences, 'sentence')}, {count_of(occurrences.n_tokens, 'token')}, "
         f"{count_of(len(occurrences.types), 'distinct word')}"

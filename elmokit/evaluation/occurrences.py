@@ -33,13 +33,14 @@ from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import ConfigError, OutputError, TextError
 from elmokit.evaluation.neighbors import Neighbors, Occurrence, SimilarWord
-from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks
+from elmokit.evaluation.probe_corpus import model_digest, model_settings, read_chunks, read_corpus_files
 from elmokit.storage.atomic import check_has_name
 from elmokit.storage.checksums import sentences_digest
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, check_folder, read_workspace
 from elmokit.text.batching import check_sentence
 from elmokit.text.marks import PLAIN
+from elmokit.text.text import Text
 from elmokit.version import __version__
 
 KIND = "elmokit index of occurrences, version 1"
@@ -52,7 +53,7 @@ Among = Literal["any", "same", "other"]
 
 def build_index(
     elmo: Elmo,
-    sentences: Callable[[], Iterator[list[str]]],
+    corpus: Text | Callable[[], Iterator[list[str]]],
     path: str | Path,
     model_name: str | None = None,
     progress: ProgressCallback | None = None,
@@ -67,7 +68,7 @@ def build_index(
 
     Args:
         elmo: The model.
-        sentences: Returns an iterator over the corpus, each time it is called.
+        corpus: A text; or a function that returns an iterator over the sentences each time it is called.
         path: Directory of the index.
         model_name: How to open the model when the index is searched; None for the included model.
         progress: Called with the number of words indexed.
@@ -79,13 +80,14 @@ def build_index(
         OutputError: ``path`` has no name, contains something else or cannot be written.
 
     Example:
-        >>> index = build_index(elmo, lambda: read_corpus_files(Text("corpus.txt")), "index")
+        >>> index = build_index(elmo, Text("corpus.txt"), "index")
         >>> print(index.neighbors(elmo, ["a", "river", "bank"], token=2).to_text())
     """
     check_elmo(elmo)
     check_has_name(path)
     check_folder(Path(path), overwrite=overwrite)
-    counted = _Counted(sentences())
+    read = partial(read_corpus_files, corpus) if isinstance(corpus, Text) else corpus
+    counted = _Counted(read())
     digest = sentences_digest(counted)
     if not counted.n_tokens:
         raise TextError("The corpus has no words to index.")
@@ -102,7 +104,7 @@ def build_index(
     }
     with Workspace(path, settings, overwrite=overwrite) as workspace:
         if workspace.progress.get("n_done") != counted.n_sentences:
-            _fill(elmo, sentences(), workspace, progress)
+            _fill(elmo, read(), workspace, progress)
     return OccurrenceIndex(path)
 
 
