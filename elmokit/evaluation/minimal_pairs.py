@@ -19,12 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.embedding.computer import Computer, computer_of
-from elmokit.embedding.start_state import StartName
-from elmokit.engine.state import State
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
 from elmokit.formats.model import PretrainedBiLM
-from elmokit.lm.surprisal import BATCH_TOKENS, MinimalPairScores, score_minimal_pairs
+from elmokit.lm.surprisal import MinimalPairScores, score_minimal_pairs
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import is_table, read_table
@@ -287,8 +285,6 @@ def evaluate_minimal_pairs(
     tokenize: Callable[[str], list[str]],
     *,
     published: PublishedAccuracies | None = None,
-    start: StartName | State = "warm",
-    batch_tokens: int = BATCH_TOKENS,
     on_pair: Callable[[Row], object] | None = None,
     progress: ProgressCallback | None = None,
 ) -> MinimalPairsResult:
@@ -300,7 +296,6 @@ def evaluate_minimal_pairs(
         tokenize: Splits a raw sentence into tokens, as the model's training text was.
         published: Accuracies of other models to show next to it, from ``read_published_accuracies``. Their phenomena
             replace those of the files.
-        start, batch_tokens: As in ``surprisals``.
         on_pair: Called with a row for each pair that is scored: the columns of its file; the nats of each direction and
             the unknown tokens of both sentences; and whether it is correct (1) by each choice.
         progress: Called with the number of sentences.
@@ -323,7 +318,7 @@ def evaluate_minimal_pairs(
     scores = []
     for paradigm in paradigms:
         pairs = [(tokenize(good), tokenize(bad)) for good, bad in paradigm.pairs]
-        compared = score_minimal_pairs(computer, pairs, start, batch_tokens, lambda _: count())
+        compared = score_minimal_pairs(computer, pairs, on_sentence=lambda _: count())
         nats = _nats_by_choice(compared, computer.model.config.direction_names)
         scores.append(_paradigm_score(paradigm, compared, nats))
         if on_pair is not None:

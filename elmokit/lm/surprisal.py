@@ -394,7 +394,6 @@ def score_minimal_pairs(
     model: PretrainedBiLM | Computer,
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
     start: StartName | State = "warm",
-    batch_tokens: int = BATCH_TOKENS,
     on_sentence: Callable[[Surprisal], object] | None = None,
 ) -> MinimalPairScores:
     """Score pairs of sentences that differ in one point, the acceptable sentence first (Warstadt et al. 2020, BLiMP).
@@ -406,7 +405,7 @@ def score_minimal_pairs(
     sentences = (sentence for acceptable, other in pairs for sentence in (acceptable, other))
     nats, unknown_nats, n_unknown = [], [], []
     unknown = UnknownWords()
-    for sentence in surprisals(computer, sentences, start, batch_tokens):
+    for sentence in surprisals(computer, sentences, start):
         nats.append(sentence.total_nats)
         unknown_nats.append(np.nansum(sentence.nats[:, sentence.is_unknown], axis=1, dtype=np.float64))
         n_unknown.append(int(sentence.is_unknown.sum()))

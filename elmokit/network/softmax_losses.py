@@ -35,14 +35,14 @@ class Sample(NamedTuple):
     n_draws: int  # draws that it took, repeated words included
 
 
-def draw_sample(n_samples: int, n_words: int, generator: torch.Generator | None = None) -> Sample:
+def draw_sample(n_samples: int, n_words: int) -> Sample:
     """Draw distinct words with probability p(c) = ln((c + 2) / (c + 1)) / ln(n_words + 1), without repetition."""
     if n_samples > n_words:
         raise ValueError(f"Cannot draw {n_samples} distinct words of {n_words}. Draw at most {n_words}.")
     draws = torch.empty(0, dtype=torch.int64)
     while True:
         # Inverse transform sampling. Drawing more each time keeps the number of rounds small.
-        uniform = torch.rand(2 * n_samples + len(draws), dtype=torch.float64, generator=generator)
+        uniform = torch.rand(2 * n_samples + len(draws), dtype=torch.float64)
         drawn = (uniform * math.log(n_words + 1)).exp().long() - 1
         draws = torch.cat([draws, drawn.clamp_(0, n_words - 1)])
         # For each word, the index of its first draw; sorted, these are the distinct words in the order drawn.

@@ -25,6 +25,7 @@ from elmokit.errors import TextError, missing_advice
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 
 Item = TypeVar("Item")
+SizedItem = TypeVar("SizedItem", bound=Sized)
 Result = TypeVar("Result")
 TokenEncoder = Callable[[Sequence[str]], NDArray[np.int64]]
 """Maps distinct tokens to the ids that the token layer reads: ``(tokens, chars)`` or ``(tokens,)``, all above 0."""
@@ -162,11 +163,7 @@ def restore_order(plan: Iterable[Sequence[int]], results: Iterable[Iterable[Resu
 
 
 def map_in_batches(
-    items: Iterable[Item],
-    compute: Callable[[list[Item]], Iterable[Result]],
-    *,
-    batch_tokens: int,
-    length: Callable[[Any], int] = len,
+    items: Iterable[SizedItem], compute: Callable[[list[SizedItem]], Iterable[Result]], *, batch_tokens: int
 ) -> Iterator[Result]:
     """Apply a function to batches of items of similar length, and yield its results in the order of the items.
 
@@ -176,8 +173,8 @@ def map_in_batches(
         >>> list(map_in_batches([["a", "b"], ["c"]], lambda batch: map(len, batch), batch_tokens=2048))
         [2, 1]
     """
-    for taken in read_ahead(items, max_tokens=READ_AHEAD_BATCHES * batch_tokens, length=length):
-        plan = plan_batches([length(item) for item in taken], batch_tokens)
+    for taken in read_ahead(items, max_tokens=READ_AHEAD_BATCHES * batch_tokens):
+        plan = plan_batches(list(map(len, taken)), batch_tokens)
         yield from restore_order(plan, (compute([taken[number] for number in batch]) for batch in plan))
 
 

@@ -36,7 +36,6 @@ def build_optimizer(
     parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
     learning_rate: float,
     *,
-    weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-8,
     rho: float = 0.9,
@@ -46,7 +45,7 @@ def build_optimizer(
     if name == "adam":
         return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon)
     if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
+        return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=0.0)
     if name == "adagrad":
         # As in TensorFlow, where the original models were trained: sums start at 1, with no epsilon.
         start = SLOTS["adagrad"]["sum"]
