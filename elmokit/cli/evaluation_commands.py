@@ -396,17 +396,24 @@ def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -
     results = WordSurprisal._fields if region is None else RegionSurprisal._fields
     fields = {*results, *(name.replace("_nats", "_bits") for name in results)}
     for passage in passages:
-        names = list(passage.cells)
-        chosen = [names[find_column(passage.path, names, name)] for name in (text.column, region) if name is not None]
         file = _file_of(passage, text)
-        others = {name: cell for name, cell in passage.cells.items() if name not in chosen}
-        if taken := others.keys() & {*file, *fields}:
+        others = dict(passage.cells)
+        names = list(others)
+        if text.column is not None:
+            del others[names[find_column(passage.path, names, text.column)]]
+        region_text = ""
+        if region is not None:
+            region_column = names[find_column(passage.path, names, region)]
+            region_text = passage.cells[region_column].strip()
+            others.pop(region_column, None)  # it may be the column of the text
+        taken = others.keys() & {*file, *fields}
+        if taken:
             raise TextError(f"{passage.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
         yield RawText(
             text=passage.text,
             known=file | others,
             place=f"{passage.path}, line {passage.line}",
-            region="" if region is None else passage.cells[chosen[-1]].strip(),
+            region=region_text,
         )
 
 
@@ -418,19 +425,21 @@ def _locate_regions(texts: Sequence[RawText]) -> dict[int, tuple[int, int]]:
     """Find the region of each text that has one, by the number of the text."""
     from elmokit.lm.surprisal import find_region
 
-    given = {number: one for number, one in enumerate(texts) if one.region}
-    if not given:
+    with_region = {number: text for number, text in enumerate(texts) if text.region}
+    if not with_region:
         raise TextError("No row has a region.")
     # "10:18" can also be the time of day in a text.
-    are_parts = all(one.region in one.text for one in given.values())
+    are_parts = all(text.region in text.text for text in with_region.values())
     regions = {}
-    for number, one in given.items():
-        offsets = OFFSETS.fullmatch(one.region)
-        region = one.region if are_parts or offsets is None else (int(offsets[1]), int(offsets[2]))
+    for number, text in with_region.items():
+        region: str | tuple[int, int] = text.region
+        offsets = OFFSETS.fullmatch(text.region)
+        if offsets is not None and not are_parts:
+            region = (int(offsets[1]), int(offsets[2]))
         try:
-            regions[number] = find_region(one.text, region)
+            regions[number] = find_region(text.text, region)
         except TextError as error:
-            raise TextError(f"{one.place}: {error}") from None
+            raise TextError(f"{text.place}: {error}") from None
     return regions
 
 

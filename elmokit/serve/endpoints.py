@@ -298,10 +298,14 @@ class Endpoints:
     ) -> list[list[Any]]:
         """Find the words that are expected at positions of the sentences of each text."""
         items = texts if documents else [[query] for text in texts for query in text]
-        costs = [sum(len(one) + EXPECTED_COST * len(positions) for one, positions in item) for item in items]
         compute = partial(self.model.expected, n=n, documents=documents, cache=cache)
+        costs = list(map(_expected_cost, items))
         found = iter(await self._compute(("expected", n, documents, cache), compute, items, costs))
-        return [list(chain.from_iterable(islice(found, 1 if documents else len(text)))) for text in texts]
+        results = []
+        for text in texts:
+            n_items = 1 if documents else len(text)
+            results.append(list(chain.from_iterable(islice(found, n_items))))
+        return results
 
     async def _compute(
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
@@ -361,6 +365,11 @@ def _n_tokens(texts: Sequence[SplitText]) -> int:
 def _cost(text: SplitText) -> int:
     """Count the positions that are computed for a text, without the boundaries of one sentence."""
     return _n_tokens([text]) + N_BOUNDARIES * (len(text) - 1)
+
+
+def _expected_cost(queries: Sequence[Query]) -> int:
+    """Count what expected words cost, in positions that are computed."""
+    return sum(len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries)
 
 
 def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> None:
