@@ -343,17 +343,18 @@ def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], lis
 
     A raw sentence in JSON is tokenized and tagged by spaCy, as in AllenNLP.
     """
-    if is_json_object(line):
-        content = parse_json(line, where, _Tagged, "one JSON object per line")
-        if content.is_raw():
-            words = [word for word in _spacy_tagger()(content.sentence) if not word.is_space]
-            return [word.text for word in words], [word.tag_ for word in words]
-        tags = content.pos_tags
-    else:
+    if not is_json_object(line):
         pairs = [token.rpartition("/") for token in tokens]
-        tokens = [token for token, _, _ in pairs]
-        tags = [tag for _, _, tag in pairs]
-    if tags is None or len(tags) != len(tokens) or not all(tokens) or not all(tags):
+        return _checked_tags([token for token, _, _ in pairs], [tag for _, _, tag in pairs], where)
+    content = parse_json(line, where, _Tagged, "one JSON object per line")
+    if not content.is_raw():
+        return _checked_tags(tokens, content.pos_tags or [], where)
+    words = [word for word in _spacy_tagger()(content.sentence) if not word.is_space]
+    return [word.text for word in words], [word.tag_ for word in words]
+
+
+def _checked_tags(tokens: list[str], tags: list[str], where: str) -> tuple[list[str], list[str]]:
+    if len(tags) != len(tokens) or not all(tokens) or not all(tags):
         raise TextError(
             f"{where}: expected a part of speech for each token, which this model reads: She/PRP sleeps/VBZ, or JSON "
             "with lists of tokens and pos_tags of one length."
