@@ -227,7 +227,7 @@ def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp
     )
     embedder = Elmo(model)
     layers = bilm_of(opened.model).padded_layers([["Mira", "visits"]])[0][:, 0]
-    torch.testing.assert_close(torch.from_numpy(embedder.embed([["Mira", "visits"]])[0]), layers, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.from_numpy(embedder.embed([["Mira", "visits"]])[0]), layers, atol=1e-5, rtol=0)
 
 
 def test_a_trained_bilm_that_was_replaced_is_refused(tmp_path: Path, bilm: str) -> None:
