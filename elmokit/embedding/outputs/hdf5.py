@@ -124,8 +124,10 @@ def _is_keyed(layout: VectorFileLayout) -> bool:
 
 
 def _maps(layout: VectorFileLayout) -> list[str]:
-    # Datasets that are named by sentences need no map.
-    return [] if _is_keyed(layout) else MAPS[: layout.with_sentences * (1 + layout.with_old_map)]
+    """Return the names of the maps from sentences to numbers."""
+    if _is_keyed(layout) or not layout.with_sentences:  # datasets that are named by sentences need no map
+        return []
+    return MAPS if layout.with_old_map else MAPS[:1]
 
 
 def _json(numbers: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ strings give every string the size of the longest, and arrays of objects are pic
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,41 +35,44 @@ class NumPyFormat(OutputFormat):
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
         """Estimate the arrays."""
-        n_text_bytes = layout.with_sentences * (counts.n_text_bytes + counts.n_sentences)
+        n_text_bytes = 0
+        if layout.with_sentences:
+            n_text_bytes = counts.n_text_bytes + counts.n_sentences
         return layout.vector_bytes(counts) + n_text_bytes + 8 * counts.n_sentences + len(layout.about) + 1000
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
         """Write one array after the other."""
         text = writer.progress.text
         n_rows = text.n_sentences if layout.pooled else text.n_tokens
-        shape = (n_rows, layout.dim) if layout.layers is None else (n_rows, len(layout.layers), layout.dim)
+        shape: tuple[int, ...] = (n_rows, layout.dim)
+        if layout.layers is not None:
+            shape = (n_rows, len(layout.layers), layout.dim)
         # Not compressed, like numpy.savez: see elmokit/embedding/outputs/arrow.py.
         with zipfile.ZipFile(writer.create_output(), "w", zipfile.ZIP_STORED) as archive:
-
-            def add(name: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> None:
-                # In chunks, because numpy.savez would need the whole array in memory.
-                header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    npy.write_array_header_1_0(file, header)
-                    for chunk in chunks:
-                        file.write(memoryview(chunk).cast("B"))
-
-            def add_text(name: str, read: Callable[[], Iterable[list[str]]]) -> None:
-                add(name, "uint8", (sum(len(_lines(texts)) for texts in read()),), map(_lines, read()))
-
-            add(ABOUT, "uint8", (len(layout.about),), [layout.about.encode("ascii")])
-            add("vectors", layout.dtype, shape, map(_by_row, read_row_groups(writer, layout)))
-            add("offsets", "<i8", (text.n_sentences + 1,), _offsets(writer))
+            _add(archive, ABOUT, "uint8", (len(layout.about),), [layout.about.encode("ascii")])
+            _add(archive, "vectors", layout.dtype, shape, map(_by_row, read_row_groups(writer, layout)))
+            _add(archive, "offsets", "<i8", (text.n_sentences + 1,), _offsets(writer))
             if layout.with_sentences:
-                add_text("tokens", writer.read_tokens)
+                n_bytes = sum(len(_lines(tokens)) for tokens in writer.read_tokens())
+                _add(archive, "tokens", "uint8", (n_bytes,), map(_lines, writer.read_tokens()))
             if layout.fasta:
-                add_text("ids", lambda: ([name] for name in writer.read_names()))
+                n_bytes = sum(len(_lines([name])) for name in writer.read_names())
+                _add(archive, "ids", "uint8", (n_bytes,), (_lines([name]) for name in writer.read_names()))
 
     def read_about(self, path: Path) -> bytes:
         """Read the array of bytes."""
         with zipfile.ZipFile(path) as archive, archive.open(f"{ABOUT}.npy") as file:
             content: bytes = npy.read_array(file).tobytes()
         return content
+
+
+def _add(archive: zipfile.ZipFile, name: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> None:
+    """Add an array to an archive, in chunks, because numpy.savez would need the whole array in memory."""
+    header = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        npy.write_array_header_1_0(file, header)
+        for chunk in chunks:
+            file.write(memoryview(chunk).cast("B"))
 
 
 def _by_row(group: RowGroup) -> Any:
