@@ -54,12 +54,13 @@ class Teacher:
         """Split what :func:`window_encoder` encoded into the input of the student and that of the teacher."""
         if self._n_columns is None:
             return tokens, tokens
-        parts = tokens[:, : self._n_columns], tokens[:, self._n_columns :]
+        own, others = tokens[:, : self._n_columns], tokens[:, self._n_columns :]
         # A word-input model reads one id per token, without an axis for it.
-        models = student, self.bilm
-        return tuple(  # type: ignore[return-value]
-            part[:, 0] if model.config.n_words is not None else part for part, model in zip(parts, models, strict=True)
-        )
+        if student.config.n_words is not None:
+            own = own[:, 0]
+        if self.bilm.config.n_words is not None:
+            others = others[:, 0]
+        return own, others
 
     @torch.no_grad()
     def read(self, tokens: Tensor, inputs: Tensor, state: BiLMState) -> tuple[Tensor, list[list[Tensor]], BiLMState]:
@@ -111,13 +112,14 @@ class DistillationLosses(WindowLosses):
         for direction, rows in enumerate(inputs):
             outputs, top, new_state = self._run_direction(direction, vectors[rows], state)
             states.append(new_state)
-            word_ids = targets[direction].flatten()
-            parts = self._prediction_losses(top, wanted[direction][-1].flatten(0, 1), word_ids)
+            wanted_top = wanted[direction][-1].flatten(0, 1)
+            parts = self._prediction_losses(top, wanted_top, targets[direction].flatten())
             if self.projections:
-                first = 1 + direction * len(outputs)
                 distances = [self._distance(projected[rows], wanted_vectors[rows])]
-                for index, (output, other) in enumerate(zip(outputs, wanted[direction], strict=True)):
-                    distances.append(self._distance(self.projections[first + index](output), other))
+                first = 1 + direction * len(outputs)
+                projections = self.projections[first : first + len(outputs)]
+                for projection, output, wanted_output in zip(projections, outputs, wanted[direction], strict=True):
+                    distances.append(self._distance(projection(output), wanted_output))
                 parts.append(self.config.layer_weight * torch.stack(distances).mean())
             losses.append(torch.stack(parts).sum())
         end = stack_states(states).detach()
@@ -133,17 +135,19 @@ class DistillationLosses(WindowLosses):
     def _prediction_losses(self, top: Tensor, wanted: Tensor, word_ids: Tensor) -> list[Tensor]:
         """Compare the predictions with the words of the text and with the teacher's predictions."""
         config, softmax, teacher = self.config, self.softmax, self.teacher.softmax
-        if not config.prediction_weight:
-            return [config.text_weight * self._loss(top, word_ids)] if config.text_weight else []
-        assert teacher is not None  # `resolve_predictions` refuses one without a softmax
-        factors = config.text_weight, config.prediction_weight
-        if not self.n_samples:
-            return [soft_target_loss(softmax, teacher, top, wanted, config.temperature, None, word_ids, *factors)]
-        sampled = draw_sample(self.n_samples, len(softmax.bias)).word_ids.to(word_ids.device)
-        words = torch.unique(torch.cat([sampled, word_ids]))
-        divergence = soft_target_loss(softmax, teacher, top, wanted, config.temperature, words)
-        parts = [config.prediction_weight * divergence]
-        return [*parts, config.text_weight * self._loss(top, word_ids)] if config.text_weight else parts
+        parts = []
+        if config.prediction_weight:
+            assert teacher is not None  # `resolve_predictions` refuses one without a softmax
+            if not self.n_samples:  # both losses at once, over all words
+                factors = config.text_weight, config.prediction_weight
+                return [soft_target_loss(softmax, teacher, top, wanted, config.temperature, None, word_ids, *factors)]
+            sampled = draw_sample(self.n_samples, len(softmax.bias)).word_ids.to(word_ids.device)
+            words = torch.unique(torch.cat([sampled, word_ids]))
+            divergence = soft_target_loss(softmax, teacher, top, wanted, config.temperature, words)
+            parts.append(config.prediction_weight * divergence)
+        if config.text_weight:
+            parts.append(config.text_weight * self._loss(top, word_ids))
+        return parts
 
 
 def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
@@ -161,23 +165,25 @@ def resolve_predictions(
     """Replace a ``prediction_weight`` of None by 1 if predictions can be learned, else by 0; say what is learned."""
     losses = config.distillation
     assert losses is not None
-    reason = ""
+    reason = _cannot_predict(teacher, vocabulary)
+    is_decided = losses.prediction_weight is not None
     if losses.prediction_weight is None:
-        reason = _cannot_predict(config, teacher, vocabulary)
         losses = dataclasses.replace(losses, prediction_weight=0.0 if reason else 1.0)
         config = dataclasses.replace(config, distillation=losses)
-    elif losses.prediction_weight and (reason := _cannot_predict(config, teacher, vocabulary)):
+    elif losses.prediction_weight and reason:
         raise ConfigError(f"prediction_weight is {losses.prediction_weight:g}, but {reason}. Set it to 0.")
     weights = {"layers": losses.layer_weight, "predictions": losses.prediction_weight}
     learned = " and ".join(name for name, weight in weights.items() if weight)
     change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
-    change = f"{change}; not the predictions, because {reason}." if reason else f"{change}."
+    if reason and not is_decided:
+        change += f"; not the predictions, because {reason}"
+    change += "."
     if not losses.trains_softmax:
         change += " Its softmax is not trained: perplexities say nothing, and the last model is kept."
     return config, change
 
 
-def _cannot_predict(config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
+def _cannot_predict(teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
     """Say why a student cannot learn a teacher's predictions; empty if it can."""
     if teacher.softmax is None:
         return "the teacher has no softmax"
@@ -203,10 +209,15 @@ def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
 
     Those that know typographic marks do not read them as others do.
     """
-    sizes = [
-        model.config.char_cnn.max_chars
-        if model.config.char_cnn is not None and model.config.word_features is None and model.lexicon is None
-        else None
-        for model in (first, second)
-    ]
-    return sizes[0] is not None and sizes[0] == sizes[1] and first.read.is_plain and second.read.is_plain
+    if not first.read.is_plain or not second.read.is_plain:
+        return False
+    n_chars = _chars_alone(first)
+    return n_chars is not None and n_chars == _chars_alone(second)
+
+
+def _chars_alone(model: PretrainedBiLM) -> int | None:
+    """Return how many characters of a token a model reads; None if it reads its words, or characters of a list."""
+    cnn = model.config.char_cnn
+    if cnn is None or model.config.word_features is not None or model.lexicon is not None:
+        return None
+    return cnn.max_chars

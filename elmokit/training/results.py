@@ -130,30 +130,28 @@ class TrainingResult:
         unknown = format_unknown_ratio(self.perplexity.unknown_ratio, self.perplexity.unknown_words)
         if self.best_model is None:
             return f"Held-out perplexity {end} at the end ({unknown})."
-        best, step = format_perplexities(self.best_perplexity), f"step {self.best_step:,}"
-        if (before := self.perplexity_before) is not None:
-            # One pair for one model. That of the last step is in the log.
-            directions = " / ".join(self.model.config.direction_names)
-            lines = [
-                f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after ({unknown})."
-            ]
-            if (old := self.before_and_after.get(OLD_TEXT_NAME)) is not None:
-                values = " before, ".join(format_perplexities(old[when]) for when in ("before", "after"))
-                lines.append(
-                    f"Old text: {values} after ({format_unknown_ratio(self.model.card['old_text_unknown_ratio'])})."
-                )
-            if self.best_step:
-                lines.append(f"The model, the best one (of {step}), is in {self.run / RUN_MODEL}.")
-            else:
-                lines.append(
-                    "Training did not improve the model; the original weights were kept. Lower the learning rate, or "
-                    "add text."
-                )
+        best = format_perplexities(self.best_perplexity)
+        before = self.perplexity_before
+        if before is None:
+            return (
+                f"Held-out perplexity {end} at the end ({unknown}).\n"
+                f"The best model, {best} at step {self.best_step:,}, is in {self.run / RUN_MODEL}."
+            )
+        # One pair for one model. That of the last step is in the log.
+        directions = " / ".join(self.model.config.direction_names)
+        lines = [f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after ({unknown})."]
+        old = self.before_and_after.get(OLD_TEXT_NAME)
+        if old is not None:
+            old_before, old_after = format_perplexities(old["before"]), format_perplexities(old["after"])
+            old_unknown = format_unknown_ratio(self.model.card["old_text_unknown_ratio"])
+            lines.append(f"Old text: {old_before} before, {old_after} after ({old_unknown}).")
+        if self.best_step:
+            lines.append(f"The model, the best one (of step {self.best_step:,}), is in {self.run / RUN_MODEL}.")
         else:
-            lines = [
-                f"Held-out perplexity {end} at the end ({unknown}).",
-                f"The best model, {best} at {step}, is in {self.run / RUN_MODEL}.",
-            ]
+            lines.append(
+                "Training did not improve the model; the original weights were kept. Lower the learning rate, or add "
+                "text."
+            )
         return "\n".join(lines)
 
 
@@ -176,9 +174,8 @@ def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
 ) -> tuple[dict[str, list[float]], Perplexity]:
     """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and all that is after."""
-    perplexities = {"before": perplexity(before, sentences), "after": perplexity(after, sentences)}
-    by_time = {when: list(value.per_direction) for when, value in perplexities.items()}
-    return by_time, perplexities["after"]
+    first, second = perplexity(before, sentences), perplexity(after, sentences)
+    return {"before": list(first.per_direction), "after": list(second.per_direction)}, second
 
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
@@ -186,8 +183,10 @@ def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback)
     held_out = {"before": best.card["held_out_perplexity_before"], "after": best.card["held_out_perplexity"]}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}
-    old, after = compare_models(load_folder(run / INITIAL), best, list(Text(run / OLD_TEXT).token_lists()))
-    if warning := unknown_words_warning(after.unknown_ratio, after.unknown_words):
+    sentences = list(Text(run / OLD_TEXT).token_lists())
+    old, after = compare_models(load_folder(run / INITIAL), best, sentences)
+    warning = unknown_words_warning(after.unknown_ratio, after.unknown_words)
+    if warning:
         report(TrainingNotice(f"Old text: {warning}"))
     perplexities = {HELD_OUT_NAME: held_out, OLD_TEXT_NAME: old}
     return {"perplexity": perplexities, "old_text_unknown_ratio": after.unknown_ratio}

@@ -212,7 +212,8 @@ def _new_setup(request: TrainingRequest, text: _RequestText, report: TrainingCal
         config.bilm_tf_lines,
         exact_marks=request.exact_marks,
     )
-    if notice := word_order_notice(config, corpus.vocabulary, word_counts):
+    notice = word_order_notice(config, corpus.vocabulary, word_counts)
+    if notice is not None:
         report(notice)
     _report_unknown_words(corpus, report)
     if request.model is None:
@@ -248,7 +249,8 @@ def _report_overlap(shards: Sequence[Path], data: DataConfig, report: TrainingCa
 def _report_unknown_words(corpus: TrainingCorpus, report: TrainingCallback) -> None:
     """Say that many words of the held-out text are unknown."""
     unknown = corpus.held_out_unknown()
-    if warning := unknown_words_warning(unknown.ratio, unknown.first):
+    warning = unknown_words_warning(unknown.ratio, unknown.first)
+    if warning:
         remedy = "Train with words of this domain: max_words (--max-words) or vocabulary (--vocabulary)."
         report(TrainingNotice(f"Held-out text: {warning} {remedy}"))
 
@@ -297,6 +299,7 @@ def _finetuning(
     config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
     # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
     initial = with_dropout(initial, dropout).without_fitted_maps().replace(precision=None)
-    if names := " and ".join(model.fitted_maps):
+    names = " and ".join(model.fitted_maps)
+    if names:
         report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
     return TrainingSetup(config, corpus, initial=initial, initial_optimizer=optimizer)

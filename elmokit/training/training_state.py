@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from elmokit.config import from_dict
@@ -110,13 +110,9 @@ class TrainingState:
 
     def save(self, run: Run, world: World, calibrated: Callable[[Computer], Computer]) -> None:
         """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
+        own_states = {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()}
         gathered = world.gather(
-            (
-                {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()},
-                random_states(self.device),
-                self.stream.position(),
-                self.counters.loss_sums,
-            )
+            (own_states, random_states(self.device), self.stream.position(), self.counters.loss_sums)
         )
         if gathered is None:  # only the main process writes
             return
@@ -127,7 +123,8 @@ class TrainingState:
             tensors[f"{prefix}hidden"] = torch.cat([states[prefix].hidden for states in lstm_states], dim=2)
             tensors[f"{prefix}cell"] = torch.cat([states[prefix].cell for states in lstm_states], dim=2)
         for rank, states in enumerate(random_of_ranks):
-            tensors |= {f"random.{rank}.{name}": value for name, value in states.items()}
+            for name, value in states.items():
+                tensors[f"random.{rank}.{name}"] = value
         models = {"model": calibrated(self.computer()).model}
         if self.average is not None:
             models["average"] = calibrated(self.evaluated()).model
@@ -141,49 +138,56 @@ class TrainingState:
 
     def restore(self, checkpoint: RunCheckpoint, progress: Mapping[str, Any], world: World) -> str | None:
         """Set a newly built state to that of a commit; say what changes with another number of processes."""
+        positions = progress["positions"]  # by rank
         with checkpoint.errors():
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
             if self.average is not None:
-                bilm, softmax = checkpoint.model("average").build_modules()
-                assert softmax is not None
-                self.average.module.load_state_dict(nn.ModuleList([bilm, softmax]).state_dict())
-                self.average.n_averaged.fill_(checkpoint.n_steps + 1)
-            tensors = checkpoint.tensors("state")
-            batch_size, positions = self.lstm_state.n_rows, progress["positions"]
-            n_processes = len(positions)
+                _restore_average(self.average, checkpoint)
             counters = progress["counters"]
-            if n_processes == world.size:
+            if len(positions) == world.size:
                 counters = {**counters, "loss_sums": progress["loss_sums"][world.rank]}
             self.counters = from_dict(TrainingCounters, counters, str(checkpoint.path))
+            tensors = checkpoint.tensors("state")
             with torch.no_grad():
                 for name, value in self.losses.own_parameters().items():
                     value.copy_(tensors[f"loss.{name}"])
-            first = world.rank * batch_size
-
-            def own_rows(prefix: str) -> BiLMState:
-                rows = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
-                # With more processes than before, the last ones have no rows; ``first_rows`` fills up with zeros.
-                return BiLMState(*rows).first_rows(batch_size).to(self.device)
-
-            self.lstm_state = own_rows("")
+            self.lstm_state = self._own_rows(tensors, "", world.rank)
             if self.teacher_state is not None:
-                self.teacher_state = own_rows("teacher.")
-            # A process that did not exist before keeps the random state that its seed gave.
-            if world.rank < n_processes:
+                self.teacher_state = self._own_rows(tensors, "teacher.", world.rank)
+            if world.rank < len(positions):  # a process that did not exist before keeps what its seed gave
                 prefix = f"random.{world.rank}."
                 states = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
                 restore_random_states(states, self.device)
-            if n_processes == world.size:
-                self.stream.restore(positions[world.rank])
-                return None
-            # Each process reads every N-th sentence, so positions do not carry over to another N: start an epoch.
-            epoch = min(reader["block"][0] for position in positions for reader in position)
-            self.stream.start_epoch(epoch)
-            return (
-                f"This run used {n_processes} processes and is now resumed with {world.size}, so a step reads "
-                f"{world.size * batch_size} rows instead of {tensors['hidden'].shape[2]}, and the text is split again "
-                f"and read from the start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
-            )
+            return self._restore_position(positions, world, n_rows_before=tensors["hidden"].shape[2])
+
+    def _own_rows(self, tensors: Mapping[str, Tensor], prefix: str, rank: int) -> BiLMState:
+        """Return this process's rows of an LSTM state in a checkpoint."""
+        batch_size = self.lstm_state.n_rows
+        first = rank * batch_size
+        rows = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
+        # With more processes than before, the last ones have no rows; `first_rows` fills up with zeros.
+        return BiLMState(*rows).first_rows(batch_size).to(self.device)
+
+    def _restore_position(self, positions: Sequence[Any], world: World, n_rows_before: int) -> str | None:
+        """Continue the text where each process was; start an epoch if there were more or fewer, and say so."""
+        if len(positions) == world.size:
+            self.stream.restore(positions[world.rank])
+            return None
+        # Each process reads every N-th sentence, so positions do not carry over to another N.
+        epoch = min(reader["block"][0] for position in positions for reader in position)
+        self.stream.start_epoch(epoch)
+        return (
+            f"This run used {len(positions)} processes and is now resumed with {world.size}, so a step reads "
+            f"{world.size * self.lstm_state.n_rows} rows instead of {n_rows_before}, and the text is split again "
+            f"and read from the start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
+        )
+
+
+def _restore_average(average: AveragedModel, checkpoint: RunCheckpoint) -> None:
+    bilm, softmax = checkpoint.model("average").build_modules()
+    assert softmax is not None
+    average.module.load_state_dict(nn.ModuleList([bilm, softmax]).state_dict())
+    average.n_averaged.fill_(checkpoint.n_steps + 1)
 
 
 def new_or_restored_state(
@@ -229,17 +233,13 @@ def _build_state(
     device: torch.device,
 ) -> TrainingState:
     config, corpus, teacher = setup.config, setup.corpus, setup.teacher
-    (bilm, softmax), vocabulary = modules, model.vocabulary
-    if (
-        softmax is None
-        or vocabulary is None
-        or vocabulary.words != corpus.vocabulary.words
-        or (model.config, softmax_config(softmax)) != (config.model, config.softmax)
-    ):
+    bilm, softmax = modules
+    has_words = model.vocabulary is not None and model.vocabulary.words == corpus.vocabulary.words
+    if softmax is None or not has_words or model.config != config.model or softmax_config(softmax) != config.softmax:
         raise TrainingError(f"The model {model.source} has other sizes or words than the settings of the run.")
     bilm.to(device)
     softmax.to(device)
-    n_samples, teacher_state = min(config.n_samples, len(vocabulary)), None
+    n_samples, teacher_state = min(config.n_samples, len(corpus.vocabulary)), None
     if config.distillation is None or teacher is None:
         losses = WindowLosses(bilm, softmax, n_samples)
     else:

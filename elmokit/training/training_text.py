@@ -21,11 +21,17 @@ from elmokit.text.vocabulary import (
     UnknownWords,
     Vocabulary,
     most_frequent,
-    read_new_vocabulary,
     warn_of_counted,
 )
 from elmokit.text.vocabulary_files import count_words
-from elmokit.training.reports import CountingProgress, CountingStart, TextCounts, TrainingCallback, TrainingNotice
+from elmokit.training.reports import (
+    CountingProgress,
+    CountingStart,
+    TextCounts,
+    TrainingCallback,
+    TrainingNotice,
+    ignore,
+)
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
 
 MAX_MEAN_LENGTH = 1000
@@ -101,9 +107,9 @@ def find_shards(texts: TextPaths) -> list[Path]:
 def count_corpus(
     texts: TextPaths,
     held_out: Sequence[Sequence[str]],
-    vocabulary: Vocabulary | str | Path | None,
+    vocabulary: Vocabulary | None,
     max_words: int | None,
-    report: TrainingCallback = lambda _: None,
+    report: TrainingCallback = ignore,
     bilm_tf_lines: bool = False,
     exact_marks: bool = False,
 ) -> tuple[TrainingCorpus, TextCounts, dict[str, int]]:
@@ -115,14 +121,14 @@ def count_corpus(
         if vocabulary is None:
             vocabulary = Vocabulary.from_counts(counts, MAX_WORDS if max_words is None else max_words)
             warn_of_counted(vocabulary)
-        elif not isinstance(vocabulary, Vocabulary):
-            vocabulary = read_new_vocabulary(Path(vocabulary))
         read_word = vocabulary.read_exactly if exact_marks else vocabulary.read
         word_counts, n_types = dict.fromkeys(vocabulary.words, 0), 0
         for word, count in counts.items():
             n_types += 1
-            if (read := read_word(word)) in word_counts:
-                word_counts[read] += count
+            known = read_word(word)
+            if known in word_counts:
+                word_counts[known] += count
+        # Read a second time, because the words of a large text may be on disk.
         unknown = ((word, count) for word, count in counts.items() if read_word(word) not in word_counts)
         unknown_words = most_frequent(unknown)
     n_known = sum(word_counts.values())
