@@ -335,15 +335,19 @@ def move_to(batch: Any, device: torch.device | str) -> Any:
 
 def map_batch(batch: Any, kind: type[Value], function: Callable[[Value], Value]) -> Any:
     """Replace the values of one type in a batch, in dataclasses, lists, tuples and dicts. Other values stay."""
+
+    def mapped(value: Any) -> Any:
+        return map_batch(value, kind, function)
+
     if isinstance(batch, kind):
         return function(batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-        return replace(batch, **{n: map_batch(value, kind, function) for n, value in fields.items()})
+        changes = {field.name: mapped(getattr(batch, field.name)) for field in dataclasses.fields(batch)}
+        return replace(batch, **changes)
     if isinstance(batch, dict):
-        return {name: map_batch(value, kind, function) for name, value in batch.items()}
+        return {name: mapped(value) for name, value in batch.items()}
     if isinstance(batch, list):
-        return [map_batch(value, kind, function) for value in batch]
+        return list(map(mapped, batch))
     if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
-        return tuple(map_batch(value, kind, function) for value in batch)
+        return tuple(map(mapped, batch))
     return batch

@@ -67,12 +67,18 @@ class LayerCache:
 
     def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return one array per sentence, ``(layers, tokens, dim)``. Missing layers are computed, but not stored."""
-        keys = [_key(sentence) for sentence in sentences]
+        keys = list(map(_key, sentences))
         if not all(key in self._rows for key in keys):
             self._read_committed()
-        missing = {key: sentence for key, sentence in zip(keys, sentences, strict=True) if key not in self._rows}
-        computed = dict(zip(missing, self.elmo.embed(list(missing.values())), strict=True)) if missing else {}
-        return [self._rounded(computed[key]) if key in computed else self._stored(key) for key in keys]
+        missing: dict[bytes, Sequence[str]] = {}
+        for key, sentence in zip(keys, sentences, strict=True):
+            if key not in self._rows:
+                missing[key] = sentence
+        computed: dict[bytes, NDArray[Any]] = {}
+        if missing:
+            vectors = self.elmo.embed(list(missing.values()))
+            computed = dict(zip(missing, map(self._rounded, vectors), strict=True))
+        return [computed[key] if key in computed else self._stored(key) for key in keys]
 
     def _rounded(self, layers: NDArray[Any]) -> NDArray[Any]:
         advice = (

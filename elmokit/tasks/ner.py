@@ -240,11 +240,16 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     def collate(self, examples: Sequence[NerExample], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
         """Build a batch, without tags if a sentence has none or an unknown tag."""
         tokens = inputs.batch([example.tokens for example in examples])
-        tags = [tags_of(example.chunks or (), len(example.tokens), config.model.tags) for example in examples]
         # The vocabulary of a model that AllenNLP trained may lack a tag of a type that it has.
-        is_known = all(set(known["tags"]).issuperset(sentence) for sentence in tags)
-        if not is_known or any(example.chunks is None for example in examples):
-            return NerBatch(tokens, None)
+        known_tags = set(known["tags"])
+        tags = []
+        for example in examples:
+            if example.chunks is None:
+                return NerBatch(tokens, None)
+            sentence_tags = tags_of(example.chunks, len(example.tokens), config.model.tags)
+            if not known_tags.issuperset(sentence_tags):
+                return NerBatch(tokens, None)
+            tags.append(sentence_tags)
         return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(

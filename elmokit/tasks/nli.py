@@ -105,16 +105,25 @@ def _parse_json(line: str, where: str) -> dict[str, str | None]:
 
 
 def _pair_of(values: Mapping[str, str | None], where: str, needed: Sequence[tuple[str, ...]]) -> RawPair:
-    def get(*names: str) -> str | None:
-        return next((value for name in names if (value := values.get(name)) is not None), None)
-
     for names in needed:
-        value = get(*names)
+        value = _first_of(values, names)
         if value is None or (names is LABEL and not value.strip()):
             raise TextError(f"{where}: the pair has no {' or '.join(names)}.")
-    label, one, two = get(*LABEL), get(PARSES[0]), get(PARSES[1])
+    label = _first_of(values, LABEL)
+    if label is not None:
+        label = label.lower()
+    one, two = values.get(PARSES[0]), values.get(PARSES[1])
     parses = None if one is None or two is None else (one, two)
-    return RawPair(get(*FIRST) or "", get(*SECOND) or "", None if label is None else label.lower(), parses, where)
+    return RawPair(_first_of(values, FIRST) or "", _first_of(values, SECOND) or "", label, parses, where)
+
+
+def _first_of(values: Mapping[str, str | None], names: Sequence[str]) -> str | None:
+    """Return the first value that there is by one of several names."""
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            return value
+    return None
 
 
 def _parse_header(line: str, where: str) -> list[str]:

@@ -566,15 +566,22 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
         """Build a batch, without gold positions if a question has no gold answers."""
-        question, passage = inputs.batches(
-            [example.tokens for example in examples], [example.passage.tokens for example in examples]
-        )
+        questions = [example.tokens for example in examples]
+        passages = [example.passage.tokens for example in examples]
+        question, passage = inputs.batches(questions, passages)
         if any(example.answers is None for example in examples):
             return QaBatch(question, passage, None, None)
         no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN
-        without_span = {True: (no_answer, no_answer), False: (UNKNOWN, UNKNOWN)}  # by: there is no answer
-        spans = torch.tensor([example.span or without_span[example.answers == ()] for example in examples])
-        return QaBatch(question, passage, spans[:, 0], spans[:, 1])
+        spans = []
+        for example in examples:
+            if example.span:
+                spans.append(example.span)
+            elif example.answers == ():
+                spans.append((no_answer, no_answer))
+            else:
+                spans.append((UNKNOWN, UNKNOWN))
+        start, stop = torch.tensor(spans).unbind(dim=1)
+        return QaBatch(question, passage, start, stop)
 
     def score(self, examples: Sequence[QaExample], answers: Sequence[Answer], config: QaConfig) -> dict[str, float]:
         """Return exact match and F1 of the official script: v1.1, or v2.0 if the model may predict "no answer"."""

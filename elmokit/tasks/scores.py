@@ -252,10 +252,12 @@ def squad_v1(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
     Args:
         gold: For each question its acceptable answers, at least one.
     """
-    scores = [
-        _best(answers, answer, empty_matches=False) if answer is not None else (0.0, 0.0)
-        for answers, answer in zip(gold, predicted, strict=True)
-    ]
+    scores = []
+    for answers, answer in zip(gold, predicted, strict=True):
+        if answer is None:
+            scores.append((0.0, 0.0))
+        else:
+            scores.append(_best(answers, answer, empty_matches=False))
     return _mean(scores)
 
 
@@ -268,10 +270,12 @@ def squad_v2(gold: Sequence[Sequence[str]], predicted: Sequence[str | None]) -> 
     answerable: list[tuple[float, float]] = []
     unanswerable: list[tuple[float, float]] = []
     for answers, answer in zip(gold, predicted, strict=True):
-        if answer is not None:
-            # The script drops gold answers that are empty after normalization, and compares with "" if none is left.
-            comparable = [text for text in answers if normalize_answer(text)] or [""]
-            (answerable if answers else unanswerable).append(_best(comparable, answer, empty_matches=True))
+        if answer is None:
+            continue
+        # The script drops gold answers that are empty after normalization, and compares with "" if none is left.
+        comparable = [text for text in answers if normalize_answer(text)] or [""]
+        scores = answerable if answers else unanswerable
+        scores.append(_best(comparable, answer, empty_matches=True))
     return Squad2Scores(_mean(answerable + unanswerable), _mean(answerable), _mean(unanswerable))
 
 

@@ -271,14 +271,19 @@ class SstModel(ClassificationModel):
 
 
 def _phrases(tree: LabeledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
+    """Yield the phrases of the first nodes that have a class, the whole sentence first."""
     for node in tree.nodes:
         if node.label not in ("0", "1", "2", "3", "4"):
             raise TextError(f"{tree.where}: the label is {node.label!r}; it must be 0 to 4.")
     for index, node in enumerate(tree.nodes[:n_nodes]):
-        is_root = index == 0
         label = CLASSES[n_classes][int(node.label)]
-        if label is not None and (is_root or node.stop - node.start >= min_tokens):
-            yield Phrase(tree.tokens[node.start : node.stop], label, tree.where, None if is_root else tree.tokens)
+        if label is None:
+            continue
+        tokens = tree.tokens[node.start : node.stop]
+        if index == 0:
+            yield Phrase(tokens, label, tree.where, None)
+        elif len(tokens) >= min_tokens:
+            yield Phrase(tokens, label, tree.where, tree.tokens)
 
 
 class SstTask(ClassificationTask[SstConfig, Phrase]):

@@ -423,8 +423,14 @@ def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
     """
     if not l2:
         return 0.0
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    bilm = {id(value) for module in model.modules() if isinstance(module, ElmoModule) for value in module.parameters()}
-    trained = (parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim >= 2)
-    squares = [(parameter**2).sum() for parameter in trained if id(parameter) not in tables | bilm]
+    left_out: set[int] = set()  # by their ids
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            left_out.add(id(module.weight))
+        elif isinstance(module, ElmoModule):
+            left_out.update(map(id, module.parameters()))
+    squares = []
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.ndim >= 2 and id(parameter) not in left_out:
+            squares.append((parameter**2).sum())
     return l2 * torch.stack(squares).sum() if squares else 0.0

@@ -280,13 +280,25 @@ def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> ND
 def _read_binary(path: str, file: IO[bytes], n_words: int, dim: int, wanted: set[str]) -> WordVectors:
     vectors: dict[str, NDArray[np.float32]] = {}
     for number in range(1, n_words + 1):
-        # Byte by byte, and not without end if the file is something else.
-        word = b"".join(itertools.takewhile(b" ".__ne__, (file.read(1) or b" " for _ in range(MAX_WORD_BYTES))))
-        word = word.lstrip(b"\n")
+        word = _read_word(file)
         data = file.read(FLOAT_BYTES * dim)
-        name = word.decode("utf-8", "replace")
         is_whole = len(word) > 0 and len(data) == FLOAT_BYTES * dim
+        if not is_whole:
+            data = b""  # refused below
+        name = word.decode("utf-8", "replace")
         if not is_whole or (name in wanted and name not in vectors):
-            vector = np.frombuffer(data if is_whole else b"", dtype="<f4").astype(np.float32)
+            vector = np.frombuffer(data, dtype="<f4").astype(np.float32)
             vectors[name] = _checked(vector, dim, f"{path}, word {number:,} of {n_words:,}", name)
     return WordVectors(vectors, dim)
+
+
+def _read_word(file: IO[bytes]) -> bytes:
+    """Read a word and the space after it."""
+    # Byte by byte, and not without end if the file is something else.
+    word = bytearray()
+    for _ in range(MAX_WORD_BYTES):
+        byte = file.read(1)
+        if byte in (b" ", b""):
+            break
+        word += byte
+    return bytes(word).lstrip(b"\n")
