@@ -3,13 +3,15 @@
     python recipes/reading_times.py natural-stories > stories.txt
     elmokit surprisal stories.txt --words --out sentences.tsv
     elmokit surprisal stories.txt --words --documents --out documents.tsv
-    python recipes/reading_times.py natural-stories sentences.tsv documents.tsv --vocabulary vocab.txt
+    elmokit surprisal stories.txt --words --documents --cache --out cached.tsv
+    python recipes/reading_times.py natural-stories sentences.tsv documents.tsv cached.tsv --vocabulary vocab.txt
 
 natural-stories is the release of github.com/languageMIT/naturalstories (May 2025 or later). The first command prints
 the stories as they were shown to the readers, one per paragraph. The last one takes tables of one model or of several,
 and a vocabulary, whose words follow Zipf's law; with ``--text 'corpus/*.txt.xz'``, they are counted in that text. It
 compares a regression of the reading time on length and log frequency, of a word and of the two words before it, with
-one that also has their surprisal.
+one that also has their surprisal: without and with the letters of unknown words (``spelling_nats``), and these alone.
+Each story is predicted from the others, and errors are those over stories.
 """
 
 from __future__ import annotations
@@ -51,12 +53,18 @@ def read_words(folder: Path) -> pandas.DataFrame:
 
 
 def read_surprisal(words: pandas.DataFrame, path: Path) -> pandas.DataFrame:
-    """Return the surprisal of each word in each direction of a model."""
+    """Return the surprisal of each word in each direction of a model, without and with letters, and these alone."""
     table = pandas.read_csv(path, sep="\t", keep_default_na=False)
     if table["word"].tolist() != words["word"].tolist():
         sys.exit(f"{path}: the words are not those of the stories.")
     nats = table.filter(regex="^(forward|backward)_nats$").apply(pandas.to_numeric)
-    return nats.set_axis(words.index).rename(columns=lambda name: name.removesuffix("_nats"))
+    nats = nats.set_axis(words.index).rename(columns=lambda name: name.removesuffix("_nats"))
+    if "spelling_nats" in table:
+        letters = pandas.to_numeric(table["spelling_nats"]).set_axis(words.index)
+        for side in list(nats):
+            nats[f"{side}, with letters"] = nats[side] + letters
+        nats["letters alone"] = letters
+    return nats
 
 
 def large_model(words: pandas.DataFrame, path: Path) -> pandas.Series:
@@ -67,17 +75,23 @@ def large_model(words: pandas.DataFrame, path: Path) -> pandas.Series:
     return pandas.Series(nats.to_numpy(), words.index)
 
 
-def log_frequencies(words: pandas.DataFrame, vocabulary: Path, texts: list[str]) -> pandas.Series:
+def count_words(texts: list[str]) -> Counter[str]:
+    """Count the words of tokenized text, compressed or not."""
+    found: Counter[str] = Counter()
+    for path in (path for pattern in texts for path in glob.glob(pattern)):
+        with (lzma.open if path.endswith(".xz") else open)(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                found.update(line.split())
+    return found
+
+
+def log_frequencies(words: pandas.DataFrame, vocabulary: Path, texts: list[str], all_words: bool) -> pandas.Series:
     """Return the log probability of each word in running text: that of its rarest token, punctuation apart."""
     known = [word for word in vocabulary.read_text(encoding="utf-8").split("\n")[3:] if word]
     counts: dict[str, float] = {word: 1 / rank for rank, word in enumerate(known, start=1)}
     if texts:
-        found: Counter[str] = Counter()
-        for path in (path for pattern in texts for path in glob.glob(pattern)):
-            with (lzma.open if path.endswith(".xz") else open)(path, "rt", encoding="utf-8") as file:
-                for line in file:
-                    found.update(line.split())
-        counts = {word: found[word] for word in known if found[word]}
+        found = count_words(texts)
+        counts = {word: found[word] for word in (found if all_words else known) if found[word]}
     rarest, total = min(counts.values()), sum(counts.values())
 
     def of_word(word: str) -> float:
@@ -106,6 +120,18 @@ def log_likelihood(times: pandas.Series, columns: pandas.DataFrame) -> pandas.Se
     return pandas.concat(parts)
 
 
+def over_stories(gains: pandas.Series, sign: str = "") -> str:
+    """Write the mean of words, with its standard error over stories."""
+    by_story = gains.groupby(level=0).mean()
+    return f"{gains.mean():{sign}.2f} ± {by_story.std() / len(by_story) ** 0.5:.2f}"
+
+
+def n_above_zero(gains: pandas.Series) -> str:
+    """Write how many stories gain."""
+    by_story = gains.groupby(level=0).mean()
+    return f"{(by_story > 0).sum()} of {len(by_story)}"
+
+
 def main() -> None:
     """Print the stories; or, given tables of surprisal, the gain of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,6 +139,9 @@ def main() -> None:
     parser.add_argument("surprisal", type=Path, nargs="*", help="tables of surprisal --words; needs --vocabulary")
     parser.add_argument("--vocabulary", type=Path, help="vocabulary file, most frequent words first")
     parser.add_argument("--text", action="append", default=[], help="files in which words are counted; can be repeated")
+    parser.add_argument("--all-words", action="store_true", help="count words outside of the vocabulary, too")
+    parser.add_argument("--by-story", action="store_true", help="print the gain in each story, too")
+    parser.add_argument("--against", help="the row that others are compared with, story by story; by default the first")
     arguments = parser.parse_args()
     words = read_words(arguments.stories)
     if not arguments.surprisal:
@@ -123,23 +152,29 @@ def main() -> None:
     nats = {f"{name}, {side}": table[[side]] for name, table in tables.items() for side in table}
     if (path := find(arguments.stories, "all_stories_gpt3.csv")).is_file():
         nats["large model"] = large_model(words, path).to_frame("nats")
-    frequency = log_frequencies(words, arguments.vocabulary, arguments.text)
+    frequency = log_frequencies(words, arguments.vocabulary, arguments.text, arguments.all_words)
     base = with_words_before(pandas.DataFrame({"length": words["word"].str.len(), "frequency": frequency}))
     added = {name: with_words_before(column) for name, column in nats.items()}
     times = words["milliseconds"].astype(float)
     is_defined = pandas.concat([times, base, *added.values()], axis=1).notna().all(axis=1)
     times, base = times[is_defined], base[is_defined]
     without = log_likelihood(times, base)
-    print("| surprisal | gain (nats per 1,000 words) | stories that gain | ms/nat, word | 1 before | 2 before |")
-    print("|---|---|---|---|---|---|")
-    for name, columns in added.items():
-        full = pandas.concat([base, columns[is_defined]], axis=1)
-        gains = 1000 * (log_likelihood(times, full) - without)
-        by_story = gains.groupby(level=0).mean()
-        slopes = OLS(times, full.assign(constant=1.0)).fit().params[columns.columns]
+    full = {name: pandas.concat([base, columns[is_defined]], axis=1) for name, columns in added.items()}
+    gains = {name: 1000 * (log_likelihood(times, columns) - without) for name, columns in full.items()}
+    against = arguments.against or next(iter(gains))
+    head = f"gain (nats per 1,000 words) | stories that gain | against {against} | ms/nat, word | 1 before | 2 before"
+    print(f"| surprisal | {head} |")
+    print("|---|---|---|---|---|---|---|")
+    for name, gain in gains.items():
+        slopes = OLS(times, full[name].assign(constant=1.0)).fit().params[added[name].columns]
         shown = " | ".join(f"{slope:.2f}" for slope in slopes)
-        error = f"{by_story.std() / len(by_story) ** 0.5:.2f}"
-        print(f"| {name} | {gains.mean():.2f} ± {error} | {(by_story > 0).sum()} of {len(by_story)} | {shown} |")
+        difference = "" if name == against else over_stories(gain - gains[against], sign="+")
+        print(f"| {name} | {over_stories(gain)} | {n_above_zero(gain)} | {difference} | {shown} |")
+    if arguments.by_story:
+        print("\n| gain in story |", *(f"{story} |" for story in times.index.unique(level=0)))
+        print("|---" * (1 + times.index.unique(level=0).size) + "|")
+        for name, gain in gains.items():
+            print(f"| {name} |", *(f"{mean:.1f} |" for mean in gain.groupby(level=0).mean()))
     print(f"\n{len(times):,} words; log-likelihood without surprisal: {without.mean():.4f} nats per word.")
 
 

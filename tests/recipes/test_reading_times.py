@@ -61,24 +61,33 @@ def test_the_regression_finds_the_slopes_and_the_gain_of_a_known_effect(
 ) -> None:
     draw = np.random.default_rng(1)
     frequency = -np.log(np.arange(1, N_WORDS + 1))
-    stories, rows = [], ["text_index\tword\tforward_nats\tbackward_nats\tunknown"]
+    stories, rows = [], ["text_index\tword\tforward_nats\tbackward_nats\tunknown\tspelling_nats"]
     for number in range(5):
         chosen, nats = draw.integers(0, N_WORDS, 300), draw.gamma(2, 2, 300)
         lengths = np.array([len(VOCABULARY[word]) for word in chosen])
         before = np.concatenate([[0], nats[:-1]])
         times = 300 + 2 * lengths - 3 * frequency[chosen] + 4 * nats + 2 * before + draw.normal(0, 5, 300)
         stories.append([(VOCABULARY[word], ms) for word, ms in zip(chosen, times, strict=True)])
-        noise = draw.permutation(nats)
-        rows += [f"{number}\t{VOCABULARY[w]}\t{x}\t{y}\t0" for w, x, y in zip(chosen, nats, noise, strict=True)]
+        noise, letters = draw.permutation(nats), draw.gamma(1, 1, 300)
+        rows += [
+            f"{number}\t{VOCABULARY[w]}\t{x}\t{y}\t0\t{z}"
+            for w, x, y, z in zip(chosen, nats, noise, letters, strict=True)
+        ]
     write_release(tmp_path / "stories", stories)
     (tmp_path / "model.tsv").write_text("\n".join(rows) + "\n")
     (tmp_path / "vocabulary.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *VOCABULARY]) + "\n")
     paths = [str(tmp_path / name) for name in ("stories", "model.tsv", "vocabulary.txt")]
-    run(recipe, monkeypatch, paths[0], paths[1], "--vocabulary", paths[2])
+    run(recipe, monkeypatch, paths[0], paths[1], "--vocabulary", paths[2], "--by-story")
     out = capsys.readouterr().out
-    forward, backward = (line.strip("| ").split(" | ") for line in out.splitlines()[2:4])
-    assert (forward[0], forward[2]) == ("model, forward", "5 of 5")
-    assert [float(slope) for slope in forward[3:]] == pytest.approx([4, 2, 0], abs=0.2)
+    rows = [line.strip("| ").split(" | ") for line in out.splitlines()[2:7]]
+    forward, backward, with_letters, _, letters = rows
+    assert (forward[0], forward[2], forward[3]) == ("model, forward", "5 of 5", "")
+    assert with_letters[0] == "model, forward, with letters"
+    assert with_letters[3].startswith("-")  # letters that say nothing blur it
+    assert letters[0] == "model, letters alone"
+    assert abs(float(letters[1].split()[0])) < 20
+    assert "| gain in story | 1 | 2 | 3 | 4 | 5 |" in out
+    assert [float(slope) for slope in forward[4:]] == pytest.approx([4, 2, 0], abs=0.2)
     # Without surprisal its variance, 8 * (4**2 + 2**2), is added to that of the noise, 25.
     assert float(forward[1].split()[0]) == pytest.approx(500 * math.log((25 + 160) / 25), abs=100)
     assert abs(float(backward[1].split()[0])) < 20
