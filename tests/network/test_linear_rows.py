@@ -1,4 +1,4 @@
-"""Linear layers without gradients: each row of the result has the same bits in any batch."""
+"""Linear layers and highways, which every instruction set computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elmokit.engine.library import Library
-from elmokit.network.native_training import linear_rows
+from elmokit.network.native_training import highway_backward, highway_forward, linear_rows
 from elmokit.network.tile_layers import linear
 from tests.helpers.rounding import Rounded, assert_rounded
 
@@ -50,3 +50,17 @@ def test_the_operator_takes_what_pytorch_takes(dtype: torch.dtype) -> None:
     torch.testing.assert_close(linear(strided, weight, None), torch.nn.functional.linear(strided, weight))
     with pytest.raises(RuntimeError, match="shapes"):
         linear(torch.randn(3, 6, dtype=dtype), weight, bias)
+
+
+def test_a_highway_and_its_gradient_are_those_of_the_formula(library: Library) -> None:
+    torch.manual_seed(0)
+    inputs, transformed, gate, upstream = torch.randn(4, 3, 37)
+    parts = [part.double().requires_grad_() for part in (transformed, gate, inputs)]
+    opened = torch.sigmoid(parts[1])
+    exact = opened * parts[0].relu() + (1 - opened) * parts[2]
+    given_gate = gate.clone()
+    outputs = highway_forward(library, inputs, transformed, given_gate)
+    torch.testing.assert_close(outputs.double(), exact, atol=1e-6, rtol=1e-6)
+    wanted = torch.autograd.grad((exact * upstream).sum(), parts)
+    for ours, theirs in zip(highway_backward(library, upstream, inputs, transformed, given_gate), wanted, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=1e-6, rtol=1e-6)

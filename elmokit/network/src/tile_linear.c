@@ -1,4 +1,5 @@
-/* Linear layers and highways in training, with products of bf16 tiles (`bfloat16_tiles.h`): forward and backward.
+/* Linear layers in training, with products of bf16 tiles (`bfloat16_tiles.h`), and what is elementwise in highways and dropout:
+   forward and backward.
 
    The factors of the products are rounded to bf16, sums and everything elementwise are float32. */
 
@@ -142,36 +143,39 @@ void elmokit_linear_backward(int64_t n_threads, int64_t n_rows, int64_t n_inputs
 INLINE int64_t first_number(const member *me, int64_t n) { return first_of(me, (n + LANES - 1) / LANES) * LANES; }
 INLINE int64_t last_number(const member *me, int64_t n) { return at_most(n, last_of(me, (n + LANES - 1) / LANES) * LANES); }
 
-#if HAS_BFLOAT16
 typedef struct {
     int64_t n;
     const float *inputs, *transformed;
     float *gate, *outputs;
 } highway;
 
+enum { HIGHWAY_WORK = 32 }; /* multiplications that take as long as one number of a highway */
+
+INLINE vec opened(vec sum) {
+#if HAS_BFLOAT16
+    return quick_sigmoid(sum);
+#else
+    return sigmoid(sum);
+#endif
+}
+
 static void pass_highway(const member *me, void *context) {
     const highway call = *(const highway *)context;
     const int64_t n = call.n;
     for (int64_t at = first_number(me, n); at < last_number(me, n); at += LANES) {
-        const vec open = quick_sigmoid(load_some(call.gate + at, n - at)), sum = load_some(call.transformed + at, n - at);
+        const vec open = opened(load_some(call.gate + at, n - at)), sum = load_some(call.transformed + at, n - at);
         const vec before = load_some(call.inputs + at, n - at);
         store_some(call.gate + at, open, n - at);
         store_some(call.outputs + at, before + open * (choose(sum < (vec){0}, (vec){0}, sum) - before), n - at);
     }
 }
-#endif
 
 void elmokit_highway_forward(int64_t n_threads, int64_t n, const float *inputs, const float *transformed, float *gate,
                              float *outputs) {
-#if HAS_BFLOAT16
     highway call = {n, inputs, transformed, gate, outputs};
-    run_team(n_threads, pass_highway, &call);
-#else
-    (void)n_threads, (void)n, (void)inputs, (void)transformed, (void)gate, (void)outputs;
-#endif
+    run_team(n < SMALL_WORK / HIGHWAY_WORK ? 1 : n_threads, pass_highway, &call);
 }
 
-#if HAS_BFLOAT16
 typedef struct {
     int64_t n;
     const float *upstream, *inputs, *transformed, *gate;
@@ -191,18 +195,12 @@ static void pass_highway_backward(const member *me, void *context) {
         store_some(call.input_gradient + at, gradient - through, n - at);
     }
 }
-#endif
 
 void elmokit_highway_backward(int64_t n_threads, int64_t n, const float *upstream, const float *inputs,
                               const float *transformed, const float *gate, float *transformed_gradient,
                               float *gate_gradient, float *input_gradient) {
-#if HAS_BFLOAT16
     highway_gradient call = {n, upstream, inputs, transformed, gate, transformed_gradient, gate_gradient, input_gradient};
-    run_team(n_threads, pass_highway_backward, &call);
-#else
-    (void)n_threads, (void)n, (void)upstream, (void)inputs, (void)transformed, (void)gate, (void)transformed_gradient;
-    (void)gate_gradient, (void)input_gradient;
-#endif
+    run_team(n < SMALL_WORK / HIGHWAY_WORK ? 1 : n_threads, pass_highway_backward, &call);
 }
 
 typedef struct {

@@ -109,6 +109,16 @@ ELMOKIT_API void elmokit_table_convolve_backward(int64_t n_threads, int64_t n_to
                                                  int64_t n_features, const int32_t *winners, const float *upstream,
                                                  float *table);
 
+/* The elementwise part of a highway, n numbers: outputs = g * relu(transformed) + (1 - g) * inputs with g = sigmoid(gate).
+   `gate` is replaced by g. */
+ELMOKIT_API void elmokit_highway_forward(int64_t n_threads, int64_t n, const float *inputs, const float *transformed,
+                                         float *gate, float *outputs);
+
+/* Compute the gradients of the two sums, and that part of the inputs' gradient that does not pass through them. */
+ELMOKIT_API void elmokit_highway_backward(int64_t n_threads, int64_t n, const float *upstream, const float *inputs,
+                                          const float *transformed, const float *gate, float *transformed_gradient,
+                                          float *gate_gradient, float *input_gradient);
+
 /* The functions from here to `elmokit_softmax_loss` multiply numbers that are rounded to bfloat16: they compute nothing
    unless `elmokit_has_bfloat16`. `memory` is for the time of one call. It begins at a multiple of 64 bytes, and so does
    `kept`. */
@@ -150,16 +160,6 @@ ELMOKIT_API void elmokit_linear_backward(int64_t n_threads, int64_t n_rows, int6
                                          const float *inputs, const float *weight, const float *upstream, char *memory,
                                          int64_t adds, float *input_gradient, float *weight_gradient,
                                          float *bias_gradient);
-
-/* The elementwise part of a highway, n numbers: outputs = g * relu(transformed) + (1 - g) * inputs with g = sigmoid(gate).
-   `gate` is replaced by g. */
-ELMOKIT_API void elmokit_highway_forward(int64_t n_threads, int64_t n, const float *inputs, const float *transformed,
-                                         float *gate, float *outputs);
-
-/* Compute the gradients of the two sums, and that part of the inputs' gradient that does not pass through them. */
-ELMOKIT_API void elmokit_highway_backward(int64_t n_threads, int64_t n, const float *upstream, const float *inputs,
-                                          const float *transformed, const float *gate, float *transformed_gradient,
-                                          float *gate_gradient, float *input_gradient);
 
 /* The bytes of `memory` for `elmokit_softmax_loss`. */
 ELMOKIT_API int64_t elmokit_softmax_bytes(int64_t n_threads, int64_t n_rows, int64_t dim, int64_t n_words);
