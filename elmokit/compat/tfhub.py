@@ -229,25 +229,27 @@ class Module(nn.Module):
         """Compute all outputs of a batch, padded to a width."""
         if not sentences:
             raise TextError("The batch is empty. Pass at least one sentence; it may be empty.")
-        bilm = self.elmo.bilm
         ids = self.elmo.ids(sentences)
         lengths = torch.tensor([len(sentence) for sentence in sentences], device=ids.device)
         with_boundaries = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] + 2
         layers, state = self.elmo.layers_of(ids, with_boundaries, self._start(len(sentences)))
         if self.elmo.start == "stateful":
-            before = bilm.zero_state(0) if self._carried is None else self._carried
+            before = self.elmo.bilm.zero_state(0) if self._carried is None else self._carried
             self._carried = before.with_first_rows(state.detach())
         mask = torch.arange(width, device=ids.device) < lengths[:, None]
-        inner = nn.functional.pad(layers[:, :, 1:-1], (0, 0, 0, width - (layers.shape[2] - 2))) * mask[..., None]
+        n_padding = width - (layers.shape[2] - 2)
+        inner = nn.functional.pad(layers[:, :, 1:-1], (0, 0, 0, n_padding)) * mask[..., None]
         mixed: Tensor = self.mix(inner)
         outputs = {"word_emb": inner[0, ..., : self._word_dim]}
-        outputs |= {f"lstm_outputs{index}": inner[index] for index in range(1, len(inner))}
+        for index in range(1, len(inner)):
+            outputs[f"lstm_outputs{index}"] = inner[index]
         outputs["elmo"] = mixed
         outputs["default"] = mixed.sum(dim=1) / lengths.clamp(min=1)[:, None]
         outputs["sequence_len"] = lengths.to(torch.int32)
-        return {
-            name: output.as_subclass(Output) if output.requires_grad else output for name, output in outputs.items()
-        }
+        for name, output in outputs.items():
+            if output.requires_grad:
+                outputs[name] = output.as_subclass(Output)
+        return outputs
 
     @property
     def _word_dim(self) -> int:

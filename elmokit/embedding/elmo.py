@@ -438,13 +438,14 @@ class Elmo:
     ) -> tuple[list[Vectors], State]:
         """Compute the vectors of the next sentences of some documents, and the states after them."""
         if selection.is_context_free:  # then no state is read
-            return self._run([sentence for row in rows for sentence in row], state, selection)[0], state
+            vectors, _ = self._run([sentence for row in rows for sentence in row], state, selection)
+            return vectors, state
         _, directions, after = read_on(self.computer, rows, state, selection.computed, self.token_cache)
-        without_boundary = [
-            [array[:, :-1] if backward else array[:, 1:] for array in arrays]
-            for arrays, backward in zip(directions, self.model.config.read_backward, strict=True)
-        ]
-        layers = [np.concatenate(parts, axis=-1) for parts in zip(*without_boundary, strict=True)]
+        parts: list[list[Floats]] = []  # of each direction, without the boundary that it has read first
+        for arrays, is_backward in zip(directions, self.model.config.read_backward, strict=True):
+            inner = slice(None, -1) if is_backward else slice(1, None)
+            parts.append([array[:, inner] for array in arrays])
+        layers = [np.concatenate(of_sentence, axis=-1) for of_sentence in zip(*parts, strict=True)]
         return self._selected(layers, selection), after
 
     def _selected(self, layers: list[Floats], selection: LayerSelection) -> list[Vectors]:

@@ -433,18 +433,25 @@ class _NumpyMix:
 
     @property
     def checksum(self) -> int:
-        return zlib.crc32(
-            b"".join(weight.detach().float().cpu().numpy().tobytes() for weight in self._mix.parameters())
-        )
+        checksum = 0
+        for weight in self._mix.parameters():
+            checksum = zlib.crc32(weight.detach().float().cpu().numpy().tobytes(), checksum)
+        return checksum
 
     @torch.no_grad()
     def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
         # As one long sentence: a mix without layer norm treats each vector alone, one with it needs all of them.
         gamma = self._mix.gamma
         joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None].to(gamma.device, gamma.dtype)
-        mixed = self._mix(joined, torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device))[0]
-        stops = np.cumsum([array.shape[1] for array in layers])[:-1]
-        return [vectors.copy() for vectors in np.split(mixed.float().cpu().numpy(), stops)]
+        mask = torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device)
+        vectors = self._mix(joined, mask)[0].float().cpu().numpy()
+        mixed = []
+        start = 0
+        for array in layers:
+            stop = start + array.shape[1]
+            mixed.append(vectors[start:stop].copy())
+            start = stop
+        return mixed
 
 
 def within_boundaries(mask: Tensor) -> Tensor:

@@ -169,11 +169,18 @@ class _Sums(NamedTuple):
 
 def _sum_tokens(scored: Sequence[Surprisal], places: Sequence[tuple[int, int]]) -> _Sums:
     """Add up tokens, each given by its sentence and its position in that sentence."""
-    tokens = [(scored[sentence], position + 1) for sentence, position in places]  # at position 0 is <S>
-    forward, *backward = np.sum([one.nats[:, position] for one, position in tokens], axis=0, dtype=float).tolist()
-    unknown = any(bool(one.is_unknown[position]) for one, position in tokens)
-    spelling = sum(float(one.spelling_nats[position]) for one, position in tokens if one.spelling_nats is not None)
-    return _Sums(forward, backward[0] if backward else None, len(tokens), unknown, spelling)
+    nats = []
+    unknown = False
+    spelling: float = 0
+    for number, position in places:
+        sentence = scored[number]
+        column = position + 1  # at position 0 is <S>
+        nats.append(sentence.nats[:, column])
+        unknown = unknown or bool(sentence.is_unknown[column])
+        if sentence.spelling_nats is not None:
+            spelling += float(sentence.spelling_nats[column])
+    forward, *backward = np.sum(nats, axis=0, dtype=float).tolist()
+    return _Sums(forward, backward[0] if backward else None, len(places), unknown, spelling)
 
 
 def find_region(text: str, region: str | tuple[int, int]) -> tuple[int, int]:
@@ -192,17 +199,24 @@ def find_region(text: str, region: str | tuple[int, int]) -> tuple[int, int]:
             raise TextError(f"the region {start}:{stop} has no word of {text!r}, which has {len(text)} characters.")
         return start, stop
     region = region.strip()
-    before, after = (r"(?<!\w)" if region[:1].isalnum() else ""), (r"(?!\w)" if region[-1:].isalnum() else "")
-    part = re.escape(region)
-    found = list(re.finditer(f"{before}{part}{after}", text)) or list(re.finditer(part, text))
+    found = _occurrences(text, region)
     if not region or not found:
         raise TextError(f"the region {region!r} is not in {text!r}.")
     if len(found) > 1:
-        start, stop = found[0].span()
+        start, stop = found[0]
         raise TextError(
             f"the region {region!r} occurs {len(found)} times in {text!r}: give offsets, as {start}:{stop}."
         )
-    return found[0].span()
+    return found[0]
+
+
+def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
+    """Find a part in a text, at the edges of words if it is there."""
+    pattern = re.escape(part)
+    before = r"(?<!\w)" if part[:1].isalnum() else ""
+    after = r"(?!\w)" if part[-1:].isalnum() else ""
+    at_edges = [match.span() for match in re.finditer(f"{before}{pattern}{after}", text)]
+    return at_edges or [match.span() for match in re.finditer(pattern, text)]
 
 
 def sum_region(
@@ -213,14 +227,13 @@ def sum_region(
     By the chain rule the sum is minus the log probability of the region, given all that comes before it.
     """
     start, stop = offsets
-    sentences = locate_tokens(text, [one.tokens[1:-1] for one in scored])
+    sentences = locate_tokens(text, [sentence.tokens[1:-1] for sentence in scored])
     words = [word.text for word in group_words(text, sentences) if word.start < stop and word.stop > start]
-    places = [
-        (number, position)
-        for number, sentence in enumerate(sentences)
-        for position, token in enumerate(sentence)
-        if token.start < stop and token.stop > start
-    ]
+    places = []
+    for number, sentence in enumerate(sentences):
+        for position, token in enumerate(sentence):
+            if token.start < stop and token.stop > start:
+                places.append((number, position))
     if not places:
         raise TextError(f"the region {text[start:stop]!r} has no token.")
     sums = _sum_tokens(scored, places)

@@ -15,7 +15,7 @@ strings give every string the size of the longest, and arrays of objects are pic
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +53,21 @@ class NumPyFormat(OutputFormat):
             _add(archive, "vectors", layout.dtype, shape, map(_by_row, read_row_groups(writer, layout)))
             _add(archive, "offsets", "<i8", (text.n_sentences + 1,), _offsets(writer))
             if layout.with_sentences:
-                n_bytes = sum(len(_lines(tokens)) for tokens in writer.read_tokens())
-                _add(archive, "tokens", "uint8", (n_bytes,), map(_lines, writer.read_tokens()))
+                _add_lines(archive, "tokens", writer.read_tokens)
             if layout.fasta:
-                n_bytes = sum(len(_lines([name])) for name in writer.read_names())
-                _add(archive, "ids", "uint8", (n_bytes,), (_lines([name]) for name in writer.read_names()))
+                _add_lines(archive, "ids", lambda: ([name] for name in writer.read_names()))
 
     def read_about(self, path: Path) -> bytes:
         """Read the array of bytes."""
         with zipfile.ZipFile(path) as archive, archive.open(f"{ABOUT}.npy") as file:
             content: bytes = npy.read_array(file).tobytes()
         return content
+
+
+def _add_lines(archive: zipfile.ZipFile, name: str, read: Callable[[], Iterable[list[str]]]) -> None:
+    """Add an array of the bytes of lines, which are read twice: the array begins with its size."""
+    n_bytes = sum(len(_lines(words)) for words in read())
+    _add(archive, name, "uint8", (n_bytes,), map(_lines, read()))
 
 
 def _add(archive: zipfile.ZipFile, name: str, dtype: str, shape: tuple[int, ...], chunks: Iterable[Any]) -> None:
