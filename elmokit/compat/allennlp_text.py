@@ -180,14 +180,12 @@ class ELMoTokenCharactersIndexer(FromParams):
         self, tokens: dict[str, list[list[int]]], desired_num_tokens: dict[str, int], padding_lengths: dict[str, int]
     ) -> dict[str, Tensor]:
         """As ``as_padded_tensor_dict``, for every index name (0.9)."""
-        padded = {
-            name: self.pad_token_sequence(ids, desired_num_tokens[name], padding_lengths)
-            for name, ids in tokens.items()
-        }
-        return {
-            name: torch.tensor(ids, dtype=torch.long).view(len(ids), self._mapper.max_word_length)
-            for name, ids in padded.items()
-        }
+        tensors = {}
+        for name, ids in tokens.items():
+            padded = self.pad_token_sequence(ids, desired_num_tokens[name], padding_lengths)
+            # `view`, because a tensor of no tokens would have one axis.
+            tensors[name] = torch.tensor(padded, dtype=torch.long).view(len(padded), self._mapper.max_word_length)
+        return tensors
 
     def token_to_indices(self, token: Any, vocabulary: Any = None) -> list[int]:
         """Return the 50 ids of one token (0.4)."""
@@ -202,7 +200,8 @@ class ELMoTokenCharactersIndexer(FromParams):
     ) -> list[list[int]]:
         """Return the ids of tokens, cut or padded with zeros to the requested length (0.4)."""
         no_token = [0] * self._mapper.max_word_length
-        return list(itertools.islice(itertools.chain(tokens, itertools.repeat(no_token)), desired_num_tokens))
+        n_missing = max(0, desired_num_tokens - len(tokens))
+        return [*tokens[:desired_num_tokens], *[no_token] * n_missing]
 
 
 def batch_to_ids(batch: Iterable[Iterable[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:
@@ -284,5 +283,8 @@ def create_elmo_embeddings_from_vocab(
         with gzip.open(partial, "wt", encoding="utf-8") as file:
             for start in range(0, len(words), 50 * batch_size):
                 batch = words[start : start + 50 * batch_size]
-                vectors = bilm.token_layer(torch.from_numpy(model.encode(batch)).to(bilm.device)).cpu().numpy()
-                file.writelines(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(batch, vectors, strict=True))
+                ids = torch.from_numpy(model.encode(batch)).to(bilm.device)
+                vectors = bilm.token_layer(ids).cpu().numpy()
+                for word, vector in zip(batch, vectors, strict=True):
+                    numbers = " ".join(map(str, vector))
+                    file.write(f"{word} {numbers}\n")

@@ -9,6 +9,7 @@ whatever the locale, text is split at spaces and tabs only, and a problem with y
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -353,8 +354,10 @@ def dump_bilm_embeddings(
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     text = Text(dataset_file, kind="bilm-tf")
     # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
-    sentences = None if text.can_reread else list(text.token_lists())
-    lengths = [len(tokens) for tokens in (text.token_lists() if sentences is None else sentences)]
+    sentences: Iterable[list[str]] = text.token_lists() if text.can_reread else list(text.token_lists())
+    lengths = list(map(len, sentences))
+    if text.can_reread:
+        sentences = text.token_lists()
     config = model.bilm.config
     n_bytes = 4 * (config.n_layers + 1) * config.output_dim * sum(lengths)
     with (
@@ -362,10 +365,8 @@ def dump_bilm_embeddings(
         create_hdf5(path, n_bytes, len(lengths), 16 * len(lengths)) as file,
     ):
         number = 0
-        for some in read_ahead(
-            text.token_lists() if sentences is None else sentences, max_items=1 if stateful else LINES_AT_ONCE
-        ):
-            ops = model(batcher.batch_sentences(some))
+        for batch in read_ahead(sentences, max_items=1 if stateful else LINES_AT_ONCE):
+            ops = model(batcher.batch_sentences(batch))
             for layers, length in zip(ops["lm_embeddings"], ops["lengths"].tolist(), strict=True):
                 file.create_dataset(str(number), data=layers[:, :length].numpy())
                 number += 1

@@ -135,12 +135,13 @@ class ElmoModel:
         cnn = model.config.char_cnn
         self.max_chars = None if cnn is None else cnn.max_chars
         self.batcher = None if cnn is None else Batcher(None, cnn.max_chars)
-        words = model.vocabulary.words if full and model.vocabulary is not None else None
-        self.model = model if full else None
-        if words is None or cnn is None:
-            self.vocab = None if words is None else Vocabulary(words=words)
-        else:
-            self.vocab = UnicodeCharsVocabulary(None, cnn.max_chars, words=words)
+        self.model = self.vocab = None
+        if full:
+            self.model, words = model, softmax_vocabulary(model).words
+            if cnn is None:
+                self.vocab = Vocabulary(words=words)
+            else:
+                self.vocab = UnicodeCharsVocabulary(None, cnn.max_chars, words=words)
         return "The model is now loaded."
 
     def warmup(self, sess: object, texts: object) -> None:

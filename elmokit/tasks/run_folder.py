@@ -156,7 +156,8 @@ def run_settings(
 def write_start(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write ``config.toml`` and ``vocabulary.json``."""
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
-    for name, text in ((CONFIG, to_toml({"task": task.name, **to_dict(config)})), (VOCABULARY, json.dumps(checked))):
+    contents = {CONFIG: to_toml({"task": task.name, **to_dict(config)}), VOCABULARY: json.dumps(checked)}
+    for name, text in contents.items():
         with atomic_write(run / name, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="\n")
 

@@ -115,13 +115,14 @@ def matrix_blocks(module: nn.Module) -> dict[Tensor, Blocks]:
             # Eight matrices in one weight: those of its four gates, each for the input and for the state. They are
             # orthogonalized one by one, because their gradients differ in size. In one matrix, the largest would leave
             # little of the others.
-            blocks[layer.weight] = (4, 2 if layer.input_dim == layer.projection_dim else 1)
+            has_square_halves = layer.input_dim == layer.projection_dim
+            blocks[layer.weight] = (4, 2) if has_square_halves else (4, 1)
             if layer.projection is not None:
                 blocks[layer.projection] = (1, 1)
         elif isinstance(layer, Highway):
-            blocks |= {linear.weight: (1, 1) for linear in (layer.transform, layer.gate)}
+            blocks[layer.transform.weight] = blocks[layer.gate.weight] = (1, 1)
         elif isinstance(layer, InnerLayer):
-            blocks |= {linear.weight: (1, 1) for linear in (layer.expand, layer.reduce)}
+            blocks[layer.expand.weight] = blocks[layer.reduce.weight] = (1, 1)
         elif isinstance(layer, CharCNN | WordCharLayer) and layer.projection is not None:
             blocks[layer.projection.weight] = (1, 1)
     return blocks
@@ -166,16 +167,16 @@ class Muon(torch.optim.Adam):
         # Blocks of one shape are orthogonalized in one batch: the products of single blocks are small.
         by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
         for parameter in parameters:
-            if (gradient := parameter.grad) is None:
+            gradient = parameter.grad
+            if gradient is None:
                 continue
             state = self.state[parameter]
             if not state:
                 state["momentum"] = torch.zeros_like(parameter)
             momentum: Tensor = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
             update = gradient.lerp(momentum, MOMENTUM)  # Nesterov's
-            for block, block_update in zip(
-                _split(parameter, self._blocks[parameter]), _split(update, self._blocks[parameter]), strict=True
-            ):
+            blocks = self._blocks[parameter]
+            for block, block_update in zip(_split(parameter, blocks), _split(update, blocks), strict=True):
                 # Wide blocks: the iterations multiply squares of the number of rows.
                 n_rows, n_columns = block_update.shape
                 wide = block_update if n_rows <= n_columns else block_update.T

@@ -136,9 +136,10 @@ def _frequencies(
     # Every token outside the list is a prediction of <UNK>.
     listed[vocabulary.unknown_id] += sum(counts.values()) - float(listed.sum())
     for backward in read_backward:  # each direction has its own end
-        listed[vocabulary.begin_id if backward else vocabulary.end_id] += n_sentences / len(read_backward)
-    # One is added, because the bias of a word that does not occur would be log 0.
-    return ((listed + 1) / (listed + 1).sum()).float()
+        end = vocabulary.begin_id if backward else vocabulary.end_id
+        listed[end] += n_sentences / len(read_backward)
+    listed += 1  # because the bias of a word that does not occur would be log 0
+    return (listed / listed.sum()).float()
 
 
 @torch.no_grad()
