@@ -8,7 +8,7 @@ import heapq
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -209,15 +209,19 @@ def rank_words(counts: CountedWords, max_words: int | None = None, min_count: in
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.
     """
     check_limits(max_words, min_count)
-    left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS}
-    listed = (
-        (-count, word)
-        for word, count in counts.items()
-        # A vocabulary file cannot represent words such as a single ideographic space.
-        if count >= min_count and word and word == word.strip() and word not in left_out
-    )
+    listed = _negative_counts(counts, min_count)
     ranked = sorted(listed) if max_words is None else heapq.nsmallest(max_words - len(SPECIALS), listed)
     return [(word, -count) for count, word in ranked]
+
+
+def _negative_counts(counts: CountedWords, min_count: int) -> Iterator[tuple[int, str]]:
+    """Yield the words that a vocabulary can list, each after its count, negative so that frequent words sort first."""
+    left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS}
+    for word, count in counts.items():
+        # A vocabulary file cannot represent words such as a single ideographic space.
+        is_writable = word != "" and word == word.strip()
+        if count >= min_count and is_writable and word not in left_out:
+            yield -count, word
 
 
 def check_limits(max_words: int | None, min_count: int) -> None:
@@ -304,16 +308,25 @@ def find_columns(words: Sequence[str]) -> WordColumns | None:
     """
     text = "\n".join(words)
     for separator in "\t ":
-        if separator not in text:  # as in nearly all files, without a look at each word
+        # Nearly all files have none, which is seen without a look at each word.
+        if separator not in text or not _have_columns(words, separator):
             continue
-        n_several = sum(separator in word for word in words)
-        n_single = sum(separator not in word and word not in SPECIALS for word in words)
-        if n_several > n_single:
-            rows = [[cell.strip() for cell in word.split(separator) if cell.strip()] for word in words]
-            number = next(number for number, row in enumerate(rows) if len(row) > 1)
-            problem = f"the lines have several columns: line {number + 1} is {words[number][:40]!r}."
-            return WordColumns(rows, _word_column(rows), problem)
+        rows = [[cell.strip() for cell in word.split(separator) if cell.strip()] for word in words]
+        number = next(number for number, row in enumerate(rows) if len(row) > 1)
+        problem = f"the lines have several columns: line {number + 1} is {words[number][:40]!r}."
+        return WordColumns(rows, _word_column(rows), problem)
     return None
+
+
+def _have_columns(words: Sequence[str], separator: str) -> bool:
+    """Check whether more lines have a separator than have none."""
+    n_several = n_single = 0
+    for word in words:
+        if separator in word:
+            n_several += 1
+        elif word not in SPECIALS:
+            n_single += 1
+    return n_several > n_single
 
 
 def _word_column(rows: Sequence[Sequence[str]]) -> int:
