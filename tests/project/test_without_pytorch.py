@@ -192,7 +192,7 @@ def test_vectors_and_predictions_are_those_of_the_pytorch_modules(failures: dict
     lm.computer.use_module()
     with np.load(folder / "surprisal.npz") as archive:
         for name, expected_nats in zip(archive, lm.surprisal(SENTENCES), strict=True):
-            np.testing.assert_allclose(archive[name], expected_nats.nats, atol=1e-6)
+            np.testing.assert_allclose(archive[name], expected_nats.nats, atol=1e-5)
     found = json.loads((folder / "substitutes.json").read_text())
     for (word, *numbers), substitute in zip(found, lm.substitutes(SENTENCES[0], 1, n=5), strict=True):
         assert word == substitute.word
