@@ -424,8 +424,8 @@ def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     if not table.is_cpu or table.dtype != torch.float32:
         return table[index].clone()
     places = index.numpy()
-    if places.size and places.min() < 0:
-        raise IndexError("index out of range: it is negative.")
+    if places.size and not 0 <= places.min() <= places.max() < len(table):  # NumPy counts negative ones from the end
+        raise IndexError("index out of range")  # as PyTorch says
     return torch.from_numpy(table.detach().numpy().take(places, axis=0))  # by NumPy, as above
 
 
