@@ -25,7 +25,10 @@ MODEL = ROOT / "elmokit/models/en-mini"
 PAGE = ROOT / "elmokit/serve/page"
 PACKAGE = ROOT / "packages/js"
 SERVICE_WORKER = "service-worker.js"
-MODEL_FILES = ("config.json", "model.safetensors", "softmax.safetensors", "vocab.txt", "whitening.safetensors")
+MODEL_FILES = (
+    *("config.json", "model.safetensors", "softmax.safetensors", "letters.safetensors", "vocab.txt"),
+    "whitening.safetensors",
+)
 SERVER_LINKS = re.compile(r'<p id="server-links">.*?</p>', re.DOTALL)
 IN_BROWSER = (
     '<p id="server-links">The engine and the model run in this browser: your text stays on this device, and the page '

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+def served() -> ServedModel:
     """The included model as the server has it."""
     from elmokit.serve.serve_config import ServeConfig
     from elmokit.serve.served_model import ServedModel
 
-    return ServedModel(Elmo.from_pretrained(), ServeConfig(), tmp_path_factory.mktemp("served"))
+    return ServedModel(Elmo.from_pretrained(), ServeConfig())

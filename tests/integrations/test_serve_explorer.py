@@ -23,7 +23,7 @@ pytest.importorskip("axe_playwright_python")
 from axe_playwright_python.sync_playwright import Axe
 
 from elmokit import Elmo, LanguageModel, tokenize
-from elmokit.serve.app import PAGE, create_app
+from elmokit.serve.app import PAGE, application
 from elmokit.serve.examples import EXAMPLES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
@@ -44,7 +44,7 @@ PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle m
 
 @pytest.fixture(scope="module")
 def server(served: ServedModel) -> Iterator[Client]:
-    with running(create_app(served, ServeConfig())) as client:
+    with running(application(served, ServeConfig())) as client:
         yield client
 
 
@@ -524,7 +524,7 @@ def use_token(page: Any, token: str) -> None:
 
 
 def test_a_server_with_a_token_asks_for_it(browser: Any, served: ServedModel) -> None:
-    with running(create_app(served, ServeConfig(), token="secret")) as client, new_page(browser, client) as page:
+    with running(application(served, ServeConfig(), token="secret")) as client, new_page(browser, client) as page:
         page.wait_for_selector("#token-form")
         assert page.locator("#problem").is_hidden()  # nobody did anything wrong yet
         use_token(page, "wrong")

@@ -25,7 +25,7 @@ pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
 
-from elmokit.serve.app import create_app
+from elmokit.serve.app import application
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
@@ -84,7 +84,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def server(served: ServedModel) -> Iterator[Client]:
-    with running(create_app(served, ServeConfig())) as client:
+    with running(application(served, ServeConfig())) as client:
         yield client
 
 
