@@ -43,10 +43,11 @@ class LetterModel:
     def log_probabilities(self, contexts: NDArray[np.integer]) -> Floats:
         """Return the log probability of each symbol after the last symbols, ``(contexts, n_context)``."""
         inputs = self.embedding[contexts].reshape(len(contexts), -1)
-        hidden = np.maximum(inputs @ self.hidden_weight.T + self.hidden_bias, 0)
-        scores = hidden @ self.output_weight.T @ self.embedding.T + self.bias
-        top = scores.max(axis=1, keepdims=True)
-        logarithms: Floats = scores - (top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))
+        with np.errstate(over="ignore", invalid="ignore"):  # of weights that are too large, which is noticed
+            hidden = np.maximum(inputs @ self.hidden_weight.T + self.hidden_bias, 0)
+            scores = hidden @ self.output_weight.T @ self.embedding.T + self.bias
+            top = scores.max(axis=1, keepdims=True)
+            logarithms: Floats = scores - (top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))
         return logarithms
 
     def nats(self, symbols: Sequence[int]) -> float:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from elmokit.config import check_choice
+from elmokit.errors import FormatError
 from elmokit.formats.letter_model import EDGE, N_SYMBOLS, LetterModel
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import softmax_vocabulary
@@ -63,7 +64,10 @@ class LetterSpelling(Spelling):
         self.letters = letters
 
     def symbol_bits(self, symbols: Sequence[int]) -> float:
-        return self.letters.nats(symbols) / math.log(2)
+        bits = self.letters.nats(symbols) / math.log(2)
+        if not math.isfinite(bits):
+            raise FormatError("The letter model computes NaN or infinity: its weights are too large.")
+        return bits
 
 
 class NgramSpelling(Spelling):

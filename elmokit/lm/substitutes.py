@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.computer import Computer, computer_of
@@ -168,26 +167,20 @@ def _best(
     cache: DocumentCache | None,
 ) -> list[Expected]:
     """Find the best words of each row of ``sides``: ``(rows, projection_dim)`` for each direction of the model."""
-    softmax, vocabulary = softmax_and_vocabulary(computer)
+    vocabulary = softmax_vocabulary(computer.model)
     sides_of = {direction: wanted.sides(direction, len(sides)) for direction in wanted.directions}
-    needed = {number for numbers in sides_of.values() for number in numbers}
     omitted = []
     if not wanted.special_words:
         omitted = [vocabulary.ids[word] for word in SPECIALS if word in vocabulary.ids]
+    words = _Words(vocabulary, {} if cache is None else cache.unknown)
     positions: list[Expected] = []
     for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
         block = slice(first, first + ROWS_AT_ONCE)
-        scores = {number: softmax.scores(sides[number][block]) for number in needed}
-        for of_side in scores.values():
-            computer.check_finite(of_side)
-        if cache is None or cached is None:
-            words = _Words(vocabulary, ())
-        else:
-            words = _Words(vocabulary, tuple(cache.unknown))
-            spelling = np.array(list(cache.unknown.values()))
-            scores = {
-                number: words.add_cache(of_side, cached[number][block], spelling) for number, of_side in scores.items()
-            }
+        scores: dict[int, Floats] = {}
+        for number in set(chain.from_iterable(sides_of.values())):
+            scores[number] = _side_scores(computer, sides[number][block])
+            if cached is not None:
+                scores[number] = words.add_cache(scores[number], cached[number][block])
         rows: list[Expected] = [{} for _ in sides[0][block]]
         for direction in wanted.directions:
             total = words.combine([scores[number] for number in sides_of[direction]])
@@ -199,11 +192,20 @@ def _best(
     return positions
 
 
+def _side_scores(computer: Computer, side: Floats) -> Floats:
+    """Compute the scores of all words of the vocabulary, ``(rows, vocabulary)``."""
+    softmax, _ = softmax_and_vocabulary(computer)
+    scores = softmax.scores(side)
+    computer.check_finite(scores)
+    return scores
+
+
 class _Words:
     """The words that can be expected: those of a vocabulary, and after them the unknown words of a document."""
 
-    def __init__(self, vocabulary: Vocabulary, strings: Sequence[str]) -> None:
-        self.vocabulary, self.strings = vocabulary, strings
+    def __init__(self, vocabulary: Vocabulary, unknown: Mapping[str, float]) -> None:
+        self.vocabulary, self.strings = vocabulary, list(unknown)
+        self.spelling = np.array(list(unknown.values()))
 
     def substitute(self, number: int, probability: float, score: float) -> Substitute:
         """Return a word by its number among them."""
@@ -212,18 +214,17 @@ class _Words:
             return Substitute(self.vocabulary.words[number], probability, score, number)
         return Substitute(self.strings[number - n_known], probability, score, self.vocabulary.unknown_id)
 
-    def add_cache(self, scores: Floats, cached: Sequence[CachedWords], spelling: NDArray[np.float64]) -> Floats:
+    def add_cache(self, scores: Floats, cached: Sequence[CachedWords]) -> Floats:
         """Mix what a cache expects into the scores of the vocabulary.
 
         Args:
             scores: ``(rows, vocabulary)``.
             cached: What the cache expects, for each row.
-            spelling: The nats of the letters of each unknown word of the document.
 
         Returns:
             Log probabilities, ``(rows, words)``: -infinity for an unknown word that the cache does not have.
         """
-        n_known, unknown_id = len(self.vocabulary), self.vocabulary.unknown_id
+        n_known, unknown_id, spelling = len(self.vocabulary), self.vocabulary.unknown_id, self.spelling
         mixed = np.full((len(scores), n_known + len(spelling)), -np.inf, np.float32)
         of_model = np.log1p([[-one.weight] for one in cached], dtype=np.float32)
         np.add(scores, of_model - _log_sum_exp(scores), out=mixed[:, :n_known])

@@ -27,6 +27,7 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
+from elmokit.formats.letter_model import N_SYMBOLS, LetterModel
 from elmokit.formats.model import Weights
 from elmokit.formats.save import save_model
 from elmokit.formats.sentence_pooling import SentenceHead
@@ -132,11 +133,19 @@ def own_format(storage: Any, extras: bool) -> Callable[[Path, RandomChange], Non
                 weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
                 of_sif = SentencePooling(), model.whitening.mean, model.whitening.projection
                 model = model.replace(sentence_head=SentenceHead(*of_sif, weights))
+                model = model.replace(letters=random_letters())
                 model = model.replace(start_state=boundary_state(Computer(model)))
             save_model(model, folder / "model", storage)
         change_safetensors(change.random.choice(sorted((folder / "model").glob("*.safetensors"))), change)
 
     return write
+
+
+def random_letters() -> LetterModel:
+    """Return a letter model with random weights."""
+    rng = np.random.default_rng(1)
+    shapes = [(N_SYMBOLS, 4), (8, 12), (8,), (4, 8), (N_SYMBOLS,)]
+    return LetterModel(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
 
 
 def published(folder: Path, change: RandomChange) -> None:
@@ -188,7 +197,8 @@ def _results(elmo: Elmo, backend: str) -> list[Array]:
         results.append(SentenceEmbedder.by_name(elmo, "trained").embed(LINES[1:4]))
     if elmo.model.softmax is not None:
         language_model = LanguageModel(elmo.model)
-        results += [np.asarray(found.total_nats) for found in language_model.surprisal(LINES[1:4])]
+        for found in language_model.surprisal(LINES[1:4]):
+            results += [np.asarray(found.total_nats), np.asarray(found.spelling_nats)]
         words = language_model.substitutes(LINES[3], 1, "both", 3)
         results.append(np.array([word.probability for word in words]))
     return results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pickle
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from elmokit import LanguageModel, open_model, save_model
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, FormatError
 from elmokit.formats.letter_model import EDGE, N_SYMBOLS, LetterModel
 from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.spelling import LetterSpelling, NgramSpelling, Spelling, spelling_of
@@ -80,6 +81,12 @@ def test_letters_are_saved_and_belong_to_their_vocabulary(with_letters: Pretrain
     other = Vocabulary([*with_letters.vocabulary.words])
     assert with_letters.replace(vocabulary=other).letters is None
     assert with_letters.replace(card={}).letters is not None
+
+
+def test_letters_that_overflow_are_an_error() -> None:
+    letters = random_letters()
+    with pytest.raises(FormatError, match="letter model"):
+        LetterSpelling(dataclasses.replace(letters, output_weight=letters.output_weight * np.float32(1e38))).bits("na")
 
 
 def test_letters_of_unknown_words_cost_less_in_the_included_model() -> None:
