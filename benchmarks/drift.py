@@ -24,9 +24,9 @@ from elmokit.embedding.computer import Computer
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import REQUESTS, VARIABLE
 from elmokit.evaluation.tagged import TaggedSentence, read_conllu
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import perplexity
 from elmokit.network.bilm import BiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import read_lines
 from elmokit.text.tokenize import split_tokens
 

@@ -29,7 +29,7 @@ ORIGINAL = """
 import sys
 import numpy as np
 from elmokit.engine.architecture import PRESETS, tensor_shapes
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.formats.save import save_model
 draw = np.random.default_rng(0)
 config = PRESETS["original"]

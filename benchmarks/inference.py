@@ -45,9 +45,9 @@ from elmokit.engine.architecture import PRESETS
 from elmokit.engine.library import Library
 from elmokit.engine.precision import VARIABLE, BackendRequest
 from elmokit.engine.softmax import Matrix
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.lstm_module import LSTMStack, ProjectedLSTM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import read_lines
 from elmokit.text.batching import pad_batch
 from elmokit.text.tokenize import split_tokens

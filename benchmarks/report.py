@@ -36,7 +36,7 @@ from elmokit.evaluation.sense_files import DATA, find_sense_set, read_inventory
 from elmokit.evaluation.senses import probe_senses
 from elmokit.evaluation.similarity import evaluate_similarity, read_scored_pairs
 from elmokit.evaluation.tagged import read_tagged
-from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.pretrained.model import PretrainedBiLM, describe
 from elmokit.storage.progress import ProgressBar, count_of
 from elmokit.text.tokenize import get_tokenizer
 from elmokit.version import __version__

@@ -38,10 +38,10 @@ from torch.nn import functional as F
 
 import elmokit
 from elmokit.engine.architecture import PRESETS, BiLMConfig
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import find_text_files
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary

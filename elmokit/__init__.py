@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from elmokit.embedding.sentence_vectors import SentenceEmbedder
     from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
     from elmokit.errors import ElmoError
-    from elmokit.formats.model import PretrainedBiLM, describe
     from elmokit.formats.open import open_model
     from elmokit.formats.save import save_model
-    from elmokit.formats.sentence_pooling import SentencePooling
     from elmokit.lm.language_model import LanguageModel
     from elmokit.network.bilm import BiLM, BiLMOutput, BiLMState
     from elmokit.network.scalar_mix import ScalarMix
+    from elmokit.pretrained.model import PretrainedBiLM, describe
+    from elmokit.pretrained.sentence_pooling import SentencePooling
     from elmokit.text.text import Text
     from elmokit.text.tokenize import tokenize
     from elmokit.text.vocabulary import Vocabulary
@@ -46,14 +46,14 @@ _MODULES = {
     "ElmoOutput": "elmokit.embedding.elmo_module",
     "LanguageModel": "elmokit.lm.language_model",
     "Layout": "elmokit.embedding.outputs.layout",
-    "PretrainedBiLM": "elmokit.formats.model",
+    "PretrainedBiLM": "elmokit.pretrained.model",
     "ScalarMix": "elmokit.network.scalar_mix",
     "SentenceEmbedder": "elmokit.embedding.sentence_vectors",
-    "SentencePooling": "elmokit.formats.sentence_pooling",
+    "SentencePooling": "elmokit.pretrained.sentence_pooling",
     "Text": "elmokit.text.text",
     "TrainingResult": "elmokit.training.results",
     "Vocabulary": "elmokit.text.vocabulary",
-    "describe": "elmokit.formats.model",
+    "describe": "elmokit.pretrained.model",
     "distill": "elmokit.training.api",
     "embed_file": "elmokit.embedding.corpus",
     "finetune": "elmokit.training.api",

@@ -7,7 +7,7 @@ vocabulary are common ones, and most unknown words are names, numbers and compou
 unknown words cost less than those learned from the vocabulary, and ``spelling_nats`` and bits per character come
 closer to what the text holds.
 
-The text is tokenized, one sentence per line. The letter model (elmokit/formats/letter_model.py) is stored with the
+The text is tokenized, one sentence per line. The letter model (elmokit/pretrained/letter_model.py) is stored with the
 model, in a few kB, and used from then on.
 """
 
@@ -26,9 +26,9 @@ from torch.nn import functional as F
 
 from elmokit import open_model, save_model
 from elmokit.formats.format import Storage
-from elmokit.formats.letter_model import EDGE, N_SYMBOLS, LetterModel
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.spelling import spelling_of
+from elmokit.pretrained.letter_model import EDGE, N_SYMBOLS, LetterModel
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import find_text_files, read_lines
 
 MAX_BYTES = 40  # of a word to train on

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, save_model
 from elmokit.embedding.sentence_vectors import fit_whitening, words_only
 from elmokit.evaluation.similarity import read_scored_pairs, score_similarity
-from elmokit.formats.sentence_pooling import SentenceHead, head_word_id
+from elmokit.pretrained.sentence_pooling import SentenceHead, head_word_id
 from elmokit.text.tokenize import get_tokenizer
 
 Pair = tuple[Sequence[str], Sequence[str]]

@@ -20,10 +20,10 @@ from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.library import Library
 from elmokit.evaluation import pos
 from elmokit.formats import fetch
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from tests.helpers import instruction_sets
 from tests.helpers.http_server import Server, served

@@ -15,7 +15,7 @@ from elmokit.cli.running import check_apart, print_note, resumable_command
 from elmokit.embedding.outputs.layout import Layout
 from elmokit.errors import ConfigError
 from elmokit.formats.opening import ElmoOpening
-from elmokit.formats.pooling_names import PoolingName
+from elmokit.pretrained.pooling_names import PoolingName
 
 MIN_TOKENS_FOR_RATE = 20_000
 """Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""

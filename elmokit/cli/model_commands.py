@@ -19,8 +19,8 @@ from elmokit.storage.progress import ProgressBar, StageCounter, count_of
 
 if TYPE_CHECKING:
     from elmokit.evaluation.bench import Speed, SpeedReport
-    from elmokit.formats.model import PretrainedBiLM
     from elmokit.formats.sources import NamedModel
+    from elmokit.pretrained.model import PretrainedBiLM
 
 
 def models(*, json: Json = False) -> None:
@@ -90,8 +90,8 @@ def info(*, model: Model = None, options: ModelOptions = None, all_: bool = Fals
         elmokit info --model my-run --all
         elmokit info --model elmo_weights.hdf5 --json
     """
-    from elmokit.formats.model import describe
     from elmokit.formats.open import open_model
+    from elmokit.pretrained.model import describe
 
     facts = describe(open_model(model, options=options))
     if json:
@@ -271,7 +271,7 @@ def _whitened(model: PretrainedBiLM, text: Path) -> PretrainedBiLM:
     """Return a model with a whitening of sentence vectors that was fitted on a text."""
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
-    from elmokit.formats.sentence_pooling import SentencePooling
+    from elmokit.pretrained.sentence_pooling import SentencePooling
     from elmokit.text.text import Text
 
     counter = StageCounter(None, "sentences", None)

@@ -11,9 +11,9 @@ from torch import nn
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, ModelNotFoundError
 from elmokit.formats.fetch import local_path, normalize_url
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.network.tensors import parse_device
+from elmokit.pretrained.model import PretrainedBiLM
 
 ConfigurationError = ConfigError  # AllenNLP's name
 

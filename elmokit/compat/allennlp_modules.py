@@ -22,9 +22,9 @@ from elmokit.compat.allennlp_layers import (
 from elmokit.compat.allennlp_lstm import ElmoLstm
 from elmokit.config import check_at_least
 from elmokit.formats.allennlp_weights import from_allennlp, lstm_to_allennlp
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.torch_save import read_alignment_matrix
 from elmokit.network.tensors import tensor_of
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway

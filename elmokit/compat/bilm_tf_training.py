@@ -23,10 +23,10 @@ from elmokit.compat.bilm_data import BidirectionalLMDataset, LMDataset, UnicodeC
 from elmokit.errors import ConfigError, ModelNotFoundError, OutputError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths
 from elmokit.storage.workspace import JOURNAL, OtherSettingsError, is_former_run, read_workspace
 from elmokit.text.text import Text

@@ -27,11 +27,11 @@ from elmokit.compat.token_lists import token_list, token_lists
 from elmokit.config import check_at_least, check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ModelNotFoundError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sidecars import visible_files
 from elmokit.lm.substitutes import Substitute, all_substitutes
 from elmokit.lm.surprisal import softmax_vocabulary
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import check_texts
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE

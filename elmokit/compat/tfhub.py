@@ -30,12 +30,12 @@ with needs_torch("elmokit.compat.tfhub"):
 from elmokit.embedding.elmo import Start
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.formats.fetch import is_url, normalize_url, url_file_name
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.sources import archive_url, cached_module, elmo_version, is_hub_address
 from elmokit.formats.tf_hub import stored_mix
 from elmokit.network.bilm import BiLMState
 from elmokit.network.scalar_mix import ScalarMix
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import check_texts
 
 SIGNATURES = ("default", "tokens")

@@ -17,7 +17,7 @@ from elmokit.engine.threads import ForkSafeLock
 from elmokit.engine.token_cache import TokenCache
 from elmokit.engine.token_layer import WORD_FEATURES
 from elmokit.errors import FormatError
-from elmokit.formats.model import PretrainedBiLM, Weights, check_device
+from elmokit.pretrained.model import PretrainedBiLM, Weights, check_device
 
 if TYPE_CHECKING:
     import torch

@@ -43,7 +43,7 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import plain_layers
 from elmokit.engine.state import State
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter, count_of
 from elmokit.storage.text_files import check_input_file, check_not_input, path_list
 from elmokit.text.batching import READ_AHEAD_BATCHES, plan_batches, read_ahead

@@ -21,7 +21,7 @@ from elmokit.engine.precision import Precision, requested_backend
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import MIB, TokenCache
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM, check_device, check_model
+from elmokit.pretrained.model import PretrainedBiLM, check_device, check_model
 from elmokit.text.batching import (
     READ_AHEAD_BATCHES,
     check_sentences,

@@ -18,10 +18,10 @@ from elmokit.engine.layer_selection import LayerAlignment, Layers
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, State
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.network.bilm import BiLMOutput, BiLMState
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import MixedLayers, ScalarMix, make_scalar_mix
+from elmokit.pretrained.model import PretrainedBiLM, check_device, check_model
 from elmokit.text.batching import check_sentences, map_in_batches, pad_batch
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from elmokit.config import to_dict
 from elmokit.embedding.computer import Computer
 from elmokit.engine.state import Floats
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:

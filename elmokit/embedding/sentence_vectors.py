@@ -20,10 +20,10 @@ from elmokit.embedding.elmo import Elmo, Vectors, check_elmo, embed_joined, spli
 from elmokit.engine.state import unit_vectors
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError, TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.opening import ElmoKeywords
-from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName, WeightingName
-from elmokit.formats.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
+from elmokit.pretrained.model import PretrainedBiLM
+from elmokit.pretrained.pooling_names import POOLING_NAMES, PoolingName, WeightingName
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentenceMap, SentencePooling, Whitening
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.marks import EXACT, MARKS, MarkReader, read_capitals
 from elmokit.text.vocabulary import Vocabulary

@@ -19,7 +19,7 @@ from elmokit.embedding.documents import read_on
 from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import number_tokens
 
 StartName = Literal["warm", "zero"]

@@ -20,7 +20,7 @@ from elmokit.engine import compiler
 from elmokit.engine.instruction_sets import available_sets
 from elmokit.engine.precision import NATIVE, PRECISIONS, REQUESTS, VARIABLE, Backend, BackendRequest, Precision
 from elmokit.engine.threads import n_threads
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, StageCounter
 
 N_ROWS = (1, 16, 64)

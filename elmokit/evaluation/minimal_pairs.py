@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from elmokit.embedding.computer import Computer, computer_of
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import MinimalPairScores, score_minimal_pairs
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import is_table, read_table

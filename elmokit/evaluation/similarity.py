@@ -18,8 +18,8 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder, fit_whitening
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
-from elmokit.formats.pooling_names import WEIGHTINGS
-from elmokit.formats.sentence_pooling import SentencePooling
+from elmokit.pretrained.pooling_names import WEIGHTINGS
+from elmokit.pretrained.sentence_pooling import SentencePooling
 from elmokit.storage.progress import ProgressCallback, StageCounter, count_of
 from elmokit.storage.text_files import read_lines, unpacked_name
 from elmokit.text.tokenize import split_tokens

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
 from elmokit.formats.format import Format, find_format, guess_archive, model_files, open_path
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 _BLOCK = 1 << 20
 _DAMAGE = (

@@ -28,7 +28,6 @@ from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
 from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
-from elmokit.formats.model import FITTED_MAPS, PretrainedBiLM, Weights
 from elmokit.formats.sidecars import (
     OPTIONS,
     VOCABULARY,
@@ -42,6 +41,7 @@ from elmokit.formats.sidecars import (
     with_words,
 )
 from elmokit.formats.tensor_rows import read_through, to_theirs
+from elmokit.pretrained.model import FITTED_MAPS, PretrainedBiLM, Weights
 from elmokit.storage.atomic import atomic_write, check_output_path
 from elmokit.storage.hdf5_files import (
     HDF5_ERRORS,

@@ -36,16 +36,16 @@ from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, reading
 from elmokit.formats.format import Format, Storage
-from elmokit.formats.model import PretrainedBiLM, Weights, read_row_words
-from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
+from elmokit.pretrained.model import PretrainedBiLM, Weights, read_row_words
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.tensor_file import StoredTensors, to_int8, write_tensor_file
 from elmokit.storage.whole_files import read_bounded
 from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
 
 if TYPE_CHECKING:
     from elmokit.engine.layer_selection import LayerAlignment
-    from elmokit.formats.letter_model import LetterModel
+    from elmokit.pretrained.letter_model import LetterModel
     from elmokit.text.lexicon import Lexicon
 
 # Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
@@ -349,7 +349,7 @@ def _map_shapes(dim: int, tensors: StoredTensors) -> dict[str, Shape]:
 
 def _read_letters(path: Path) -> LetterModel:
     """Read the model of the letters of unknown words and check its sizes."""
-    from elmokit.formats.letter_model import LetterModel, letter_shapes
+    from elmokit.pretrained.letter_model import LetterModel, letter_shapes
 
     tensors = StoredTensors(path)
     shapes = letter_shapes(tensors.shapes)

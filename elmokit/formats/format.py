@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from elmokit.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
-    from elmokit.formats.model import PretrainedBiLM
+    from elmokit.pretrained.model import PretrainedBiLM
 
 from typing import Any
 

@@ -31,10 +31,10 @@ from elmokit.engine.architecture import BiLMConfig, CharCNNConfig, Shape, WordFe
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError, reading
 from elmokit.formats.bilm_tf import WITHOUT_ZERO_ROW, clip_from, config_errors, filters_from, n_rows
 from elmokit.formats.format import Format
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import with_meta, with_words
 from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, TensorLayout, TensorRow, read_through, same_shape
 from elmokit.formats.torch_save import read_state_dict
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.storage.whole_files import is_file, read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.vocabulary import MAX_BYTES

@@ -14,7 +14,7 @@ from elmokit.engine.precision import Precision, check_precision
 from elmokit.errors import ConfigError, FormatError, ModelNotFoundError
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import find_format
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 
 def open_model(

@@ -13,7 +13,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
-from elmokit.formats.model import PretrainedBiLM, check_model
+from elmokit.pretrained.model import PretrainedBiLM, check_model
 from elmokit.storage.atomic import check_extension
 from elmokit.storage.text_files import expand_user
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from elmokit.config import read_json
 from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
-from elmokit.formats.model import PretrainedBiLM, TokenTable, Weights, read_row_words
 from elmokit.formats.tensor_rows import is_finite
+from elmokit.pretrained.model import PretrainedBiLM, TokenTable, Weights, read_row_words
 from elmokit.storage.hdf5_files import HDF5_SUFFIXES, damage_as_format_error, open_hdf5, read_dataset
 from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary
 

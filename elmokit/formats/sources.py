@@ -48,9 +48,9 @@ from elmokit.formats.fetch import (
 )
 from elmokit.formats.folder import DEFAULT_MODEL, included_model
 from elmokit.formats.format import FORMATS, find_format, model_files, open_path
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.sidecars import with_token_embeddings
 from elmokit.former_names import MODELS, replacement
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import expand_user
 from elmokit.storage.whole_number import whole_number
 

@@ -30,10 +30,10 @@ from elmokit.errors import ModelError, ModelNotFoundError, TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, given_or_found, visible_files
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.storage.whole_files import read_bounded
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 

@@ -31,11 +31,11 @@ from elmokit.errors import FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf import bilm_tf_rows
 from elmokit.formats.format import Format
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.formats.sidecars import OPTIONS, with_words
 from elmokit.formats.tensor_rows import read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle
 from elmokit.formats.tf_checkpoint import as_floats, lstm_name
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.text.characters import N_CHARS
 
 GRAPHS = ("saved_model.pb", "tfhub_module.pb")

@@ -14,7 +14,7 @@ from elmokit.embedding.outputs.output_format import StoredDtype, as_stored, stor
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import Layers, plain_layers
 from elmokit.engine.precision import Precision
-from elmokit.formats.pooling_names import PoolingName
+from elmokit.pretrained.pooling_names import PoolingName
 from elmokit.text.batching import sentences_of_all
 from elmokit.text.tokenize import split_tokens
 

@@ -14,10 +14,10 @@ from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.errors import needs_extra
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
 from elmokit.integrations.model_structure import ModelStructure
 from elmokit.network.scalar_mix import MixedLayers
+from elmokit.pretrained.model import PretrainedBiLM
 
 with needs_extra("elmokit.integrations.flair", "flair"):
     import flair

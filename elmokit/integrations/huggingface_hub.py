@@ -13,10 +13,10 @@ from typing import Any
 from elmokit.errors import OutputError, needs_extra
 from elmokit.formats.folder import save_folder
 from elmokit.formats.format import model_files
-from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import refuse_target
 from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.pretrained.model import PretrainedBiLM, describe
 from elmokit.storage.text_files import expand_user
 from elmokit.version import __version__
 

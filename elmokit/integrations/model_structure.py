@@ -15,7 +15,7 @@ from elmokit.engine.architecture import BiLMConfig, tensor_shapes
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.vocabulary import Vocabulary
 

@@ -18,8 +18,8 @@ from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.architecture import FORGET_OFFSET, BiLMConfig, CharCNNConfig
 from elmokit.engine.state import Floats, State
 from elmokit.errors import OutputError, needs_extra
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_to_export
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.atomic import atomic_write, check_extension, check_output_path
 from elmokit.storage.text_files import expand_user
 

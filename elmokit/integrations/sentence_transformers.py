@@ -27,14 +27,14 @@ from elmokit.embedding.sentence_vectors import (
 from elmokit.embedding.start_state import StartName, check_start_name
 from elmokit.engine.layer_selection import select_layers
 from elmokit.errors import ModelNotFoundError, needs_extra
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
-from elmokit.formats.pooling_names import PoolingName, WeightingName
 from elmokit.formats.save import save_model
-from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, head_word_id
 from elmokit.network.char_cnn import WordCharLayer
 from elmokit.network.scalar_mix import MixedLayers, selected_layers
 from elmokit.network.tensors import save_tensors
+from elmokit.pretrained.model import PretrainedBiLM
+from elmokit.pretrained.pooling_names import PoolingName, WeightingName
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, head_word_id
 from elmokit.text.tokenize import Tokenization, get_span_tokenizer, split_lines, split_tokens, text_splitter
 
 with needs_extra("elmokit.integrations.sentence_transformers", "sentence-transformers"):

@@ -13,7 +13,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.precision import Precision
 from elmokit.errors import TextError, needs_extra
-from elmokit.formats.pooling_names import PoolingName
+from elmokit.pretrained.pooling_names import PoolingName
 from elmokit.storage.text_files import expand_user
 from elmokit.text.batching import check_texts, sentences_of_all
 

@@ -16,10 +16,10 @@ import numpy as np
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.start_state import check_start_name
 from elmokit.errors import ConfigError, needs_extra, needs_torch
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.progress import count_of
 
 with needs_extra("elmokit.integrations.spacy", "spacy"):

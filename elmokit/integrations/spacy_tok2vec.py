@@ -19,11 +19,11 @@ from elmokit.config import from_dict, to_dict
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.architecture import tensor_shapes
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import read_through, same_rows
 from elmokit.integrations.model_structure import ModelStructure
 from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_of_sentences
+from elmokit.pretrained.model import PretrainedBiLM
 
 _BILM = "bilm."
 """How the names of the biLM's tensors begin in the state dict of an ``ElmoModule``."""

@@ -34,7 +34,6 @@ from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.layer_selection import LayerSelection, select_layers
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, needs_extra
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_to_export
 from elmokit.lm.substitutes import UNIGRAM_POWER, log_unigram
 from elmokit.lm.surprisal import softmax_vocabulary
@@ -43,6 +42,7 @@ from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.scalar_mix import ScalarMix, selected_layers
 from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import tensor_of
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.lexicon import Lexicon
 from elmokit.text.marks import FORMS, MARKS, MarkReader

@@ -20,9 +20,9 @@ from elmokit.embedding.computer import Computer, computer_of
 from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import DirectionPerplexities, finite_or_none
 from elmokit.lm.surprisal import softmax_and_vocabulary, softmax_vocabulary
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import check_sentence, check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.vocabulary import UnknownWords, name_words

@@ -18,7 +18,6 @@ from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.formats.model import PretrainedBiLM, check_device, check_model
 from elmokit.formats.open import open_model
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity, bilm_tf_perplexity
 from elmokit.lm.perplexity import Perplexity, add_spelling, perplexity
@@ -38,6 +37,7 @@ from elmokit.lm.surprisal import (
     surprisals,
 )
 from elmokit.lm.word_cache import CacheSettings, DocumentCache, cache_settings, cached_surprisals
+from elmokit.pretrained.model import PretrainedBiLM, check_device, check_model
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.batching import check_sentence, check_texts

@@ -14,7 +14,6 @@ from elmokit.embedding.start_state import StartName
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.engine.state import State
 from elmokit.errors import TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.spelling import Spelling
 from elmokit.lm.surprisal import (
     BATCH_TOKENS,
@@ -23,6 +22,7 @@ from elmokit.lm.surprisal import (
     words_as_read,
 )
 from elmokit.lm.word_cache import DocumentCache, cached_surprisals
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import UnknownWords, name_words
 
 MANY_UNKNOWN = 0.2

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from elmokit.config import check_choice
 from elmokit.errors import FormatError
-from elmokit.formats.letter_model import EDGE, N_SYMBOLS, LetterModel
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import softmax_vocabulary
+from elmokit.pretrained.letter_model import EDGE, N_SYMBOLS, LetterModel
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 

@@ -18,9 +18,9 @@ from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.softmax import ROWS_AT_ONCE
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, softmax_and_vocabulary, softmax_vocabulary
 from elmokit.lm.word_cache import CachedWords, DocumentCache, DocumentStarts
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import check_sentences
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 

@@ -20,7 +20,7 @@ from elmokit.engine.softmax import Softmax
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ModelNotFoundError, TextError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.text import Sentence as TextSentence
 from elmokit.text.tokenize import group_words, locate_tokens

@@ -24,8 +24,8 @@ from elmokit.embedding.start_state import StartName, start_state
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.surprisal import BATCH_TOKENS, Predictions, Surprisal, predict_rows, softmax_vocabulary, words_as_read
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import check_sentences
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.foreign import UNKNOWN_MARKS

@@ -16,8 +16,8 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from elmokit.evaluation.neighbors import Neighbors
-from elmokit.formats.sentence_pooling import Whitening
 from elmokit.lm.substitutes import Query
+from elmokit.pretrained.sentence_pooling import Whitening
 from elmokit.serve.batcher import Batcher, Compute
 from elmokit.serve.bodies import (
     ARROW,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from elmokit.config import check_at_least, check_at_most, check_choice, check_not_negative, check_positive, setting
 from elmokit.errors import SettingError
-from elmokit.formats.pooling_names import POOLING_NAMES, PoolingName
+from elmokit.pretrained.pooling_names import POOLING_NAMES, PoolingName
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 MAX_HEADER_SECONDS = 60

@@ -19,13 +19,13 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.layer_selection import FixedMix
 from elmokit.evaluation.occurrences import OccurrenceIndex, build_index
 from elmokit.formats.folder import DEFAULT_MODEL
-from elmokit.formats.model import describe
 from elmokit.formats.tf_hub import stored_mix
 from elmokit.lm.perplexity import add_spelling
 from elmokit.lm.spelling import Spelling, spelling_of
 from elmokit.lm.substitutes import Direction, Query, Wanted, expected_words
 from elmokit.lm.surprisal import Surprisal, surprisals
 from elmokit.lm.word_cache import CacheSettings, DocumentCache, cached_surprisals
+from elmokit.pretrained.model import describe
 from elmokit.serve.examples import SENTENCES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.text.tokenize import split_lines, split_tokens, text_splitter

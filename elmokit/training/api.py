@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import as_model
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.process import training_process

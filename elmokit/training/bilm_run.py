@@ -32,10 +32,10 @@ from torch import Tensor
 from elmokit.config import from_dict, read_json, to_dict, write_json
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import RUN_MODEL, load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.atomic import sync
 from elmokit.storage.workspace import Committed, read_workspace
 from elmokit.text.text import Text

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.errors import ConfigError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM, BiLMState, stack_states
 from elmokit.network.softmax_losses import draw_sample, soft_target_loss
 from elmokit.network.softmax_module import SoftmaxModule
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import TokenEncoder
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses

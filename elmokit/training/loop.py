@@ -34,9 +34,9 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import STATE_FACT, calibrated
 from elmokit.errors import TrainingError, is_out_of_memory
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, read_card, save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity
 from elmokit.network.bilm import BiLMState
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distributed import World

@@ -10,8 +10,8 @@ from pathlib import Path
 from elmokit.engine.architecture import DIRECTIONS
 from elmokit.errors import TrainingError, needs_extra
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.training.bilm_run import INITIAL, OLD_TEXT
 from elmokit.training.reports import (

@@ -36,8 +36,8 @@ from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError
 from elmokit.formats import bilm_tf
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.former_names import SETTINGS
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import N_CHARS
 from elmokit.text.vocabulary import SPECIALS
 from elmokit.training.training_config import (

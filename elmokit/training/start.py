@@ -17,8 +17,8 @@ from typing import Any
 from elmokit.config import from_dict, to_dict
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import ConfigError, ModelError, OutputError, TrainingError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import unknown_words_warning
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.checksums import file_digest, sentences_digest, text_digest
 from elmokit.storage.text_files import TextPaths, check_names, find_text_files, folders_of, path_list
 from elmokit.text.vocabulary import Vocabulary, read_new_vocabulary

@@ -44,8 +44,8 @@ from torch import Tensor
 from elmokit.config import read_json, write_json
 from elmokit.errors import ElmoError, FormatError, RaisedAgain, TrainingError, is_out_of_memory
 from elmokit.formats.folder import load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.tensors import save_tensors
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.atomic import atomic_write, recover_interrupted
 from elmokit.storage.checksums import size_and_crc32
 from elmokit.storage.workspace import Committed, Workspace

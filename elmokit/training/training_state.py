@@ -18,11 +18,11 @@ from elmokit.config import from_dict
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import stored_or_zero_state
 from elmokit.errors import TrainingError
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.network.average import moving_average
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.torch_network import ModuleArrays
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.storage.workspace import Committed
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder

@@ -34,10 +34,10 @@ from elmokit.errors import FormatError, ModelNotFoundError, TrainingError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.archives import is_archive, unpacked_model
 from elmokit.formats.folder import RUN_MODEL
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax, SoftmaxModule, build_softmax, softmax_config
 from elmokit.network.tensors import tensor_of
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.storage.workspace import read_workspace
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.optimizers import SLOTS

@@ -27,10 +27,10 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.precision import NAMES
 from elmokit.errors import ElmoError
-from elmokit.formats.letter_model import N_SYMBOLS, LetterModel
-from elmokit.formats.model import Weights
 from elmokit.formats.save import save_model
-from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.pretrained.letter_model import N_SYMBOLS, LetterModel
+from elmokit.pretrained.model import Weights
+from elmokit.pretrained.sentence_pooling import SentenceHead
 from elmokit.serve.examples import SENTENCES
 from tests.campaign.commands import text
 from tests.campaign.interruptions import Outcome, Step, in_parallel

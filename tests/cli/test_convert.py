@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from elmokit import LanguageModel, SentenceEmbedder
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
-from elmokit.formats.model import describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.pretrained.model import describe
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import WORDS, random_model
 from tests.helpers.shell import Shell

@@ -13,9 +13,9 @@ import torch
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.state import State
 from elmokit.formats.folder import load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers import trace_b
 from tests.helpers.many_langs_files import toy_model

@@ -11,8 +11,8 @@ from torch import Tensor
 from elmokit.compat import tfhub as hub
 from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import aligned_model, random_model
 
 STRINGS = ["the cat sat on the mat", "dogs ran", ""]

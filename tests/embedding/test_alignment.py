@@ -14,8 +14,8 @@ from elmokit.embedding.fingerprint import fingerprint
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, FormatError, TensorMismatchError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.torch_save import read_alignment
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.helpers.shell import Shell
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], ["zebra", "on", "the", "mat", "."]]

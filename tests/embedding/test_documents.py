@@ -22,8 +22,8 @@ from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import Precision
 from elmokit.engine.threads import set_threads
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage import workspace
 from elmokit.text.text import Text
 from tests.conftest import random_model

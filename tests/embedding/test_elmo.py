@@ -17,9 +17,9 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.layer_selection import Layers
 from elmokit.errors import FormatError
-from elmokit.formats.model import PretrainedBiLM, TokenTable
 from elmokit.lm.language_model import LanguageModel
 from elmokit.network.bilm import BiLM
+from elmokit.pretrained.model import PretrainedBiLM, TokenTable
 from elmokit.text import batching
 from tests.conftest import WORDS, edited_model, random_model
 

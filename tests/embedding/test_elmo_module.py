@@ -13,7 +13,7 @@ from torch import Tensor
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.layer_selection import Layers
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import aligned_model, random_model
 
 

@@ -12,7 +12,7 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.state import State
-from elmokit.formats.model import PretrainedBiLM, TokenTable
+from elmokit.pretrained.model import PretrainedBiLM, TokenTable
 from tests.conftest import aligned_model, random_model
 
 

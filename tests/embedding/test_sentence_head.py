@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from elmokit import Elmo, SentenceEmbedder, SentencePooling, open_model, save_model
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.format import Storage
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.pretrained.model import PretrainedBiLM
+from elmokit.pretrained.sentence_pooling import SentenceHead
 from elmokit.text.vocabulary import Vocabulary
 from tests.conftest import TABLE, random_model
 

@@ -21,8 +21,8 @@ from elmokit import (
 )
 from elmokit.embedding.sentence_vectors import fit_whitening, fold_tokens, word_probability
 from elmokit.evaluation.similarity import ScoredPair, evaluate_similarity
-from elmokit.formats.model import PretrainedBiLM
-from elmokit.formats.pooling_names import POOLING_NAMES, WEIGHTINGS, WeightingName
+from elmokit.pretrained.model import PretrainedBiLM
+from elmokit.pretrained.pooling_names import POOLING_NAMES, WEIGHTINGS, WeightingName
 from elmokit.text.vocabulary import Vocabulary
 
 SENTENCES = [["the", "cat", "sat"], ["the", "dog"], [], ["zebra", "on", "the", "mat", "."]]

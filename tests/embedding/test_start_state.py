@@ -19,10 +19,10 @@ from elmokit.embedding.start_state import (
     with_start_state,
 )
 from elmokit.engine.state import State
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.progress import set_quiet
 
 

@@ -15,8 +15,8 @@ from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.engine.token_layer import TokenLayer
 from elmokit.errors import ConfigError, OutputError
 from elmokit.formats.allennlp_weights import char_cnn_of
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax_module import TiedSoftmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.results import TrainingResult

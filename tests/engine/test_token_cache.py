@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from elmokit import Elmo
 from elmokit.engine.state import Floats
 from elmokit.engine.token_cache import TokenCache
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 
 DIM = 4

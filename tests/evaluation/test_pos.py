@@ -9,7 +9,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.pos import LinearSettings, PosRow, predict_linear, probe_pos, train_linear
 from elmokit.evaluation.tagged import TaggedSentence
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 

@@ -22,7 +22,7 @@ from elmokit.evaluation.senses import (
     train_senses,
     write_answers,
 )
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.sense_files import INVENTORY, TEST, TRAIN, write_set
 

@@ -19,8 +19,8 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig, CharCNNConfig
 from elmokit.errors import TensorMismatchError
 from elmokit.formats import bilm_tf
 from elmokit.formats.bilm_tf_hdf5 import placeholders, read_hdf5, write_hdf5
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import fixture_sentences, random_model
 from tests.helpers.weights import same_weights
 

@@ -15,9 +15,9 @@ from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError
 from elmokit.formats.folder import load_folder, read_card, save_folder
-from elmokit.formats.model import PretrainedBiLM, describe
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
+from elmokit.pretrained.model import PretrainedBiLM, describe
 from tests.conftest import WORDS, aligned_model, random_model
 
 

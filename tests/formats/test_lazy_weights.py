@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from elmokit.engine.state import Floats
-from elmokit.formats.model import describe
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.tensor_rows import FileArrays
+from elmokit.pretrained.model import describe
 from tests.helpers.every_format import FORMATS, write_model
 from tests.helpers.weights import numbers, same_numbers
 
@@ -149,7 +149,7 @@ def test_all_but_files_of_torch_save_opens_without_pytorch(tmp_path: Path) -> No
     script = HIDE_TORCH + (
         "from elmokit.embedding.computer import Computer\n"
         "from elmokit.errors import MissingExtraError\n"
-        "from elmokit.formats.model import describe\n"
+        "from elmokit.pretrained.model import describe\n"
         "from elmokit.formats.open import open_model\n"
         "from elmokit.formats.save import save_model\n"
         "pickled, table, *paths = sys.argv[1:]\n"

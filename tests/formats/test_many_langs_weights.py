@@ -11,9 +11,9 @@ import pytest
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.formats.many_langs_weights import read_settings, stock_settings
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.helpers.many_langs_files import CHARS, SENTENCES, WORDS, ToyModel, dic_of, toy_model
 
 # What the released package (0.0.4.post2, PyTorch 2.13) made of [Überläufer, ist, zzz] and the files of toy_model(0):

@@ -13,10 +13,10 @@ import pytest
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, FormatError
-from elmokit.formats.model import FORMER_NAMES, PretrainedBiLM
 from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
+from elmokit.pretrained.model import FORMER_NAMES, PretrainedBiLM
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 

@@ -18,11 +18,11 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.engine.token_cache import TokenCache
 from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, TextError
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.sidecars import read_embeddings
 from elmokit.network.char_cnn import CachedCharCNN
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import Vocabulary, read_words
 from tests.conftest import WORDS, random_model
 from tests.helpers.every_format import write_model

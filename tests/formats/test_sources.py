@@ -17,7 +17,6 @@ from elmokit.compat import tfhub as hub
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, MissingExtraError, ModelNotFoundError
 from elmokit.formats import sources
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.sources import (
@@ -35,6 +34,7 @@ from elmokit.formats.sources import (
     published_names,
 )
 from elmokit.network.bilm import BiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers.http_server import Server
 from tests.helpers.paths import DATA

@@ -13,9 +13,9 @@ from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import TensorMismatchError
 from elmokit.formats import bilm_tf, tf_checkpoint
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5, write_hdf5
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.lm.perplexity import perplexity
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.tokenize import split_tokens
 from tests.conftest import WORDS, random_model
 from tests.helpers.tf_bundle_writer import write_bundle

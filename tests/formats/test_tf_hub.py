@@ -13,10 +13,10 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats import bilm_tf
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.tf_hub import MIX, stored_mix
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import module_tensors

@@ -20,9 +20,9 @@ from elmokit.formats.archives import unpacked_model
 from elmokit.formats.bilm_tf_hdf5 import read_hdf5
 from elmokit.formats.folder import load_folder
 from elmokit.formats.many_langs_weights import read_entries
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_checkpoint import TFCheckpoint
 from elmokit.formats.tf_hub import TFHub
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.tensor_file import StoredTensors
 from elmokit.text.vocabulary import Vocabulary, read_words
 from tests.helpers.http_client import AppClient

@@ -9,8 +9,8 @@ import torch
 
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats.bilm_tf_hdf5 import write_hdf5
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 CONFIG = BiLMConfig(
     CharCNNConfig(((1, 4), (2, 8), (3, 12)), char_dim=4), projection_dim=8, hidden_dim=14, cell_clip=2.0

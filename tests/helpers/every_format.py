@@ -15,8 +15,8 @@ from elmokit.engine.architecture import PRESETS
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.formats import bilm_tf
 from elmokit.formats.folder import save_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import WORDS, aligned_model, random_model
 from tests.helpers import many_langs_files
 from tests.helpers.tf_bundle_writer import write_bundle

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.formats.bilm_tf import bilm_tf_rows
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tensor_rows import to_theirs
+from elmokit.pretrained.model import PretrainedBiLM
 
 Tensors = dict[str, NDArray[Any]]
 _CELL = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d)/LSTMCell/(.*)")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingNotice, TrainingProgress, TrainingReport

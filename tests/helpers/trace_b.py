@@ -9,9 +9,9 @@ import numpy as np
 
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
 from elmokit.formats import bilm_tf
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import Vocabulary
 from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_names import checkpoint_tensors

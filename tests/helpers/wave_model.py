@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from elmokit.engine.architecture import BiLMConfig, CharCNNConfig
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLM
+from elmokit.pretrained.model import PretrainedBiLM
 
 CONFIG = BiLMConfig(
     CharCNNConfig(filters=((1, 4), (2, 6), (3, 6)), char_dim=5, n_highway=1), projection_dim=6, hidden_dim=12

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from elmokit.engine.state import Floats
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.softmax_module import SoftmaxModule
+from elmokit.pretrained.model import PretrainedBiLM
 
 
 def softmax_of(model: PretrainedBiLM) -> SoftmaxModule:

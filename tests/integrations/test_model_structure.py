@@ -13,9 +13,9 @@ from elmokit import ElmoModule
 from elmokit.config import from_dict, to_dict
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.integrations.model_structure import ModelStructure
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import TABLE, aligned_model, random_model
 from tests.helpers.many_langs_files import toy_model
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.formats.pooling_names import WEIGHTINGS
+from elmokit.pretrained.pooling_names import WEIGHTINGS
 from elmokit.version import __version__
 
 ROOT = Path(__file__).parents[2]

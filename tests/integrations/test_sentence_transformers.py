@@ -13,8 +13,8 @@ import torch
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError
-from elmokit.formats.pooling_names import WEIGHTINGS
-from elmokit.formats.sentence_pooling import SentenceHead
+from elmokit.pretrained.pooling_names import WEIGHTINGS
+from elmokit.pretrained.sentence_pooling import SentenceHead
 from tests.conftest import TABLE, random_model
 from tests.helpers.hosts import need_host
 

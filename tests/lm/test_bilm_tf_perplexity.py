@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.formats import tf_checkpoint
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import bilm_tf_perplexity as as_bilm_tf
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import perplexity
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from tests.helpers import trace_b
 

@@ -12,12 +12,12 @@ import torch
 from elmokit import Elmo, LanguageModel, tokenize
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError, TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.spelling import spelling_of
 from elmokit.lm.surprisal import find_region, score_minimal_pairs, surprisals
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import SPECIALS
 from tests.conftest import random_model
 from tests.helpers.shell import Shell

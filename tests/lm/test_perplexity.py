@@ -16,12 +16,12 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.state import State
-from elmokit.formats.letter_model import N_SYMBOLS
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import BilmTfPerplexity
 from elmokit.lm.perplexity import Perplexity, exp_or_inf, perplexity
 from elmokit.lm.spelling import NgramSpelling, spelling_of
 from elmokit.lm.surprisal import Surprisal
+from elmokit.pretrained.letter_model import N_SYMBOLS
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text import batching
 from tests.conftest import random_model
 

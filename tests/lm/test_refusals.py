@@ -13,10 +13,10 @@ import pytest
 from elmokit import Elmo, LanguageModel, save_model
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import ConfigError, ModelNotFoundError, TextError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.bilm_tf_perplexity import bilm_tf_perplexity
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.word_cache import CacheSettings
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from tests.conftest import random_model
 

@@ -12,9 +12,9 @@ import pytest
 
 from elmokit import LanguageModel, open_model, save_model
 from elmokit.errors import ConfigError, FormatError
-from elmokit.formats.letter_model import EDGE, N_SYMBOLS, LetterModel
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.spelling import LetterSpelling, NgramSpelling, Spelling, spelling_of
+from elmokit.pretrained.letter_model import EDGE, N_SYMBOLS, LetterModel
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import Vocabulary
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from elmokit.errors import ModelNotFoundError
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.lm.surprisal import softmax_vocabulary, surprisals
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import edited_model
 from tests.helpers import trace_b
 

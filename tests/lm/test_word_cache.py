@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from elmokit import LanguageModel
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm import word_cache as module
 from elmokit.lm.substitutes import Direction
 from elmokit.lm.word_cache import CacheSettings, WordCache
+from elmokit.pretrained.model import PretrainedBiLM
 from tests.helpers.shell import Shell
 
 DOCUMENT = [["the", "cat", "sat", "."], ["zebra", "ran", "."], ["the", "zebra", "cat"], ["gnu", "zebra", "gnu", "."]]

@@ -16,8 +16,8 @@ import pytest
 
 import elmokit
 from elmokit.cli.main import main
-from elmokit.formats.pooling_names import POOLING_NAMES
 from elmokit.formats.save import save_model
+from elmokit.pretrained.pooling_names import POOLING_NAMES
 from tests.conftest import random_model
 from tests.helpers import allennlp_configs
 from tests.helpers.hosts import need_host

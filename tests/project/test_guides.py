@@ -95,7 +95,7 @@ assert run("task", "predict", "topics", "text.txt")[1].startswith("sea\\t")
 WEIGHT_FORMAT = """
 from elmokit import PRESETS, open_model, save_model
 from elmokit.engine.architecture import tensor_shapes
-from elmokit.formats.model import PretrainedBiLM, Weights
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 
 Path("tiny").mkdir()
 draw, config = np.random.default_rng(0), PRESETS["tiny"]

@@ -22,6 +22,7 @@ ROWS = [
     {"engine"},
     {"text"},
     {"network"},
+    {"pretrained"},
     {"formats"},
     {"embedding"},
     {"lm"},

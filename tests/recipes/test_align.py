@@ -10,7 +10,7 @@ import pytest
 
 from elmokit import Elmo, open_model, save_model
 from elmokit.engine.layer_selection import LayerAlignment
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from recipes import align
 
 WORDS = [f"{first}{second}{third}" for first in "abcdef" for second in "aeiou" for third in "lrst"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elmokit import open_model, save_model
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from recipes import letter_model
 
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from elmokit import Elmo, SentenceEmbedder, open_model, save_model
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from recipes import sentence_head
 
 ANIMALS, PLACES, NOISE = ["cat", "dog"], ["mat", "on"], ["the", "sat", "ran"]

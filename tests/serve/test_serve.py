@@ -21,8 +21,8 @@ pytest.importorskip("granian")
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.engine.state import unit_vectors
 from elmokit.evaluation.neighbors import Neighbors
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.tf_hub import MIX
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.serve.app import PAGE_FILES, application
 from elmokit.serve.examples import EXAMPLES, SENTENCES
 from elmokit.serve.serve_config import ServeConfig

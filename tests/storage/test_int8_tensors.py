@@ -16,7 +16,7 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import boundary_state
 from elmokit.errors import ConfigError, ElmoError, FormatError, TensorMismatchError
 from elmokit.formats.folder import load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM, describe
+from elmokit.pretrained.model import PretrainedBiLM, describe
 from elmokit.storage.tensor_file import to_int8
 
 LSTM = "directions.0.layers.0.weight"

@@ -19,7 +19,7 @@ from elmokit import Elmo, ElmoModule, LanguageModel, SentenceEmbedder, open_mode
 from elmokit.compat.many_langs import Embedder
 from elmokit.embedding.outputs.output_format import read_about
 from elmokit.errors import OutputError
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.marks import EXACT, MarkReader, read_capitals

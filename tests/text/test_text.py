@@ -15,7 +15,7 @@ from elmokit import LanguageModel
 from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
-from elmokit.formats.model import PretrainedBiLM
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.other_formats import HEAD_LINES, JSON, refuse_other_formats
 from elmokit.text.raw_lines import check_tokens
 from elmokit.text.text import Text

@@ -14,8 +14,8 @@ import torch
 
 import elmokit
 from elmokit.engine.architecture import PRESETS, BiLMConfig
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.network.bilm import BiLMState
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.training.distillation import DistillationLosses, Teacher, window_encoder
 from elmokit.training.shards import ReadingOrder, SentenceBlocks

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 from elmokit.errors import ConfigError, MissingExtraError
 from elmokit.formats.folder import load_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.save import save_model
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import build_softmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.bilm_run import VOCABULARY

@@ -15,9 +15,9 @@ from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelError
 from elmokit.formats import many_langs_weights
 from elmokit.formats.folder import load_folder, save_folder
-from elmokit.formats.model import PretrainedBiLM, Weights
 from elmokit.network.bilm import BiLM
 from elmokit.network.softmax_module import FullSoftmax, TiedSoftmax, build_softmax
+from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training import transfer
 from elmokit.training.results import compare_models

@@ -16,10 +16,10 @@ import torch
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.lm.perplexity import Perplexity
 from elmokit.network.bilm import BiLM, BiLMState
 from elmokit.network.softmax_module import FullSoftmax
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.bilm_run import TrainingSetup

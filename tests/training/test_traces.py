@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.softmax import SoftmaxConfig
 from elmokit.formats.folder import load_folder
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.training_config import RECIPES
 from elmokit.training.training_text import TrainingCorpus

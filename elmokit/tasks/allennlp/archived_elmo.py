@@ -21,11 +21,11 @@ from elmokit.errors import ConfigError, TensorMismatchError
 from elmokit.formats import sources
 from elmokit.formats.allennlp_weights import encoder_to_allennlp, from_allennlp, lstm_to_allennlp
 from elmokit.formats.bilm_tf import config_from_options, read_options
-from elmokit.formats.model import PretrainedBiLM
 from elmokit.formats.open import open_model
 from elmokit.formats.tensor_rows import same_rows
 from elmokit.network.bilm import BiLM
 from elmokit.network.tensors import tensor_of
+from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.whole_files import is_file
 from elmokit.tasks.allennlp.archive_files import TaskArchive
 from elmokit.tasks.allennlp.task_tensors import arrays_of, shape_of

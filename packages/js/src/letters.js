@@ -1,4 +1,4 @@
-// What the letters of unknown words cost, in nats. As in elmokit/lm/spelling.py and elmokit/formats/letter_model.py.
+// What the letters of unknown words cost, in nats. As in elmokit/lm/spelling.py and elmokit/pretrained/letter_model.py.
 
 import { largestAndSum } from "./predictions.js";
 

@@ -2,7 +2,7 @@
 
 import { MARKS, readCapitals, translate } from "./marks.js";
 
-// The weightings of elmokit/formats/pooling_names.py: the weight of a word by its probability. Tokens without a letter or
+// The weightings of elmokit/pretrained/pooling_names.py: the weight of a word by its probability. Tokens without a letter or
 // digit have none. null: all tokens count equally.
 const WEIGHTINGS = {
   mean: null,

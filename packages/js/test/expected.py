@@ -26,11 +26,11 @@ from elmokit.engine.state import Floats
 from elmokit.evaluation.occurrences import build_index
 from elmokit.formats.folder import included_model
 from elmokit.formats.format import Storage
-from elmokit.formats.model import PretrainedBiLM, Weights
-from elmokit.formats.pooling_names import WEIGHTINGS
-from elmokit.formats.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.lm.surprisal import Surprisal
 from elmokit.lm.word_cache import CacheSettings
+from elmokit.pretrained.model import PretrainedBiLM, Weights
+from elmokit.pretrained.pooling_names import WEIGHTINGS
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.text.batching import number_tokens
 from elmokit.text.marks import FORMS, MARKS
 from elmokit.text.raw_lines import Wrapped

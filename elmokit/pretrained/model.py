@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import torch
 
     from elmokit.engine.layer_selection import LayerAlignment
-    from elmokit.formats.letter_model import LetterModel
-    from elmokit.formats.sentence_pooling import SentenceHead, Whitening
     from elmokit.network.bilm import BiLM
     from elmokit.network.softmax_module import SoftmaxModule
+    from elmokit.pretrained.letter_model import LetterModel
+    from elmokit.pretrained.sentence_pooling import SentenceHead, Whitening
     from elmokit.text.lexicon import Lexicon
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from elmokit.config import check_choice, check_positive
 from elmokit.engine.layer_selection import plain_layers
-from elmokit.formats.pooling_names import WEIGHTINGS, Numbers, WeightingName
+from elmokit.pretrained.pooling_names import WEIGHTINGS, Numbers, WeightingName
 
 if TYPE_CHECKING:
     from elmokit.text.vocabulary import Vocabulary
