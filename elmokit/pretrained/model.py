@@ -384,9 +384,17 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "softmax": _describe_softmax(model),
         "start state": _describe_start(model),
         "typographic marks": "read as they are" if model.exact_marks else "read in ASCII, except those that it knows",
+        "letters of unknown words": _describe_letters(model),
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
     }
+
+
+def _describe_letters(model: PretrainedBiLM) -> str:
+    """Say what prices the letters of unknown words."""
+    if model.letters is not None:
+        return "a letter model"
+    return "none" if model.vocabulary is None else "the words of the vocabulary"
 
 
 def _describe_tokens(config: BiLMConfig) -> str:
