@@ -56,7 +56,7 @@ def from_dict(cls: type[Config], table: Any, where: str, former: Mapping[str, st
         cls: The dataclass.
         table: The values.
         where: The file and table that error messages name.
-        former: What took the place of keys of version 0.2.
+        former: What took the place of keys of earlier versions.
     """
     # `false` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
     table = _checked_table(cls, table, where, former=former)
@@ -147,7 +147,7 @@ def did_you_mean(name: object, known: Iterable[str], former: Mapping[str, str] |
     Args:
         name: The name. Names in tables have dots.
         known: The known names, of which the nearest is suggested if its last part is spelled alike.
-        former: What took the place of names of version 0.2; see ``former_names.py``.
+        former: What took the place of names of earlier versions; see ``former_names.py``.
     """
     import difflib  # here, because few names are misspelled
 

@@ -1,4 +1,4 @@
-"""What took the place of names of version 0.2: what an error about such a name says.
+"""What took the place of names of earlier versions: what an error about such a name says.
 
 The known name that is spelled most alike would be a wrong advice there. Names that are still known are not asked for.
 """
@@ -71,5 +71,5 @@ MODELS = {"chinese-baidu": "Files of PaddlePaddle are not read any more."}
 
 
 def replacement(former: Mapping[str, str], name: str) -> str:
-    """Return what an error adds about a name of version 0.2, after a space; an empty text for other names."""
-    return f" Version 0.2 had it. {former[name]}" if name in former else ""
+    """Return what an error adds about a name of an earlier version, after a space; an empty text for other names."""
+    return f" An earlier version had it. {former[name]}" if name in former else ""

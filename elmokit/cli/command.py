@@ -532,8 +532,12 @@ def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
     return click.types.convert_type(hint), False
 
 
+_VALUES_OF_OTHER_FLAGS = {"text_kind raw": " Raw text is read with --raw."}
+"""Values that are flags of their own, each after the name of the flag for which it is given."""
+
+
 class Choice(click.Choice[str]):
-    """One of several values, whose error tells what took the place of one of version 0.2."""
+    """One of several values, whose error tells what took the place of one of an earlier version."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check a value."""
@@ -542,7 +546,8 @@ class Choice(click.Choice[str]):
         except click.BadParameter as error:
             from elmokit.former_names import VALUES, replacement
 
-            advice = replacement(VALUES, f"{param.name if param else ''} {value}")
+            name = f"{param.name if param else ''} {value}"
+            advice = _VALUES_OF_OTHER_FLAGS.get(name) or replacement(VALUES, name)
             self.fail(f"{error.message}{advice}", param, ctx)
 
 

@@ -232,7 +232,7 @@ class Guard:
             raise Problem(
                 421,
                 f"This server does not answer for the host {given[:MAX_SHOWN]!r}. Use the address that it printed, or "
-                "start it with --allowed-hosts and the name.",
+                "start it with --allowed-hosts (allowed_hosts of ServeConfig) and the name.",
                 code="host_not_allowed",
             )
 

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from elmokit.errors import OutputError
 from elmokit.storage.atomic import atomic_write
+
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 class TextOutput(Protocol):
@@ -58,8 +61,13 @@ def open_table(path: str | Path, overwrite: bool = False, is_quoted: bool = Fals
         path: The file. With ``is_quoted``, commas separate the cells if its name ends in ``.csv``, else tabs.
         overwrite: Replace an existing file.
         is_quoted: As in :class:`TableWriter`.
+
+    Raises:
+        OutputError: The file exists, cannot be written, or has the name of a spreadsheet.
     """
     path = Path(path)
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise OutputError(f"{path} has the name of a spreadsheet, but tables are text: use .tsv or .csv.")
     delimiter = "," if is_quoted and path.suffix.lower() == ".csv" else "\t"
     with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         yield TableWriter(file, delimiter, is_quoted)
@@ -75,7 +83,7 @@ def write_table(
         path, overwrite, is_quoted: As in :func:`open_table`.
 
     Raises:
-        OutputError: The file exists or cannot be written.
+        OutputError: As in :func:`open_table`.
 
     Example:
         >>> rows = lm.word_surprisal(["The horse raced past the barn fell."])

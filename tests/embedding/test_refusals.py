@@ -197,6 +197,7 @@ OPTIONS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("out.npz", {"batch_size": 0}, ConfigError, "batch_size"),
     *(("out.npz", {"dtype": dtype}, ConfigError, "dtype is") for dtype in ("float64", "FLOAT16", "foo", None, bool)),
     ("out.hdf5", {"dtype": "int8"}, ConfigError, "dtype is"),
+    ("out.npz", {"dtype": "f16"}, ConfigError, "dtype is 'f16'"),  # for NumPy, float128
 ]
 READINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"kind": "allennlp"}, TextError, "text.txt, line 2"),

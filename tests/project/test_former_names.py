@@ -1,4 +1,4 @@
-"""Each name of version 0.2 that went is answered with what took its place."""
+"""Each name of an earlier version that went is answered with what took its place."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FLAGS = {
     "evaluate wsd": "figure",
     "evaluate similarity": "figure keep",
 }
-"""The flags that version 0.2 had and this one has not, by command."""
+"""The flags that earlier versions had and this one has not, by command."""
 
 
 def test_each_command_is_answered_with_a_program_that_exists(shell: Shell) -> None:
     for command, advice in COMMANDS.items():
         ran = shell(*command.split())
-        assert (ran.code, f"Version 0.2 had it. {advice} Try 'elmokit" in ran.err) == (2, True), ran.err
+        assert (ran.code, f"An earlier version had it. {advice} Try 'elmokit" in ran.err) == (2, True), ran.err
     for advice in {**COMMANDS, **PYTHON}.values():
         for program in re.findall(r"program (\S+)", advice):
             assert (ROOT / program).is_file()
@@ -44,7 +44,7 @@ def test_each_flag_is_answered(shell: Shell) -> None:
         for flag in flags.split():
             name = flag.removeprefix("no-").replace("-", "_")
             ran = shell(*command.split(), f"--{flag}", "1")
-            problem = f"elmokit: No such option '--{flag}'. Version 0.2 had it. {SETTINGS[name]}"
+            problem = f"elmokit: No such option '--{flag}'. An earlier version had it. {SETTINGS[name]}"
             assert (ran.code, ran.err) == (2, f"{problem} Try 'elmokit {command} --help'.\n")
             asked.add(name)
     assert asked == set(SETTINGS)
@@ -54,7 +54,7 @@ def test_each_flag_is_answered(shell: Shell) -> None:
 def test_each_value_of_a_flag_is_answered(flag: str, shell: Shell) -> None:
     name, value = flag.split()
     ran = shell("train" if name == "softmax" else "surprisal", f"--{name}", value)
-    assert f"Version 0.2 had it. {VALUES[flag]}" in ran.err
+    assert f"An earlier version had it. {VALUES[flag]}" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,16 @@ def test_each_value_of_a_flag_is_answered(flag: str, shell: Shell) -> None:
     ],
 )
 def test_settings_are_answered_in_python_and_in_files(settings: dict[str, Any], name: str, folder: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"{name}'\. Version 0\.2 had it\. {re.escape(SETTINGS[name])}"):
+    with pytest.raises(ConfigError, match=rf"{name}'\. An earlier version had it\. {re.escape(SETTINGS[name])}"):
         elmokit.train("text.txt", held_out="text.txt", out="run", **settings)
 
 
 def test_names_of_the_package_and_of_models_are_answered() -> None:
     for name, advice in PYTHON.items():
-        with pytest.raises(AttributeError, match=re.escape(f"{name!r}. Version 0.2 had it. {advice}")):
+        with pytest.raises(AttributeError, match=re.escape(f"{name!r}. An earlier version had it. {advice}")):
             getattr(elmokit, name)
     for name, advice in MODELS.items():
-        with pytest.raises(ElmoError, match=re.escape(f"Version 0.2 had it. {advice}")):
+        with pytest.raises(ElmoError, match=re.escape(f"An earlier version had it. {advice}")):
             elmokit.open_model(name)
 
 

@@ -43,10 +43,13 @@ STORED_DTYPES: tuple[StoredDtype, ...] = get_args(StoredDtype)
 
 def stored_dtype(dtype: Any) -> StoredDtype:
     """Return the type of stored numbers by its name; NumPy's types, such as ``np.float16``, are accepted too."""
+    name = dtype
     with contextlib.suppress(TypeError):
-        dtype = np.dtype(dtype).name
-    check_choice("dtype", dtype, STORED_DTYPES)
-    return dtype  # type: ignore[no-any-return]
+        name = np.dtype(dtype).name
+    if isinstance(dtype, str) and name not in STORED_DTYPES:
+        name = dtype  # for NumPy, "f16" is float128
+    check_choice("dtype", name, STORED_DTYPES)
+    return name  # type: ignore[no-any-return]
 
 
 def as_stored(
