@@ -63,7 +63,7 @@ def quotes(results: dict[str, Any]) -> Iterator[Quote]:
     yield Quote("docs/explanation/layers.md", "{} against {} and {}, in", layers_sif)
     page = "docs/how-to/compare-sentences.md"
     yield Quote(page, "| layer 0 | {} | {} | {} |", (similarity["0", "mean"], similarity["0", "sif"], whitened))
-    yield Quote(page, "layer 0 has {} (dev).", (trained,))
+    yield Quote(page, "layer 0 reaches {} (dev).", (trained,))
     yield Quote(page, "(its training set was used) | {} | {} |", (whitened, trained))
     page = "results/similarity.md"
     yield Quote(page, "is best if both are done ({}).", (whitened,))
