@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -186,7 +186,7 @@ def _best(
             total = words.combine([scores[number] for number in sides_of[direction]])
             total[:, omitted] = -np.inf
             n = min(wanted.n, total.shape[1] - len(omitted))
-            for row, best in zip(rows, _best_of(computer, words, total, n), strict=True):
+            for row, best in zip(rows, _best_of(computer, words, total, n, omitted), strict=True):
                 row[direction] = best
         positions += rows
     return positions
@@ -252,18 +252,25 @@ class _Words:
             return total - np.float32(UNIGRAM_POWER) * unigram
 
 
-def _best_of(computer: Computer, words: _Words, scores: Floats, n: int) -> list[list[Substitute]]:
-    """Return the best words of each row of scores, ``(rows, words)``."""
+def _best_of(
+    computer: Computer, words: _Words, scores: Floats, n: int, omitted: Collection[int]
+) -> list[list[Substitute]]:
+    """Return the best words of each row of scores, ``(rows, words)``; never those with the ids ``omitted``."""
     ids = _largest(scores, n)
     best = np.take_along_axis(scores, ids, axis=1)
     with np.errstate(invalid="ignore"):
         probabilities = np.exp(best - _log_sum_exp(scores))
     computer.check_finite(probabilities)
+    n_known = len(words.vocabulary)
     found = []
     for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
-        substitutes = list(map(words.substitute, *row))
-        # An unknown word that the cache does not have here is not one of the words.
-        found.append([one for one in substitutes if one.word_id != words.vocabulary.unknown_id or one.score > -np.inf])
+        substitutes = []
+        for number, probability, score in zip(*row, strict=True):
+            # An unknown word that the cache does not have here is not one of the words.
+            is_absent = number >= n_known and score == -np.inf
+            if not is_absent and number not in omitted:
+                substitutes.append(words.substitute(number, probability, score))
+        found.append(substitutes)
     return found
 
 

@@ -98,6 +98,18 @@ def test_substitutes_have_the_probabilities_of_surprisal(model: PretrainedBiLM, 
     assert "<UNK>" not in known
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_special_words_are_no_substitutes_however_many_are_asked_for(
+    model: PretrainedBiLM, direction: Direction
+) -> None:
+    lm = LanguageModel(model)
+    # One of the unknown words comes after the position, so that the cache of one direction does not have it.
+    last = [*DOCUMENT[-1][:2], "yak", "."]
+    found = lm.substitutes(last, 1, direction, n=1000, before=DOCUMENT, cache=True)
+    assert not {one.word for one in found} & {"<S>", "</S>", "<UNK>"}
+    assert sum(one.probability for one in found) == pytest.approx(1, abs=1e-5)
+
+
 def test_both_directions_expect_a_word_of_the_document_again(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for word in ("zebra", "cat"):
