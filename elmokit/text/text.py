@@ -117,6 +117,8 @@ class Text:
     column: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.paths, str | Path):  # an iterator could be read only once
+            object.__setattr__(self, "paths", tuple(self.paths))
         if not callable(self.kind):
             check_choice("kind", self.kind, get_args(TextKind))
         check_choice("wrapped", self.wrapped, get_args(Wrapped))

@@ -6,6 +6,7 @@ import gzip
 import lzma
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -240,3 +241,10 @@ def test_no_tokenized_corpus_is_taken_for_raw_text() -> None:
     for path in (SHARED / "data").glob("lm-*/dev.txt.xz"):
         with lzma.open(path, "rt", encoding="utf-8") as file:
             assert not raw_text_warnings(islice(file, HEAD_LINES)), path
+
+
+def test_a_text_can_have_its_paths_from_an_iterator(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a b\n", encoding="utf-8")
+    text = Text(iter([tmp_path / "a.txt"]))
+    assert [list(sentence) for sentence in text.sentences()] == [["a", "b"]]
+    assert [list(sentence) for sentence in replace(text, kind="lines").sentences()] == [["a", "b"]]
