@@ -281,10 +281,12 @@ class TaskRun(TaskSetup):
 
         Raises:
             TextError: The text cannot be read, has another format, or looks raw.
-            ConfigError: It cannot be split so, or ``best`` is not for this task.
+            ConfigError: It cannot be split so, has several files, or ``best`` is not for this task.
         """
         text = text if isinstance(text, Text) else Text(text, refuse_raw=True)
-        (path,) = path_list(text.paths)
+        path = _only_file(text)
+        if text.kind in ("fasta", "words"):
+            raise ConfigError(f"Tasks read no text of the kind {text.kind!r}.")
         split = split_tokens if is_conllu(path) or text.kind == "raw" else text.split
         lines: Iterable[str]
         if not self.task.reads_tokens:
@@ -307,9 +309,16 @@ class TaskRun(TaskSetup):
             yield from zip(examples, self.predict(examples, best=best), strict=True)
 
 
+def _only_file(text: Text) -> str | Path:
+    paths = path_list(text.paths)
+    if len(paths) != 1:
+        raise ConfigError(f"predict_file reads one file, and the text has {len(paths)}.")
+    return paths[0]
+
+
 def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Iterator[str]:
     """Yield the lines of a text, and refuse one that is certainly raw."""
-    (path,) = path_list(text.paths)
+    path = _only_file(text)
 
     def look_at(head: list[str]) -> None:
         if not any(map(is_json_object, head)):

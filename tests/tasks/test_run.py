@@ -429,6 +429,10 @@ def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
         next(open_run(learned("nli")).predict_file(Text(tmp_path / "raw.txt", kind="raw")))
     with pytest.raises(ConfigError, match="for question answering"):
         next(opened.predict_file(tmp_path / "raw.jsonl", best=2))
+    with pytest.raises(ConfigError, match="predict_file reads one file, and the text has 2"):
+        next(opened.predict_file(Text([tmp_path / "raw.txt", tmp_path / "raw.jsonl"])))
+    with pytest.raises(ConfigError, match="no text of the kind 'fasta'"):
+        next(opened.predict_file(Text(tmp_path / "raw.txt", kind="fasta")))
 
 
 @pytest.mark.slow
