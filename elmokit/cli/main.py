@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -197,6 +198,17 @@ def _prepare_process() -> None:
     if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = partial(_format_warning, shown=set())
+    _prepare_standard_output()
+
+
+def _prepare_standard_output() -> None:
+    """Write UTF-8 to files and pipes, as other outputs are, where Python would take the code page of Windows."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):  # closed, or replaced by the caller
+        return
+    if sys.stdout.isatty() or os.environ.get("PYTHONIOENCODING"):  # its encoding is what the reader expects
+        sys.stdout.reconfigure(errors="backslashreplace")
+    else:
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
 
 
 def _message_of(error: ElmoError | click.ClickException) -> str:

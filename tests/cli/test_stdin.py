@@ -85,3 +85,18 @@ def test_only_tables_of_surprisals_go_to_standard_output_and_no_directory_is_cre
             n_refused += 1
     assert allowed == ["elmokit surprisal out", "elmokit evaluate perplexity per_token"]
     assert n_refused > 15
+
+
+@pytest.mark.parametrize(("chosen", "word"), [(None, "ʃæt".encode()), ("cp1252", rb"\u0283" + "æt".encode("cp1252"))])
+def test_a_table_in_a_pipe_is_utf_8_unless_another_encoding_is_chosen(
+    chosen: str | None, word: bytes, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("ipa.txt").write_text("the ʃæt sat .\n", encoding="utf-8")
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    if chosen:
+        monkeypatch.setenv("PYTHONIOENCODING", chosen)
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="cp1252"))  # as Python does on Windows
+    assert shell("surprisal", "ipa.txt", *MODEL).code == 0
+    sys.stdout.flush()
+    assert b"\t" + word + b"\t" in output.getvalue()
