@@ -95,9 +95,9 @@ def embed_file(
 ) -> EmbedSummary:
     """Embed a text file into a file of vectors.
 
-    The output has one row per line, or per sentence of raw text: in HDF5 a dataset, in Parquet and Arrow a row of the
-    table. A blank line becomes an empty row, so that the numbers of rows are line numbers.
-    docs/reference/vector-files.md describes each format.
+    The output has one row per line, or per sentence of raw text: a dataset in HDF5, or a row of the table in Parquet
+    and Arrow. A blank line becomes an empty row, so row numbers equal line numbers. docs/reference/vector-files.md
+    describes each format.
 
     If the process is interrupted, call the function again with the same arguments to resume: computed batches are kept
     in the directory ``OUTPUT.partial``. The vectors come from the same batches as in an uninterrupted run.
@@ -119,7 +119,7 @@ def embed_file(
         progress: Called with the number of sentences while the text is read and the output laid out, then of tokens.
 
     Returns:
-        The numbers of sentences and tokens, and the time.
+        The number of sentences, the number of tokens, and the time.
 
     Raises:
         TextError: The text cannot be read, is not UTF-8 or has another format; or a sentence is too long for the name

@@ -43,13 +43,15 @@ Vectors = NDArray[np.float32]
 class Elmo:
     """Contextual token vectors from a bidirectional language model (Peters et al. 2018), as NumPy arrays.
 
-    It needs no PyTorch. Inside a PyTorch model, use :class:`~elmokit.ElmoModule`, which learns mixes of the layers.
+    It does not need PyTorch. Inside a PyTorch model, use :class:`~elmokit.ElmoModule`, which learns mixes of the
+    layers.
 
-    With ``start`` "warm" or "zero", the vectors of a sentence depend on that sentence alone, not on other sentences,
-    the batch or the order. ("Warm" is a start state that is stored with the model, or else the state after an
-    empty sentence. It avoids the poor vectors that a zero state gives to the first words.)
+    With ``start`` "warm" or "zero", a sentence's vectors depend on that sentence alone, not on other sentences, the
+    batch or the order. ("warm" uses the start state stored with the model, or the state after an empty sentence if none
+    is stored. It avoids the poor vectors that a zero state gives to the first words.)
 
-    If the model has an alignment (``recipes/align.py``), all vectors are in the space of the model it was aligned to.
+    If the model has an alignment (``recipes/align.py``), all vectors are in the space of the model that it was aligned
+    to.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.

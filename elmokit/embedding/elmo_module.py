@@ -72,18 +72,17 @@ class AlignmentModule(nn.Module):
 
 
 class ElmoModule(nn.Module):
-    """Learned mixes of the layers of a bidirectional language model (Peters et al. 2018), for a PyTorch model.
+    """Learned mixes of the layers of a bidirectional language model (Peters et al. 2018), for use in a PyTorch model.
 
     Calling it returns mixes of the layers (:class:`~elmokit.ScalarMix`), with gradients through the mixes or through
-    the whole biLM. :meth:`embed` returns NumPy arrays; who needs nothing else uses :class:`~elmokit.Elmo`, which
+    the whole biLM. :meth:`embed` returns NumPy arrays; if you need nothing else, use :class:`~elmokit.Elmo`, which also
     explains ``start``.
 
-    An ``ElmoModule`` owns the module :attr:`bilm` that it makes of a model, which stays what it is. :meth:`to_model`
-    goes back.
+    An ``ElmoModule`` builds its own module, :attr:`bilm`, from a model and leaves the model unchanged. :meth:`to_model`
+    returns the current weights as a model.
 
-    It computes in the dtype of its tensors, with and without gradients, by operators that ``torch.compile`` and
-    ``torch.export`` know. The lower precisions of weights are those of :class:`~elmokit.Elmo`:
-    ``Elmo(module.to_model())``.
+    It computes in the dtype of its tensors, with and without gradients, using operators that ``torch.compile`` and
+    ``torch.export`` support. For weights in lower precision, use :class:`~elmokit.Elmo`: ``Elmo(module.to_model())``.
 
     Args:
         model: An opened model. :meth:`from_pretrained` opens one for you.

@@ -44,19 +44,19 @@ PLAIN_CHARACTERS = {**MARKS, ord("`"): "'"}
 class SentenceEmbedder:
     """Sentence vectors: a weighted mean of token vectors, whitened if the model stores a whitening.
 
-    The plain mean of all layers, which many programs use, measures similarity badly. Three things help: layer 0, which
-    has no context, and where the first word of a sentence is read in lower case; less weight for frequent words, and
-    none for punctuation ("sif"); and token vectors that are whitened and have the same length. Together they raise
-    the rank correlation of ``en-mini`` with human judgments on the STS benchmark (dev) from 0.60 to 0.75
-    (docs/how-to/compare-sentences.md). If a classifier is trained on the vectors, include the other layers: it picks
-    what it needs.
+    The plain mean of all layers, which many programs use, is a poor measure of similarity. Three things help: layer 0,
+    which has no context and reads the first word of a sentence in lower case; less weight for frequent words and none
+    for punctuation ("sif"); and whitened token vectors of equal length. Together they raise the rank correlation of
+    ``en-mini`` with human judgments on the STS benchmark (dev) from 0.60 to 0.75 (docs/how-to/compare-sentences.md). If
+    you train a classifier on the vectors, include the other layers; the classifier picks what it needs.
 
     Args:
         elmo: The model.
-        pooling: The layers and weights. None: those of the whitening that is stored with the model, which is then
-            applied; else layer 0 with "sif"; or with "mean" and a warning, if there are no word frequencies.
-        word_counts: How often each word occurs in a large text, for "sif". None: probabilities follow Zipf's law, by
-            the rank of the word in the model's vocabulary, whose words are sorted by frequency.
+        pooling: The layers and weights. If None, the whitening stored with the model is applied, with its layers and
+            weights. Without one, the default is layer 0 with "sif", or with "mean" and a warning if there are no word
+            frequencies.
+        word_counts: How often each word occurs in a large text, for "sif". If None, probabilities follow Zipf's law,
+            using each word's rank in the model's vocabulary, which is sorted by frequency.
         linear_map: Instead of ``pooling``: a map to apply, such as ``elmo.model.sentence_head``, with its own pooling.
 
     Attributes:
@@ -206,7 +206,7 @@ class SentenceEmbedder:
         return vectors if isinstance(sentences, Iterator) else self._stacked(vectors)
 
     def embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> NDArray[np.float32]:
-        """Compute one vector per text of several sentences: the weighted mean over the tokens of all of them.
+        """Compute one vector per text of several sentences: the weighted mean over the tokens of all its sentences.
 
         Args:
             texts: For each its tokenized sentences, as :func:`elmokit.tokenize` returns them.

@@ -58,8 +58,8 @@ class LanguageModel:
 
     Args:
         model: A model with its softmax and vocabulary, from ``open_model``.
-        start: Start state of each sentence: "warm", the model's own; "zero", from which the perplexity of some models
-            is many times too high; or a state of one batch row.
+        start: Start state of each sentence: "warm", the model's own; "zero", which makes the perplexity of some models
+            many times too high; or a state of one batch row.
 
         device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
         spelling: What prices the letters of unknown words: "model", the model's letter model, or the words of its
@@ -145,16 +145,16 @@ class LanguageModel:
     def surprisal(self, sentences: Iterable[Sentence], *, batch_tokens: int = BATCH_TOKENS) -> list[Surprisal]:
         """Compute the surprisal of each token of each sentence.
 
-        For texts that do not fit in memory, use ``elmokit.lm.surprisal.surprisals``, which yields the same results
-        one by one, of documents too.
+        For texts that do not fit in memory, use ``elmokit.lm.surprisal.surprisals``, which yields the same results one
+        by one, also for documents.
 
         Args:
             sentences: Tokenized sentences, without boundaries.
             batch_tokens: Positions per batch. The results do not depend on it.
 
         Returns:
-            For each sentence its tokens with boundaries, the nats of each direction, and which tokens are unknown:
-            they have the nats of ``<UNK>``, and their letters cost ``spelling_nats`` besides.
+            For each sentence, its tokens with boundaries, the nats of each direction, and which tokens are unknown.
+            Unknown tokens have the nats of ``<UNK>``; their letters add ``spelling_nats``.
 
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
@@ -168,18 +168,18 @@ class LanguageModel:
         cache: bool | CacheSettings = False,
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[list[Surprisal]]:
-        """Compute the surprisal of each token of documents: each sentence is read after the sentences before it.
+        """Compute the surprisal of each token in documents, reading each sentence after the previous ones.
 
         Args:
             documents: The tokenized sentences of each document.
-            cache: Expect words that the document has had, too, unknown ones included: True, or the settings
-                (``elmokit.lm.word_cache``). An unknown word that comes again has nats of its own, and 0
+            cache: Raise the probability of words that have occurred in the document, including unknown ones: True, or
+                the settings (``elmokit.lm.word_cache``). An unknown word that occurs again has its own nats, and 0
                 ``spelling_nats``.
             batch_tokens: Positions per batch. The results do not depend on it.
 
         Returns:
-            For each document the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
-            start from the state after the sentence before it; a document starts from the model's start state.
+            For each document, the results of its sentences, as from :meth:`surprisal`. Both directions of a sentence
+            start from the state after the previous sentence; a document starts from the model's start state.
 
         Raises:
             TextError: A sentence is a string instead of a list of tokens.
@@ -223,15 +223,15 @@ class LanguageModel:
         """Compute the surprisal of each word of raw texts, as its author wrote it: with the punctuation attached to it.
 
         Args:
-            texts: Raw texts of any number of sentences. From an iterator, the rows are returned as an iterator too, so
-                that a corpus of any size fits in memory.
-            documents: Read each sentence of a text in the context of those before it, not by itself.
+            texts: Raw texts of any number of sentences. Given an iterator, the method returns an iterator of rows, so a
+                corpus of any size can be processed.
+            documents: Read each sentence of a text in the context of the previous ones, not by itself.
             cache: With ``documents``, as in :meth:`surprisal_documents`.
             language, wrapped: As in :func:`elmokit.tokenize`.
             batch_tokens: As in :meth:`surprisal`.
 
         Returns:
-            A row for each word of each text, which ``pandas.DataFrame(rows)`` makes a table.
+            A row for each word of each text; ``pandas.DataFrame(rows)`` turns the rows into a table.
 
         Raises:
             TextError: ``texts`` is a string, or one of them is not.
@@ -274,8 +274,8 @@ class LanguageModel:
     ) -> list[RegionSurprisal]:
         """Compute the surprisal of a region of each raw text, such as the critical words of a stimulus.
 
-        It is the sum over all tokens that the region touches: minus the log probability of the region, given all that
-        comes before it (forward) or after it (backward).
+        It is the sum over all tokens that the region touches: minus the log probability of the region, given everything
+        before it (forward) or after it (backward).
 
         Args:
             texts: Raw texts of any number of sentences.
@@ -284,7 +284,7 @@ class LanguageModel:
             documents, cache, language, wrapped, batch_tokens: As in :meth:`word_surprisal`.
 
         Returns:
-            A row for each text, which ``pandas.DataFrame(rows)`` makes a table.
+            A row for each text; ``pandas.DataFrame(rows)`` turns the rows into a table.
 
         Raises:
             TextError: A region is not in its text or occurs several times; there are more texts than regions, or fewer;

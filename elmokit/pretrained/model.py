@@ -75,14 +75,14 @@ class TokenTable:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PretrainedBiLM:
-    """What the files of a model hold: its weights, softmax, vocabulary, maps and card. It does not change.
+    """The contents of a model's files: its weights, softmax, vocabulary, maps and card. It is immutable.
 
     ``open_model`` reads one, and ``save_model`` writes it. :class:`~elmokit.Elmo`, :class:`~elmokit.LanguageModel` and
-    :class:`~elmokit.ElmoModule` make what computes it, and own that. :meth:`replace` returns a model with other parts,
-    and :meth:`build_modules` PyTorch modules to train.
+    :class:`~elmokit.ElmoModule` build and own the objects that compute it. :meth:`replace` returns a model with other
+    parts, and :meth:`build_modules` returns PyTorch modules to train.
 
     Args:
-        weights: The weights. Those of a file are read when they are asked for.
+        weights: The weights. Weights in a file are read when they are first needed.
         family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model that
             ``_ElmoBiLm.to_model`` made.
         source: Where it was read from.
@@ -158,9 +158,9 @@ class PretrainedBiLM:
         return None if self.source is None else self.source.name
 
     def replace(self, **changes: Any) -> PretrainedBiLM:
-        """Return a model with other parts, named as in the constructor. Parts that stay are shared.
+        """Return a model with other parts, named as in the constructor. Unchanged parts are shared.
 
-        ``weights`` and ``softmax`` may be PyTorch modules, whose present weights are copied.
+        ``weights`` and ``softmax`` may be PyTorch modules; their current weights are copied.
         """
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
             # The head has one weight per word of its vocabulary, and the letters are those of words outside of it.

@@ -85,16 +85,16 @@ class Text:
     a function      one sentence, which the function splits into tokens
     ==============  ==================================================================================================
 
-    Files named ``.conllu`` and ``.conllup`` have words already, which every kind reads but ``"fasta"``.
+    Files named ``.conllu`` and ``.conllup`` already have words. Every kind except ``"fasta"`` reads them.
 
     Args:
         paths: Files, directories or patterns, as in :func:`~elmokit.storage.text_files.find_text_files`.
         kind: What a line is.
         language: The language of raw text, as in :func:`elmokit.tokenize`.
-        wrapped: Whether lines of raw text are wrapped: "yes" joins them to paragraphs, "no" reads them one by one, and
-            "auto" decides by the first lines, and says so.
-        documents: Blank lines end documents, whose sentences are read one after the other.
-        refuse_raw: Refuse tokenized text that is certainly raw, which otherwise is a warning.
+        wrapped: Whether lines of raw text are wrapped: "yes" joins them into paragraphs, "no" reads them one by one,
+            and "auto" decides from the first lines and reports the decision.
+        documents: Blank lines end documents, in which each sentence is read after the previous ones.
+        refuse_raw: Refuse "tokenized" text that is certainly raw; otherwise, such text gives a warning.
         column: The column of the text in tables (TSV or CSV with a header), whose rows are passages.
 
     Raises:

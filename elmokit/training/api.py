@@ -43,8 +43,8 @@ def train(
 ) -> TrainingResult:
     """Pre-train a biLM on tokenized text.
 
-    The same call continues an interrupted training from its last checkpoint. Under ``torchrun``, each process calls
-    this function, and all of them train one model.
+    Repeating the call continues an interrupted training run from its last checkpoint. Under ``torchrun``, each process
+    calls this function, and all of them train the same model.
 
     Args:
         texts: Text to train on, with one tokenized sentence per line: files (``.txt``, ``.gz``, ``.xz``, ``.zst``),
@@ -111,11 +111,11 @@ def distill(
     report: TrainingCallback | None = None,
     **settings: Any,
 ) -> TrainingResult:
-    """Train a small biLM, the student, to do what a large one does.
+    """Train a small biLM, the student, to imitate a large one, the teacher.
 
-    The student reads the text as in :func:`train`. Besides the words, it learns the vectors of each layer of the
-    teacher, through a projection that is left out in the end, and the teacher's predictions if it has a softmax. The
-    result is an ordinary model with vectors of its own size.
+    The student reads the text as in :func:`train`. Besides predicting words, it learns to reproduce the vectors of each
+    of the teacher's layers, through a projection that is dropped at the end. It also learns the teacher's predictions
+    if the teacher has a softmax. The result is an ordinary model with vectors of its own size.
 
     Args:
         teacher: A model, or its path or published name; None for the small English model inside the package.
@@ -180,9 +180,9 @@ def finetune(
 ) -> TrainingResult:
     """Continue the training of a biLM on your own text.
 
-    By default this trains for one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before
-    each task (at all of it where the softmax is new), and stops early after three evaluations without improvement.
-    The best model includes the one you start from: if training does not improve it, it is returned unchanged.
+    By default, training lasts one epoch at a fifth of the usual learning rate, as Peters et al. (2018) did before each
+    task, or at the full rate if the softmax is new. It stops early after three evaluations without improvement. If
+    training does not improve the model you start from, that model is returned unchanged.
 
     Args:
         model: A model, or its path or published name; None for the small English model inside the package.

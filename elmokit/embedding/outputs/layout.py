@@ -13,10 +13,10 @@ from elmokit.config import setting
 class Layout:
     """Which vectors of a text :func:`~elmokit.embedding.corpus.embed_file` computes, and how it stores them.
 
-    ``layers`` are those of :meth:`Elmo.embed <elmokit.Elmo.embed>`; a :class:`~elmokit.SentenceEmbedder` has its own.
-    In HDF5 the sentences are ``sentence_to_index``, which maps each sentence to its number. A sentence that occurs on
-    several lines is mapped to the last, as in AllenNLP. Datasets named by sentences need no map. In other formats the
-    sentences are ``tokens``.
+    ``layers`` takes the same values as in :meth:`Elmo.embed <elmokit.Elmo.embed>`; a :class:`~elmokit.SentenceEmbedder`
+    has its own layers. In HDF5, sentences are stored in ``sentence_to_index``, which maps each sentence to its number.
+    A sentence that occurs on several lines is mapped to the last one, as in AllenNLP. Datasets named after sentences
+    need no map. Other formats store the sentences as ``tokens``.
     """
 
     layers: Literal["all", "top", "average", "mix"] | int | Sequence[int] = setting("all", "The layers to store.")
