@@ -57,6 +57,8 @@ def save_model(
             parts.append(("softmax ", model.softmax.arrays, largest))
         if model.start_state is not None:
             parts.append(("start state ", model.start_state._asdict(), largest))
+        if model.letters is not None:
+            parts.append(("letter model ", model.letters.tensors(), largest))
         if model.alignment is not None:  # always in float32, as are the maps of sentence vectors
             parts.append(("alignment ", vars(model.alignment), np.inf))
     for part, arrays, bound in parts:

@@ -63,14 +63,14 @@ def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int,
     if not is_traced() and torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
         # There are a few hundred characters: what each of them adds to a filter at a place of its window is computed
         # once per step, for all tokens. As an embedding of all rows, so that row 0 gets no gradient.
-        table = embed(torch.arange(n_rows))
+        table = embed(torch.arange(n_rows, device=ids.device))
         if takes_tiles(table):
             return Characters(ids, n_distinct, None, table)
     n_columns = ids.shape[1]
     if not is_traced() and ids.numel():
         n_columns = int(n_distinct.max()) + widest  # columns up to one whole window of padding for the longest token
     if ids.is_cpu and not torch.is_grad_enabled():
-        vectors = take_rows(embed(torch.arange(n_rows)), ids[:, :n_columns])
+        vectors = take_rows(embed(torch.arange(n_rows, device=ids.device)), ids[:, :n_columns])
     else:
         vectors = embed(ids[:, :n_columns])
     return Characters(ids, n_distinct, vectors, None)

@@ -412,9 +412,11 @@ torch.library.define("elmokit::take_rows", "(Tensor table, Tensor index) -> Tens
 
 
 def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Return ``table[index]``."""
-    if needs_gradient(table) or not computes_rows(table) or are_hidden(index):
+    """Return the rows of a table that whole numbers from 0 on name; others are an IndexError."""
+    if needs_gradient(table):
         return table[index]
+    if not computes_rows(table) or are_hidden(index):
+        return F.embedding(index, table)
     rows: Tensor = torch.ops.elmokit.take_rows.default(table, index)
     return rows
 
@@ -422,10 +424,10 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
 @computes("elmokit::take_rows")
 def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     if not table.is_cpu or table.dtype != torch.float32:
-        return table[index].clone()
+        return F.embedding(index, table)
     places = index.numpy()
     if places.size and not 0 <= places.min() <= places.max() < len(table):  # NumPy counts negative ones from the end
-        raise IndexError("index out of range")  # as PyTorch says
+        raise IndexError("index out of range")  # as F.embedding says
     return torch.from_numpy(table.detach().numpy().take(places, axis=0))  # by NumPy, as above
 
 

@@ -98,6 +98,9 @@ async def _answer(
     serving = asyncio.create_task(server.serve())
     while not serving.done() and not await asyncio.to_thread(is_accepted):
         await asyncio.sleep(RETRY_SECONDS)
+    if serving.done():  # another program may have taken the address while the model was opened
+        reason = str(serving.exception()).partition("\n")[0]
+        raise ConfigError(f"The server cannot listen: {reason}. Choose another address.")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     report_address()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from elmokit.embedding.start_state import boundary_state
 from elmokit.engine.layer_selection import LayerAlignment
 from elmokit.engine.softmax import WordSoftmax
 from elmokit.errors import ConfigError, ElmoError, FormatError
-from elmokit.formats.folder import load_folder, read_card, save_folder
+from elmokit.formats.folder import included_model, load_folder, read_card, save_folder
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.pretrained.model import PretrainedBiLM, describe
@@ -77,7 +78,7 @@ def with_nan(array: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("part", ["softmax weight", "start state cell", "alignment"])
+@pytest.mark.parametrize("part", ["softmax weight", "start state cell", "letter model bias", "alignment"])
 def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path: Path) -> None:
     model = aligned_model()
     assert model.softmax is not None
@@ -87,6 +88,10 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path
     elif part == "start state cell":
         state = boundary_state(Computer(model))
         model = model.replace(start_state=state._replace(cell=with_nan(state.cell)))
+    elif part == "letter model bias":
+        letters = load_folder(included_model()).letters
+        assert letters is not None
+        model = model.replace(letters=dataclasses.replace(letters, bias=with_nan(letters.bias)))
     else:
         weights = {name: with_nan(array) for name, array in model.softmax.arrays.items()}
         model = model.replace(softmax=WordSoftmax(model.softmax.config, weights, len(WORDS)))

@@ -20,7 +20,7 @@ from elmokit.network.backends import multiplies_bfloat16
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_convolution import Characters, CharConvolution
 from elmokit.network.lstm_module import LSTMState, ProjectedLSTM
-from elmokit.network.operators import LSTMWeights, loaded_library, lstm_formulas
+from elmokit.network.operators import LSTMWeights, loaded_library, lstm_formulas, take_rows
 from elmokit.network.tile_layers import TileLinear
 
 # PyTorch's own code uses what it deprecates.
@@ -409,6 +409,24 @@ def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
     if name in list(OPERATORS)[6:] and not multiplies_bfloat16():
         pytest.skip("this processor does not multiply bfloat16 numbers")
     torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_that_a_table_does_not_have_are_refused_in_every_dtype(dtype: torch.dtype) -> None:
+    table = some(9, 3, trained=False).to(dtype)
+    for number in (-1, 9):  # not counted from the end
+        with pytest.raises(IndexError, match="index out of range"):
+            take_rows(table, torch.tensor([number]))
+
+
+@torch.no_grad()
+def test_a_module_computes_where_its_tensors_are_whatever_the_default_device() -> None:
+    bilm = BiLM(PRESETS["tiny"])
+    ids = torch.randint(1, 262, (2, 5, 50), generator=torch.Generator().manual_seed(0))
+    expected = bilm.token_vectors(ids)
+    with torch.device("meta"):
+        vectors = bilm.token_vectors(ids)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["tile_linear", "highway", "tile_cross_entropy", "lstm_tile_window"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -22,7 +23,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("granian")
 pytest.importorskip("prometheus_client")
 
+from elmokit.errors import ConfigError
 from elmokit.formats.save import save_model
+from elmokit.serve.serve_config import ServeConfig
+from elmokit.serve.server import _answer, _granian
 from tests.conftest import random_model
 from tests.helpers.http_client import Client, open_connection, read_until_closed
 from tests.helpers.server_process import Process, serving
@@ -220,3 +224,14 @@ def test_500_clients_at_once_get_the_answers_of_one(model: Path) -> None:
         for client in clients:
             client.join()
         assert answers == [alone] * 500
+
+
+def test_an_address_that_is_taken_while_the_model_is_opened_is_said_in_one_line(tmp_path: Path) -> None:
+    async def answer(scope: object, receive: object, send: object) -> None:
+        """Answer nothing."""
+
+    reports: list[str] = []
+    server = _granian(answer, ServeConfig(), str(tmp_path / "missing" / "socket"))
+    with pytest.raises(ConfigError, match=r"^The server cannot listen: No such file or directory[^\n]*$"):
+        asyncio.run(_answer(server, lambda: False, lambda: reports.append("Serving"), 1.0))
+    assert not reports
