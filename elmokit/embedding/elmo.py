@@ -253,22 +253,21 @@ class Elmo:
     ) -> list[Vectors] | Iterator[Vectors]:
         """Compute the vectors of raw texts (with ``tokenize``) or of tokenized sentences.
 
-        Sentences of similar length share a batch. Results come in the order of the sentences, without the boundaries.
+        Sentences of similar length share a batch. Results are in the order of the sentences, without the boundaries.
 
         Args:
-            sentences: Lists of tokens. From an iterator, sentences are read a few batches ahead and the vectors are
-                returned as an iterator too, so that a corpus of any size fits in memory. With ``tokenize``: raw
-                texts, or one raw text.
+            sentences: Lists of tokens. Given an iterator, the method reads a few batches ahead and returns an iterator
+                of vectors, so a corpus of any size can be embedded. With ``tokenize``: raw texts, or one raw text.
             layers: "all"; "top"; "average", the plain mean; a layer number; or a list of them. Layer 0 is context-free.
                 "mix" is the first scalar mix of an :class:`~elmokit.ElmoModule`, in its ``embed``.
             batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
             batch_size: Sentences per batch if ``start`` is "stateful": row r then continues from row r of the previous
                 batch.
             tokenize: Split raw texts, as :func:`elmokit.tokenize` does: True for English, or the code of a language.
-                The sentences of a text are computed by themselves, and their vectors joined.
+                Each sentence of a text is embedded by itself, and the vectors are joined.
 
         Returns:
-            One array per sentence, or per raw text: ``(layers, tokens, dim)`` for "all" and for a list, else
+            One array per sentence, or per raw text: ``(layers, tokens, dim)`` for "all" and for a list, otherwise
             ``(tokens, dim)``.
 
         Raises:
@@ -327,18 +326,18 @@ class Elmo:
     ) -> list[list[Vectors]] | Iterator[list[Vectors]]:
         """Compute the vectors of documents: each sentence is read from the state after the sentence before it.
 
-        That is how the model read in training. The vectors of a sentence depend on it and on the sentences before it
-        in its document, in both directions; the first sentence has the vectors of :meth:`embed`. Documents are computed
-        side by side, and their results come in order.
+        This is how the model read text in training. A sentence's vectors depend on the sentence and on the previous
+        sentences in its document, in both directions. The first sentence has the same vectors as from :meth:`embed`.
+        Several documents share a batch, and results are in order.
 
         Args:
-            documents: For each its tokenized sentences. From an iterator, some documents are read ahead, and the
-                results are returned as an iterator too. With ``tokenize``: raw texts, or one raw text.
+            documents: The tokenized sentences of each document. Given an iterator, the method reads some documents
+                ahead and returns an iterator. With ``tokenize``: raw texts, or one raw text.
             layers, tokenize: As in :meth:`embed`.
             batch_tokens: Positions per batch. It changes speed and memory, not the vectors.
 
         Returns:
-            For each document a list of arrays, one per sentence, as from :meth:`embed`.
+            For each document, a list of arrays, one per sentence, as from :meth:`embed`.
 
         Raises:
             ConfigError: As from :meth:`embed`; or ``start`` is "stateful"; or the layers are a mix with layer norm,

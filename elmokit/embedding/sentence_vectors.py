@@ -188,8 +188,8 @@ class SentenceEmbedder:
         """Compute one vector per tokenized sentence, or per raw text.
 
         Args:
-            sentences: Lists of tokens. From an iterator, the vectors are returned as an iterator too, so that a corpus
-                of any size fits in memory. With ``tokenize``: raw texts, of any number of sentences.
+            sentences: Lists of tokens. Given an iterator, the method returns an iterator of vectors, so a corpus of any
+                size can be embedded. With ``tokenize``: raw texts, of any number of sentences.
             tokenize: Split raw texts, as :func:`elmokit.tokenize` does: True for English, or the code of a language.
 
         Returns:
@@ -209,7 +209,7 @@ class SentenceEmbedder:
         """Compute one vector per text of several sentences: the weighted mean over the tokens of all its sentences.
 
         Args:
-            texts: For each its tokenized sentences, as :func:`elmokit.tokenize` returns them.
+            texts: The tokenized sentences of each text, as :func:`elmokit.tokenize` returns them.
 
         Returns:
             ``(texts, dim)``. The vector of an empty text is zero.
