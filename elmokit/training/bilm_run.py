@@ -37,8 +37,9 @@ from elmokit.network.softmax_module import build_softmax
 from elmokit.network.tensors import save_tensors
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.atomic import sync
+from elmokit.storage.text_files import open_binary
 from elmokit.storage.workspace import Committed, read_workspace
-from elmokit.text.text import Text
+from elmokit.text.tokenize import split_tokens
 from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.training_config import TrainingConfig
 from elmokit.training.training_run import Run, last_checkpoint
@@ -117,7 +118,7 @@ class TrainingSetup:
         config = from_dict(TrainingConfig, progress["config"], str(folder))
         corpus = TrainingCorpus(
             list(map(Path, progress["shards"])),
-            list(Text(folder / HELD_OUT).token_lists()),
+            read_written_sentences(folder / HELD_OUT),
             Vocabulary.from_file(folder / VOCABULARY),
             progress["n_sentences"],
             progress["n_tokens"],
@@ -143,6 +144,17 @@ def _write_sentences(path: Path, sentences: Sequence[Sequence[str]]) -> None:
     if text.startswith("\ufeff"):
         text = "\ufeff" + text
     path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_written_sentences(path: Path) -> list[list[str]]:
+    """Read what a run has written, whatever it looks like: it was checked as the text that it is from."""
+    with open_binary(path) as file:
+        data = file.read()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise TrainingError(f"{path} is damaged: it is not UTF-8.") from None
+    return [split_tokens(line) for line in text.removeprefix("\ufeff").split("\n") if line]
 
 
 def record(run: Run, config: TrainingConfig, shards: Sequence[Path], **counts: int) -> None:

@@ -12,8 +12,7 @@ from elmokit.errors import TrainingError, needs_extra
 from elmokit.formats.folder import RUN_MODEL, is_model_folder, load_folder, save_folder
 from elmokit.lm.perplexity import Perplexity, perplexity, unknown_words_warning
 from elmokit.pretrained.model import PretrainedBiLM
-from elmokit.text.text import Text
-from elmokit.training.bilm_run import INITIAL, OLD_TEXT
+from elmokit.training.bilm_run import INITIAL, OLD_TEXT, read_written_sentences
 from elmokit.training.reports import (
     TrainingCallback,
     TrainingNotice,
@@ -183,7 +182,7 @@ def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback)
     held_out = {"before": best.card["held_out_perplexity_before"], "after": best.card["held_out_perplexity"]}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}
-    sentences = list(Text(run / OLD_TEXT).token_lists())
+    sentences = read_written_sentences(run / OLD_TEXT)
     old, after = compare_models(load_folder(run / INITIAL), best, sentences)
     warning = unknown_words_warning(after.unknown_ratio, after.unknown_words)
     if warning:

@@ -312,3 +312,11 @@ def test_held_out_text_is_read_again_as_it_was_and_reported_if_it_is_trained_on(
             start("train", f"run-{held_out}", held_out=held_out, report=reports)
         assert any("trained on, too" in notice for notice in first.notices) == (held_out == "corpus.txt")
         assert any("already complete" in notice for notice in again.notices)
+
+
+def test_a_run_reads_the_sentences_that_it_wrote_whatever_they_look_like(corpus: Path) -> None:
+    # Read as bilm-tf reads it, a text can have NUL characters.
+    Path("held.txt").write_text(f"the cat \0 sat\n{TEXT}", encoding="utf-8")
+    settings = {"held_out": "held.txt", "bilm_tf_lines": True, "recipe": "bilm-tf"}
+    started, continued = start("train", "run", **settings), start("train", "run", **settings)
+    assert continued.perplexity == started.perplexity
