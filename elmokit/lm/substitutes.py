@@ -232,7 +232,9 @@ class _Words:
             strings = -1 - numbers[numbers < 0]
             unknown = mixed[row, unknown_id]
             mixed[row, n_known + strings] = unknown - spelling[strings]
-            mixed[row, unknown_id] = unknown + np.log1p(-np.exp(-spelling[strings]).sum())  # all other strings
+            named = min(1.0, float(np.exp(-spelling[strings]).sum()))  # rounded, it can be above 1
+            with np.errstate(divide="ignore"):
+                mixed[row, unknown_id] = unknown + np.log1p(-named)  # all other strings
             if weight > 0:
                 columns = np.where(numbers < 0, n_known - 1 - numbers, numbers)
                 by_cache = np.log(weight * probabilities)

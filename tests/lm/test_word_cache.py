@@ -11,8 +11,8 @@ import pytest
 
 from elmokit import LanguageModel
 from elmokit.lm import word_cache as module
-from elmokit.lm.substitutes import Direction
-from elmokit.lm.word_cache import CacheSettings, WordCache
+from elmokit.lm.substitutes import Direction, Wanted, expected_words
+from elmokit.lm.word_cache import CacheSettings, DocumentCache, WordCache
 from elmokit.pretrained.model import PretrainedBiLM
 from tests.helpers.shell import Shell
 
@@ -108,6 +108,15 @@ def test_special_words_are_no_substitutes_however_many_are_asked_for(
     found = lm.substitutes(last, 1, direction, n=1000, before=DOCUMENT, cache=True)
     assert not {one.word for one in found} & {"<S>", "</S>", "<UNK>"}
     assert sum(one.probability for one in found) == pytest.approx(1, abs=1e-5)
+
+
+def test_strings_that_take_all_of_the_unknown_words_leave_nothing_for_others(model: PretrainedBiLM) -> None:
+    cache = DocumentCache(model, CacheSettings(), lambda word: 0.0)  # as of a letter model that is sure of each word
+    wanted = Wanted(["forward"], n=1000, special_words=True)
+    ((found,),) = expected_words(model, [[(["zebra", "gnu", "."], [2])]], wanted, documents=True, cache=cache)
+    probabilities = {one.word: one.probability for one in found["forward"]}
+    assert probabilities["<UNK>"] == 0
+    assert min(probabilities["zebra"], probabilities["gnu"]) > 0
 
 
 def test_both_directions_expect_a_word_of_the_document_again(model: PretrainedBiLM) -> None:
