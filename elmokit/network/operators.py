@@ -228,7 +228,8 @@ def _lstm_layer(
     if library is None or not len(inputs):
         parts = LSTMParts(input_weight, state_weight, bias, projection, cell_clip, projection_clip, swaps_gates)
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, parts.joined(), mask, reverse)
-        return outputs + inputs if adds_inputs else outputs, hidden.clone(), cell.clone()
+        outputs = _with_inputs(outputs, inputs, mask) if adds_inputs else outputs
+        return outputs, hidden.clone(), cell.clone()
     inputs, hidden, cell = inputs.contiguous(), hidden.contiguous(), cell.contiguous()
     input_weight, state_weight = _with_whole_rows(input_weight), _with_whole_rows(state_weight)
     bias = bias.contiguous()
@@ -263,6 +264,12 @@ def _lstm_layer(
     with native_training.scratch(library, library.layer_bytes(at)) as memory:
         library.run_layer(n_threads(), at, memory)
     return outputs, hidden_after, cell_after
+
+
+def _with_inputs(outputs: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
+    """Add the inputs of a layer to its outputs, which stay 0 on padding."""
+    added = outputs + inputs
+    return added if mask is None else torch.where(mask[..., None], added, 0.0)
 
 
 def _halves(weight: Tensor, input_dim: int) -> tuple[Tensor, Tensor]:
@@ -734,7 +741,7 @@ def run_lstm(
     tensors = (inputs, hidden, cell, weights.weight, weights.bias, weights.projection)
     if are_hidden(*tensors, mask):
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
-        return outputs + inputs if adds_inputs else outputs, hidden, cell
+        return _with_inputs(outputs, inputs, mask) if adds_inputs else outputs, hidden, cell
     if not needs_gradient(*tensors):
         return lstm_layer(inputs, hidden, cell, weights.parts(inputs.shape[2]), mask, reverse, adds_inputs)
     outputs, hidden, cell = _run_with_gradient(inputs, hidden, cell, weights, mask, reverse)

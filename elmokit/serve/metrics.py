@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -71,4 +72,5 @@ def _forget_ended_processes(folder: str) -> None:
     for path in Path(folder).glob("gauge_live*.db"):
         pid = path.stem.rpartition("_")[2]
         if Path("/proc/self").exists() and not Path("/proc", pid).exists():
-            mark_process_dead(int(pid), folder)
+            with contextlib.suppress(FileNotFoundError):  # another process has just done that
+                mark_process_dead(int(pid), folder)

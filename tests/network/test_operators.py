@@ -411,6 +411,15 @@ def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
     torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_padding_stays_zero_where_inputs_are_added_in_every_dtype(dtype: torch.dtype) -> None:
+    layer = ProjectedLSTM(6, 10, 6, None, None).to(dtype).requires_grad_(False)
+    state = LSTMState(*(part.to(dtype) for part in STATE))
+    mask = torch.tensor([[True, True], [True, False], [False, False]])
+    outputs, _ = layer(some(3, 2, 6, trained=False).to(dtype), state, mask, adds_inputs=True)
+    assert not outputs[~mask].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rows_that_a_table_does_not_have_are_refused_in_every_dtype(dtype: torch.dtype) -> None:
     table = some(9, 3, trained=False).to(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +199,18 @@ def test_what_waits_of_a_cancelled_request_is_dropped() -> None:
         return await asyncio.gather(first, other)
 
     assert Queue().run(scenario) == ([[0], [6]], [[0], [3]])
+
+
+def test_metrics_are_read_while_another_process_forgets_one_that_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def forgotten(pid: int, folder: str) -> None:
+        """Do what is done when another process was faster."""
+        ended.unlink()
+        raise FileNotFoundError
+
+    ended = tmp_path / "gauge_livesum_999999999.db"
+    ended.touch()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    monkeypatch.setattr("elmokit.serve.metrics.mark_process_dead", forgotten)
+    assert Metrics().text() == b""
