@@ -55,6 +55,7 @@ SEARCH_WEIGHTS = {
     "results/": 0.5,
     "contributing/": 0.0,
     "how-to/speed": 3.0,  # its precisions, and the formats of vector files, are named on many pages
+    "reference/settings/": 1.5,
     "reference/vector-files": 2.0,
     "reference/environment": 2.0,
 }
