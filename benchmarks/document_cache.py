@@ -18,12 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from documents import Document, read_documents
+from documents import Document, print_change, print_heads, read_documents
 from numpy.typing import NDArray
 
 from elmokit import LanguageModel
 from elmokit.lm import word_cache
-from elmokit.lm.perplexity import Perplexity
 from elmokit.lm.spelling import spelling_of
 from elmokit.lm.substitutes import Wanted, expected_words
 from elmokit.lm.surprisal import Predictions, Surprisal
@@ -86,24 +85,12 @@ def fit_weight(tables: list[NDArray[np.float64]], mark: float) -> float:
 def show_bits(options: argparse.Namespace) -> None:
     """Print a table: each direction of documents without and with the cache, and bits per character."""
     lm = LanguageModel.from_pretrained(options.model, spelling=options.spelling)
-    print("| text | documents, words | forward | backward | bits per character |")
-    print("|---|---|---|---|---|")
+    print_heads()
     for folder in options.folders:
         documents = documents_of(folder, options)
         without = lm.perplexity(documents, documents=True)
         cached = lm.perplexity(documents, documents=True, cache=settings(options))
-
-        def change(number: Callable[[Perplexity], float], a: Perplexity = without, b: Perplexity = cached) -> str:
-            return f"{number(a):.3f} to {number(b):.3f} ({100 * (number(b) / number(a) - 1):+.1f} %)"
-
-        cells = [
-            folder.name,
-            f"{len(documents)}, {without.n_tokens:,}",
-            change(lambda result: result.per_direction[0]),
-            change(lambda result: result.per_direction[-1]),
-            change(lambda result: sum(result.bits_per_character) / len(result.bits_per_character)),
-        ]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print_change(folder.name, len(documents), without, cached, digits=3)
 
 
 def show_cost(options: argparse.Namespace) -> None:

@@ -56,11 +56,33 @@ def read_documents(folder: Path, split: str, n_tokens: int, n_of_each: int) -> l
     return documents
 
 
+def print_heads() -> None:
+    """Print the heads of the table whose rows :func:`print_change` prints."""
+    print("| text | documents, words | forward | backward | bits per character |")
+    print("|---|---|---|---|---|")
+
+
+def print_change(name: str, n_documents: int, before: Perplexity, after: Perplexity, digits: int) -> None:
+    """Print a row: perplexity of each direction and bits per character, before and after."""
+
+    def change(number: Callable[[Perplexity], float]) -> str:
+        old, new = number(before), number(after)
+        return f"{old:.{digits}f} to {new:.{digits}f} ({100 * (new / old - 1):+.1f} %)"
+
+    cells = [
+        name,
+        f"{n_documents}, {before.n_tokens:,}",
+        change(lambda result: result.per_direction[0]),
+        change(lambda result: result.per_direction[-1]),
+        change(lambda result: sum(result.bits_per_character) / len(result.bits_per_character)),
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def show_perplexity(options: argparse.Namespace) -> None:
     """Print a table: each direction from sentences and from documents, and bits per character."""
     lm = LanguageModel.from_pretrained(options.model)
-    print("| text | documents, words | forward | backward | bits per character |")
-    print("|---|---|---|---|---|")
+    print_heads()
     for folder in options.folders:
         documents = read_documents(folder, options.split, options.tokens, options.tokens_of_each)
         if options.shuffled:
@@ -70,18 +92,7 @@ def show_perplexity(options: argparse.Namespace) -> None:
             documents = [list(islice(remaining, len(document))) for document in documents]
         alone = lm.perplexity([sentence for document in documents for sentence in document])
         read_on = lm.perplexity(documents, documents=True)
-
-        def change(number: Callable[[Perplexity], float], alone: Perplexity = alone, on: Perplexity = read_on) -> str:
-            return f"{number(alone):.2f} to {number(on):.2f} ({100 * (number(on) / number(alone) - 1):+.1f} %)"
-
-        cells = [
-            folder.name,
-            f"{len(documents)}, {alone.n_tokens:,}",
-            change(lambda result: result.per_direction[0]),
-            change(lambda result: result.per_direction[-1]),
-            change(lambda result: sum(result.bits_per_character) / len(result.bits_per_character)),
-        ]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print_change(folder.name, len(documents), alone, read_on, digits=2)
 
 
 def show_senses(options: argparse.Namespace) -> None:

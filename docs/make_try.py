@@ -25,10 +25,8 @@ MODEL = ROOT / "elmokit/models/en-mini"
 PAGE = ROOT / "elmokit/serve/page"
 PACKAGE = ROOT / "packages/js"
 SERVICE_WORKER = "service-worker.js"
-MODEL_FILES = (
-    *("config.json", "model.safetensors", "softmax.safetensors", "letters.safetensors", "vocab.txt"),
-    "whitening.safetensors",
-)
+LEFT_OUT = "sentence_head.safetensors"
+"""The file of the model that the explorer does not read."""
 SERVER_LINKS = re.compile(r'<p id="server-links">.*?</p>', re.DOTALL)
 IN_BROWSER = (
     '<p id="server-links">The engine and the model run in this browser: your text stays on this device, and the page '
@@ -45,7 +43,7 @@ def try_files() -> dict[str, bytes]:
         for path in sorted(folder.iterdir())
         if path.suffix != ".ts"
     }
-    files |= {f"model/{name}": (MODEL / name).read_bytes() for name in MODEL_FILES}
+    files |= {f"model/{path.name}": path.read_bytes() for path in sorted(MODEL.iterdir()) if path.name != LEFT_OUT}
     files["examples.json"] = json.dumps({"listed": EXAMPLES["LISTED"], "indexed": EXAMPLES["SENTENCES"]}).encode()
     page, n_found = SERVER_LINKS.subn(IN_BROWSER, files["index.html"].decode())
     if n_found != 1:
