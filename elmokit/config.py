@@ -28,6 +28,7 @@ Table = dict[str, Any]
 type_hints = functools.cache(typing.get_type_hints)
 """The types of a dataclass's fields; each uncached call evaluates the strings that they are written as."""
 MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
+MAX_DIGITS = 18  # such numbers fit into 64 bits
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
 """Units of large numbers, the largest first."""
 ALIKE = 0.6
@@ -244,6 +245,12 @@ def parse_count(text: str) -> int:
     if unit is None:
         return int(text)
     return int(text[:-1]) * unit
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of decimal digits is; None for any other text, or more than 18 digits."""
+    # Python refuses to read or print numbers of more than 4,300 digits. ``isdigit`` accepts "²", which is no number.
+    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def _check(is_right: bool, name: str, value: object, expected: str) -> None:

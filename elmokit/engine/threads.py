@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import RLock
 from weakref import WeakSet
 
-from elmokit.storage.whole_number import whole_number
+from elmokit.config import whole_number
 
 # Version 2 of control groups has the quota and its period in one file, version 1 in two.
 CONTROL_GROUP = Path("/sys/fs/cgroup")

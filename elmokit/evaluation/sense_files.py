@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from elmokit.config import whole_number
 from elmokit.errors import TextError
 from elmokit.storage.text_files import or_packed, read_lines
-from elmokit.storage.whole_number import whole_number
 from elmokit.text.tokenize import split_tokens
 
 BLOCK_CHARACTERS = 1 << 18

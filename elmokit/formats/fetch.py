@@ -30,7 +30,6 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.cache import cache_dir
 from elmokit.storage.progress import ProgressBar
 from elmokit.storage.text_files import expand_user
-from elmokit.storage.whole_number import whole_number
 
 TIMEOUT_SECONDS = 30.0  # without a single byte
 N_TRIES = 4
@@ -257,9 +256,8 @@ def _receive(url: str, response: Any, file: IO[bytes]) -> str | None:
     file.seek(start)
     file.truncate()
     total = None
-    n_bytes = whole_number(response.headers.get("Content-Length", ""))
-    if n_bytes is not None:
-        total = start + n_bytes
+    if response.length is not None:  # what is left of the body, as its header says
+        total = start + response.length
     name = url_file_name(url)
     with ProgressBar("B") as progress:
         progress(name, start, total)

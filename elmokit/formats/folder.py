@@ -40,8 +40,7 @@ from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
 from elmokit.pretrained.model import PretrainedBiLM, Weights, read_row_words
 from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.storage.tensor_file import StoredTensors, to_int8, write_tensor_file
-from elmokit.storage.whole_files import read_bounded
-from elmokit.text.vocabulary import MAX_BYTES, Vocabulary
+from elmokit.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from elmokit.engine.layer_selection import LayerAlignment
@@ -371,8 +370,8 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     from elmokit.text.lexicon import Lexicon
 
     with reading(path, "lexicon", FormatError):
-        # It may be as large as a word list, and lists inside of lists would take twenty times its size.
-        content = msgspec.json.decode(read_bounded(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8), type=_LEXICON)
+        # Lists inside of lists would take twenty times its size.
+        content = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8), type=_LEXICON)
         lexicon = from_dict(Lexicon, content, str(path))
     words, cnn = config.word_features, config.char_cnn
     n_words = 0 if words is None else words.n_words

@@ -35,9 +35,7 @@ from elmokit.formats.sidecars import with_meta, with_words
 from elmokit.formats.tensor_rows import GATE_BIAS, GATES, Array, TensorLayout, TensorRow, read_through, same_shape
 from elmokit.formats.torch_save import read_state_dict
 from elmokit.pretrained.model import PretrainedBiLM, Weights
-from elmokit.storage.whole_files import is_file, read_bounded
 from elmokit.text.lexicon import Lexicon, Marks
-from elmokit.text.vocabulary import MAX_BYTES
 
 FAMILY = "ELMoForManyLangs"
 WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"
@@ -165,7 +163,7 @@ def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
     rows: dict[str, int] = {}
     named: set[int] = set()
     with reading(path, "list of words or characters"):
-        lines = read_bounded(path, MAX_BYTES).decode("utf-8").split("\n")
+        lines = path.read_bytes().decode("utf-8").split("\n")
     if not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, 1):
@@ -230,7 +228,7 @@ def _find_config(folder: Path, named: str) -> Path | None:
     if not windows.anchor and ".." not in windows.parts:
         candidates.insert(0, folder / named)
     for path in candidates:
-        if is_file(path):
+        if path.is_file():
             return path
     return None
 

@@ -52,7 +52,6 @@ from elmokit.formats.sidecars import with_token_embeddings
 from elmokit.former_names import MODELS, replacement
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import expand_user
-from elmokit.storage.whole_number import whole_number
 
 HUB_PREFIX = "hf:"
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
@@ -435,7 +434,7 @@ LATEST = 3
 
 _FORMAT = "tf-hub-format"
 # Addresses without their query.
-_ELMO = re.compile(r"https?://tfhub\.dev/google/elmo(?:/(\d+))?/?$", re.IGNORECASE)
+_ELMO = re.compile(r"https?://tfhub\.dev/google/elmo(?:/(\d{1,9}))?/?$", re.IGNORECASE)
 _HUB = re.compile(r"https?://tfhub\.dev/[^/?#]+/[^?#]+", re.IGNORECASE)
 _KAGGLE = re.compile(r"https?://(?:www\.)?kaggle\.com/", re.IGNORECASE)
 
@@ -445,9 +444,7 @@ def elmo_version(url: str) -> int | None:
     match = _ELMO.match(_with_format(url, None))
     if match is None:
         return None
-    if match[1] is None:
-        return LATEST
-    return whole_number(match[1])
+    return LATEST if match[1] is None else int(match[1])
 
 
 def is_hub_address(url: str) -> bool:

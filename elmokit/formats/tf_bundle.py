@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import FormatError, ModelNotFoundError, install_command, reading
-from elmokit.storage.whole_files import read_bounded
 
 if TYPE_CHECKING:
     from elmokit.engine.architecture import Shape
@@ -42,8 +41,6 @@ MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 # Two handles of at most 20 bytes (two varints of up to 10 bytes each), padded to 40, and the magic number.
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # compression byte and CRC
-
-_MAX_INDEX_SIZE = 16 << 20  # that of an ELMo has a few kilobytes
 
 DTYPES: dict[int, np.dtype[np.generic]] = {
     number: np.dtype(name)
@@ -77,7 +74,7 @@ class TensorBundle:
         self._shards: dict[int, NDArray[np.uint8]] = {}
         # Checksums protect the index, so what else is wrong in it was not written by TensorFlow.
         with reading(self.index_path, "index of a TensorFlow bundle", LookupError):
-            data = read_bounded(self.index_path, _MAX_INDEX_SIZE)
+            data = self.index_path.read_bytes()
             entries = dict(_table(data, self.index_path))
             self._n_shards = _header(entries.pop(b""), self.index_path)
             self.entries = {key.decode("utf-8", "backslashreplace"): _entry(value) for key, value in entries.items()}

@@ -34,13 +34,11 @@ from elmokit.formats.sidecars import OPTIONS, VOCABULARY_NAMES, given_or_found, 
 from elmokit.formats.tensor_rows import TensorRow, read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle, is_index
 from elmokit.pretrained.model import PretrainedBiLM, Weights
-from elmokit.storage.whole_files import read_bounded
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 ADAGRAD_START = 1.0
 """bilm-tf's initial value of every sum, also used for the table rows that bilm-tf does not have."""
 
-_MAX_STATE_SIZE = 1 << 20  # of the file `checkpoint`, which lists names
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
@@ -242,7 +240,7 @@ def lstm_name(name: str) -> str | None:
 def _newest(folder: Path, checkpoints: list[Path]) -> Path:
     """Choose the checkpoint that ``checkpoint`` names, or else the one with the highest number."""
     try:
-        text = read_bounded(folder / "checkpoint", _MAX_STATE_SIZE).decode("utf-8")
+        text = (folder / "checkpoint").read_text(encoding="utf-8")
     except (OSError, ValueError):
         text = ""
     # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.

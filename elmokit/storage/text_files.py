@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
-from elmokit.storage.whole_number import whole_number
 
 TextPaths = str | Path | Iterable[str | Path]
 """A text file, a directory or a glob pattern, or several of them."""
@@ -353,9 +352,11 @@ def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator
 
 def max_line_bytes() -> int:
     """Return the limit on the length of a line: ``ELMOKIT_MAX_LINE_BYTES`` if set, else ``MAX_LINE_BYTES``."""
-    chosen = os.environ.get(MAX_LINE_VARIABLE) or str(MAX_LINE_BYTES)
-    n_bytes = whole_number(chosen)
-    if n_bytes is None or not 0 < n_bytes <= LARGEST_LINE_LIMIT:
+    chosen = os.environ.get(MAX_LINE_VARIABLE)
+    if not chosen:
+        return MAX_LINE_BYTES
+    n_bytes = int(chosen) if chosen.isdecimal() else 0
+    if not 0 < n_bytes <= LARGEST_LINE_LIMIT:
         raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
     return n_bytes
 

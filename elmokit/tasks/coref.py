@@ -20,11 +20,10 @@ from typing import Any, ClassVar
 import msgspec
 import torch
 
-from elmokit.config import setting
+from elmokit.config import setting, whole_number
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.scores import Clusters, Mention, coref_scores

@@ -31,7 +31,7 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 
-from elmokit.config import read_json, to_dict, to_toml, write_json
+from elmokit.config import read_json, to_dict, to_toml, whole_number, write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import fingerprint
 from elmokit.errors import TrainingError
@@ -39,7 +39,6 @@ from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.checksums import json_crc32, size_and_crc32, text_digest
 from elmokit.storage.text_files import check_names, open_binary, path_list
-from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.task import AnyTask
 from elmokit.tasks.task_config import Paths, expand_paths
 from elmokit.tasks.task_vocabulary import Coverage

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
+from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting, whole_number
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
-from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import RulePenalties, viterbi
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elmokit.config import whole_number
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import bounded_lines, open_binary
-from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.inputs import N_SPECIAL, Vocabularies, WordTable
 from elmokit.tasks.task import AnyTask, Labels
 from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths

@@ -27,8 +27,6 @@ from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, MarkReader, are_composed
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
 """The last line of some published files. bilm-tf skips it, so it is not a word."""
-MAX_BYTES = 2**30
-"""The limit on the size of a list of words or characters of a model directory."""
 
 
 class CountedWords(Protocol):

@@ -22,6 +22,7 @@ from elmokit.config import (
     read_toml,
     to_dict,
     token_index,
+    whole_number,
 )
 from elmokit.engine.architecture import PRESETS, BiLMConfig
 from elmokit.errors import ConfigError, FormatError, SettingError
@@ -90,6 +91,11 @@ def test_a_value_outside_of_its_range_is_named_with_its_setting(
     for value in wrong:
         with pytest.raises(SettingError, match=f"^size is {re.escape(repr(value))}"):
             check("size", value)
+
+
+def test_a_whole_number_has_at_most_18_digits() -> None:
+    assert [whole_number(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
+    assert not any(map(whole_number, ("1" * 19, "1" * 5000, "²", "-1", "")))
 
 
 def test_counts_can_have_units() -> None:

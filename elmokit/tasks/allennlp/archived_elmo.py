@@ -26,7 +26,6 @@ from elmokit.formats.tensor_rows import same_rows
 from elmokit.network.bilm import BiLM
 from elmokit.network.tensors import tensor_of
 from elmokit.pretrained.model import PretrainedBiLM
-from elmokit.storage.whole_files import is_file
 from elmokit.tasks.allennlp.archive_files import TaskArchive
 from elmokit.tasks.allennlp.task_tensors import arrays_of, shape_of
 
@@ -156,6 +155,6 @@ def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
 def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the options file that a config names, if it is a file of this machine."""
     name = elmo.get("options_file")
-    if not isinstance(name, str) or "://" in name or not is_file(Path(name)):
+    if not isinstance(name, str) or "://" in name or not Path(name).is_file():
         return None
     return read_options(name)

@@ -10,14 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from elmokit.config import write_json
+from elmokit.config import whole_number, write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.folder import save_folder
 from elmokit.network.tensors import save_tensors
 from elmokit.network.torch_network import load_arrays
 from elmokit.storage.atomic import atomic_write
-from elmokit.storage.whole_number import whole_number
 from elmokit.tasks.allennlp.archive_files import CONFIG, TaskArchive, entries_of, known_entries, read_archive, table_in
 from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig, ArchivedSrlConfig
 from elmokit.tasks.allennlp.archived_elmo import elmo_of
