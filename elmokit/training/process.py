@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from elmokit.errors import ElmoError
-from elmokit.training.bilm_run import FILES, FORMER, TrainingSetup
+from elmokit.training.bilm_run import FILES, TrainingSetup
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay
@@ -85,7 +85,7 @@ def training_process(
     """
     device = training_device(device)
     with init_distributed(device) as world:
-        run = Run(out, None, FILES, FORMER, overwrite)
+        run = Run(out, None, FILES, overwrite)
         process = TrainingProcess(run, world, device, TrainingDisplay() if report is None else report)
         try:
             with process.open:
