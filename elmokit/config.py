@@ -26,15 +26,15 @@ Table = dict[str, Any]
 """Named plain values, as a TOML or JSON file holds them. Tables can be nested."""
 
 type_hints = functools.cache(typing.get_type_hints)
-"""The types of a dataclass's fields; each uncached call evaluates the strings that they are written as."""
-MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or soon exceed them
+"""The types of a dataclass's fields, cached because each call evaluates the annotation strings."""
+MAX_COUNT = 10**15  # larger numbers do not fit into the 64 bits of a tensor's size, or will soon exceed them
 MAX_DIGITS = 18  # such numbers fit into 64 bits
 COUNT_UNITS = {"B": 10**9, "M": 10**6, "K": 10**3}
-"""Units of large numbers, the largest first."""
+"""Units of large numbers, largest first."""
 ALIKE = 0.6
-"""How alike two names are at least, from 0 to 1, if one is suggested for the other."""
+"""Minimum similarity of two names, from 0 to 1, to suggest one for the other."""
 MAX_UNITS, MAX_LAYERS = 1_000_000, 1_000
-MAX_SEED = 2**32 - 1  # larger ones are derived from it, which must fit into 64 bits
+MAX_SEED = 2**32 - 1  # seeds derived from it must fit into 64 bits
 
 
 def setting(default: Any, help: str, off_flag: str = "", is_path: bool = False) -> Any:
@@ -42,9 +42,9 @@ def setting(default: Any, help: str, off_flag: str = "", is_path: bool = False) 
 
     Args:
         default: The field's default value; ``dataclasses.MISSING`` if a value is required.
-        help: One sentence that says what the setting does. Shown by ``--help`` and in the reference of settings.
-        off_flag: The flag that sets a bool to false; by default ``--no-`` and the name of the field.
-        is_path: Whether the text (or each text of a list) is the path of a file.
+        help: A description of the setting in one sentence, shown by ``--help`` and in the reference of settings.
+        off_flag: The flag that sets a bool to false; by default, ``--no-`` and the field's name.
+        is_path: Whether the text (or each text of a list) is a file path.
     """
     metadata = {"help": help, "off_flag": off_flag, "is_path": is_path}
     return dataclasses.field(default=default, metadata=metadata)
@@ -56,10 +56,10 @@ def from_dict(cls: type[Config], table: Any, where: str, former: Mapping[str, st
     Args:
         cls: The dataclass.
         table: The values.
-        where: The file and table that error messages name.
-        former: What took the place of keys of earlier versions.
+        where: The file and table to name in error messages.
+        former: Replacements for keys of earlier versions.
     """
-    # `false` means None wherever the field can be None and cannot be a bool, because TOML has no null value.
+    # TOML has no null value, so `false` means None for fields that can be None but not a bool.
     table = _checked_table(cls, table, where, former=former)
     try:
         return msgspec.convert(table, cls)
@@ -72,21 +72,21 @@ def from_dict(cls: type[Config], table: Any, where: str, former: Mapping[str, st
 
 
 def _type_error(message: str, cls: Any, table: Any, where: str) -> SettingError:
-    """Say an error of msgspec, such as "Expected `int`, got `str` - at `$.train.x`", in the words of a config."""
+    """Reword an error of msgspec, such as "Expected `int`, got `str` - at `$.train.x`", for a config."""
     path = re.search(r" - at `\$\.([\w.]+)", message)
     names = path[1].split(".") if path else []
     missing = re.search(r"missing required field `(\w+)`", message)
     if missing:
-        return SettingError(".".join([*names, missing[1]]), "is missing, and has no default.", where)
+        return SettingError(".".join([*names, missing[1]]), "is missing and has no default.", where)
     hint, value = cls, table
     for name in names:
         hint, value = type_hints(_dataclasses_in(hint)[0])[name], value[name]
     expected = describe_type(hint).removesuffix(" or none")  # TOML has no null value
-    return SettingError(".".join(names), f"is {value!r}. Expected type: {expected}.", where)
+    return SettingError(".".join(names), f"is {value!r}; expected type: {expected}.", where)
 
 
 def describe_type(hint: Any, literal: str = "{}") -> str:
-    """Describe the type of a setting in words; ``literal`` says how to write one of several possible values."""
+    """Describe the type of a setting in words; ``literal`` is the template for each of several possible values."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is types.NoneType:
         return "none"
@@ -103,12 +103,12 @@ def describe_type(hint: Any, literal: str = "{}") -> str:
 
 
 def _dataclasses_in(hint: Any) -> list[Any]:
-    """Find the dataclasses in a type, which a config has as a table."""
+    """Return the dataclasses in a type, which are tables in a config file."""
     return [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
 
 
 def _checked_table(cls: Any, table: Any, where: str, path: str = "", former: Mapping[str, str] | None = None) -> Table:
-    """Return a table (at ``path``, such as "train.") with ``false`` replaced by None, and refuse unknown keys."""
+    """Return a table (at ``path``, such as "train.") with ``false`` replaced by None; refuse unknown keys."""
     if not isinstance(table, dict):
         place = f"{path.removesuffix('.')} is" if path else "found"
         raise ConfigError(f"{where}: expected a table of named values, {place} {table!r}.")
@@ -128,7 +128,7 @@ def _checked_table(cls: Any, table: Any, where: str, path: str = "", former: Map
 
 
 def _known_keys(hints: Mapping[str, Any], path: str) -> list[str]:
-    """List the keys of a table, and those of the tables in it: a key may be right, but outside its table."""
+    """List the keys of a table and of the tables in it, because a correct key may be outside its table."""
     known = [path + name for name in hints]
     for outer, hint in hints.items():
         for kind in _dataclasses_in(hint):
@@ -143,14 +143,14 @@ def _means_none(hint: Any) -> bool:
 
 
 def did_you_mean(name: object, known: Iterable[str], former: Mapping[str, str] | None = None) -> str:
-    """Return what an error adds about an unknown name, after a space: what took its place, or "Did you mean ...?".
+    """Return the hint that an error adds about an unknown name: its replacement, or " Did you mean ...?".
 
     Args:
-        name: The name. Names in tables have dots.
-        known: The known names, of which the nearest is suggested if its last part is spelled alike.
-        former: What took the place of names of earlier versions; see ``former_names.py``.
+        name: The unknown name. Names in tables have dots.
+        known: The known names. The most similar one is suggested if its last part is similar enough.
+        former: Replacements for names of earlier versions; see ``former_names.py``.
     """
-    import difflib  # here, because few names are misspelled
+    import difflib  # imported here because it is rarely needed
 
     from elmokit.former_names import replacement
 
@@ -171,7 +171,7 @@ def to_dict(config: Any) -> Table:
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Table:
-    """Return ``base`` with the values of ``override`` in place of its own; nested tables are merged key by key."""
+    """Return ``base`` updated with the values of ``override``; nested tables are merged key by key."""
     merged = dict(base)
     for name, value in override.items():
         old = merged.get(name)
@@ -184,7 +184,7 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Table:
 
 def read_toml(path: str | Path) -> Table:
     """Read a TOML file, or raise a ConfigError."""
-    import tomllib  # here, because models have no TOML: a first vector does not wait for its parser
+    import tomllib  # imported here because opening a model does not need it
 
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -208,7 +208,7 @@ def _without_none(value: Any) -> Any:
 
 
 def read_json(path: str | Path, what: str = "JSON file") -> Table:
-    """Read the one object in a JSON file of a model; ``what`` names it in errors."""
+    """Read a JSON file of a model that holds one object; ``what`` names the file in errors."""
     with reading(path, what, RecursionError):
         content = decode_json(Path(path).read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
@@ -217,22 +217,22 @@ def read_json(path: str | Path, what: str = "JSON file") -> Table:
 
 
 def decode_json(text: str) -> Any:
-    """Decode JSON, except values that could not be written to a UTF-8 file again."""
-    # Raises ValueError for invalid JSON or half of a surrogate pair in a string, and RecursionError for deep nesting.
+    """Decode JSON, and refuse values that could not be written back as UTF-8."""
+    # Raises ValueError for invalid JSON or an unpaired surrogate in a string, and RecursionError for deep nesting.
     content = json.loads(text)
-    if "\\u" in text:  # only an escape can express half of a pair, which cannot be encoded again
+    if "\\u" in text:  # only an escape can express an unpaired surrogate, which cannot be encoded
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     return content
 
 
 def encode_json(content: Any, indent: int | None = 2) -> str:
-    """Format as JSON what people may read; a byte of a file name that is not UTF-8 becomes a question mark."""
+    """Format as readable JSON; bytes of file names that are not UTF-8 become question marks."""
     return json.dumps(content, indent=indent, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8") + "\n"
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file completely or not at all, replacing an existing one."""
-    # Imported here: a first vector needs no writing.
+    # Imported here because computing vectors does not need it.
     from elmokit.storage.atomic import atomic_write
 
     with atomic_write(path, overwrite=True) as temporary:
@@ -240,7 +240,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def parse_count(text: str) -> int:
-    """Parse a whole number, such as ``2000``, ``2K`` or ``1M``. A ``ValueError`` means that it is not one."""
+    """Parse a whole number such as ``2000``, ``2K`` or ``1M``, or raise a ValueError."""
     unit = COUNT_UNITS.get(text[-1:].upper())
     if unit is None:
         return int(text)
@@ -248,8 +248,8 @@ def parse_count(text: str) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a text of decimal digits is; None for any other text, or more than 18 digits."""
-    # Python refuses to read or print numbers of more than 4,300 digits. ``isdigit`` accepts "²", which is no number.
+    """Parse a text of at most 18 decimal digits; None for any other text."""
+    # Python cannot parse or print numbers of more than 4,300 digits. ``isdigit`` accepts "²", which ``int`` does not.
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
@@ -260,7 +260,7 @@ def _check(is_right: bool, name: str, value: object, expected: str) -> None:
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return ``value``, or raise a SettingError unless it is one of the choices."""
-    choices = list(choices)  # a list, because a file may give a value that cannot be hashed
+    choices = list(choices)  # a list, because a value from a file may not be hashable
     _check(value in choices, name, value, f"one of {', '.join(choices)}")
     return str(value)
 
@@ -271,7 +271,7 @@ def check_at_least(
     """Raise a SettingError unless ``value`` is a whole number from ``minimum`` to ``maximum``, or None if optional."""
     if value is None and optional:
         return
-    number: Any = value  # which may be anything, and one of NumPy's integers too
+    number: Any = value  # of any type; NumPy integers are accepted, too
     _check(_is_whole(number) and number >= minimum, name, value, f"a whole number of at least {minimum}")
     check_at_most(name, int(number), maximum)
 
@@ -281,8 +281,8 @@ def _is_whole(value: object) -> bool:
 
 
 def token_index(name: str, value: object, n_tokens: int) -> int:
-    """Return the index of a token from the left; a SettingError unless there is such a token. -1 is the last one."""
-    index: Any = value  # which may be anything
+    """Return the index of a token counted from the left, where -1 is the last one; SettingError if out of range."""
+    index: Any = value  # of any type
     is_right = _is_whole(index) and -n_tokens <= index < n_tokens
     _check(is_right, name, value, f"the index of one of the sentence's {n_tokens:,} tokens")
     return int(index) % n_tokens
@@ -291,7 +291,7 @@ def token_index(name: str, value: object, n_tokens: int) -> int:
 def check_at_most(name: str, value: float, maximum: float) -> None:
     """Raise a SettingError if ``value`` is above ``maximum``."""
     if value > maximum:
-        raise SettingError(name, f"is {value:,}. It can be at most {maximum:,}.")
+        raise SettingError(name, f"is {value:,}; it must be at most {maximum:,}.")
 
 
 def check_positive(name: str, value: float | None) -> None:
@@ -305,7 +305,7 @@ def check_not_negative(name: str, value: float) -> None:
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Raise a SettingError unless ``value`` is a fraction: at least 0 and below 1, such as a dropout."""
+    """Raise a SettingError unless ``value`` is at least 0 and below 1, like a dropout probability."""
     _check(0 <= value < 1, name, value, "at least 0 and below 1")
 
 

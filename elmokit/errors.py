@@ -33,24 +33,24 @@ from types import TracebackType
 from elmokit.version import ON_PACKAGE_INDEX
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C or SIGTERM, as shells have it."""
+"""The exit code after Ctrl-C or SIGTERM, as in shells."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Where pip finds the builds of PyTorch without CUDA, which takes gigabytes."""
+"""pip's index of PyTorch builds without CUDA, which saves gigabytes."""
 
 
 def requirement(extra: str) -> str:
-    """Return what to give to ``pip install`` for an extra."""
+    """Return the requirement for ``pip install`` that includes an extra."""
     return f"'{'elmokit' if ON_PACKAGE_INDEX else '.'}[{extra}]'"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, and for PyTorch its build for CPUs."""
+    """Return the command that installs an extra; for PyTorch, its CPU build."""
     return f"pip install {requirement(extra)}" + (f" --extra-index-url {CPU_INDEX}" if extra == "torch" else "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception says that memory is exhausted."""
-    # PyTorch raises a plain RuntimeError if memory on the CPU is exhausted; only its message shows that.
+    """Check whether an exception means that memory is exhausted."""
+    # On the CPU, PyTorch raises a plain RuntimeError; only its message mentions memory.
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
@@ -64,7 +64,7 @@ class ConfigError(ElmoError):
 
     @property
     def message(self) -> str:
-        """The text, under AllenNLP's name for it."""
+        """The message, as an attribute named like AllenNLP's."""
         return str(self)
 
 
@@ -73,8 +73,8 @@ class SettingError(ConfigError):
 
     Args:
         setting: The setting's name, as in a config file.
-        problem: What is wrong with it: the rest of the sentence that starts with the name.
-        where: The file that the value is from; empty if it was given by the caller.
+        problem: What is wrong with it, as the rest of a sentence that starts with the name.
+        where: The file with the value; empty if the caller passed it.
     """
 
     def __init__(self, setting: str, problem: str, where: str = "") -> None:
@@ -82,7 +82,7 @@ class SettingError(ConfigError):
         super().__init__(f"{where}: {setting} {problem}" if where else f"{setting} {problem}")
 
     def __reduce__(self) -> tuple[type[SettingError], tuple[str, str, str]]:
-        # Makes it picklable: in distributed training the main process sends its error to the others.
+        # Makes it picklable: in distributed training, the main process sends errors to the others.
         return SettingError, (self.setting, self.problem, self.where)
 
 
@@ -91,7 +91,7 @@ class TextError(ElmoError):
 
 
 class UnknownLabelError(TextError):
-    """A gold label that a trained model does not know, so it can never predict it."""
+    """A gold label that a trained model does not know, so it can never be predicted."""
 
 
 class ModelError(ElmoError):
@@ -118,9 +118,9 @@ class WriteError(OutputError):
     """A write that the system refused, for example because the disk is full.
 
     Args:
-        path: What was written.
-        reason: Why that failed, in the words of the system.
-        kept: A sentence that says what is left, and how to continue.
+        path: The file or directory that was written.
+        reason: The system's reason for the failure.
+        kept: A sentence about what was saved and how to continue.
     """
 
     def __init__(self, path: Path, reason: str, kept: str) -> None:
@@ -132,15 +132,15 @@ class WriteError(OutputError):
 
 
 def write_failure(error: BaseException) -> str | None:
-    """Return why the system refused a write, in its words; None if an exception says something else."""
+    """Return the system's reason for refusing a write; None if the exception has another cause."""
     if isinstance(error, WriteError):
         return error.reason
-    # A pipe that is closed is where reports were printed, as in `elmokit train ... | head`.
+    # A closed pipe is where reports were printed, as in `elmokit train ... | head`.
     if isinstance(error, ElmoError | BrokenPipeError):
         return None
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # h5py raises errors of any class, with a page about the file in their text.
+    # h5py raises errors of various classes, with long messages about the file.
     number = re.search(r"errno = (\d+)", str(error))
     if number is not None:
         return os.strerror(int(number[1]))
@@ -159,8 +159,8 @@ class MissingExtraError(ElmoError):
     """An optional dependency that is not installed.
 
     Args:
-        needed_for: What needs it, at the start of a sentence.
-        extra: The extra of this package that installs it.
+        needed_for: What needs it, as the start of a sentence.
+        extra: elmokit's extra that installs it.
     """
 
     def __init__(self, needed_for: str, extra: str) -> None:
@@ -179,13 +179,13 @@ def cannot_write(path: object, problem: str | None) -> OutputError:
 
 
 class RaisedAgain:
-    """A block whose errors are raised again as others.
+    """A context manager that replaces errors raised in its block.
 
-    A class, because in Python 3.12 and 3.13 an error that a generator of ``contextlib`` raises again stays in memory
-    until the garbage collector runs, with all that the calls on its way hold: open files, and the weights of a model.
+    It is a class because, in Python 3.12 and 3.13, an error re-raised by a generator of ``contextlib`` stays in memory
+    until the garbage collector runs, along with everything that its frames hold: open files, a model's weights.
 
     Args:
-        raise_again: Raises another error in place of the one that it is given, or returns and leaves it as it is.
+        raise_again: Raises a replacement for the given error, or returns to leave it unchanged.
     """
 
     def __init__(self, raise_again: Callable[[Exception], None]) -> None:
@@ -202,12 +202,12 @@ class RaisedAgain:
 
 
 def reading(path: object, what: str, *damage: type[Exception]) -> RaisedAgain:
-    """Turn what is raised while a file of a model is read into an error that names the file.
+    """Turn errors raised while a model file is read into errors that name the file.
 
     Args:
         path: The file.
-        what: What it should be, such as "safetensors file".
-        damage: What else than OSError and ValueError is raised for a damaged file, or one of another kind.
+        what: The expected kind of file, such as "safetensors file".
+        damage: Exceptions besides OSError and ValueError that a damaged file, or one of another kind, can cause.
 
     Raises:
         ModelNotFoundError: It is missing.
@@ -226,7 +226,7 @@ def reading(path: object, what: str, *damage: type[Exception]) -> RaisedAgain:
 
 
 def needs_extra(needed_for: str, extra: str) -> RaisedAgain:
-    """Say what to install if the block imports a library that is not installed.
+    """Raise an error with the install command if the block imports a missing library.
 
     Args:
         needed_for, extra: As in :class:`MissingExtraError`.
@@ -243,7 +243,7 @@ def needs_extra(needed_for: str, extra: str) -> RaisedAgain:
 
 
 def needs_torch(needed_for: str) -> RaisedAgain:
-    """Say what to install if the block imports PyTorch and it is not installed.
+    """Raise an error with the install command if the block imports PyTorch and it is not installed.
 
     Args:
         needed_for: As in :class:`MissingExtraError`.
@@ -260,8 +260,8 @@ def needs_torch(needed_for: str) -> RaisedAgain:
 
 
 def missing_advice(value: object) -> str:
-    """Say how to replace a missing value of a table (None, NaN, NA); empty for other values."""
+    """Return advice for a missing value from a table (None, NaN, NA); empty for other values."""
     is_nan = isinstance(value, Real) and value != value
     if value is None or is_nan or type(value).__name__ in ("NAType", "NaTType"):
-        return " This is a missing value of a table: replace it by the empty text, as fillna('') does in pandas."
+        return " This is a missing value from a table; replace it with an empty string, as fillna('') does in pandas."
     return ""

@@ -1,6 +1,6 @@
-"""What took the place of names of earlier versions: what an error about such a name says.
+"""Replacements for names of earlier versions, for use in error messages.
 
-The known name that is spelled most alike would be a wrong advice there. Names that are still known are not asked for.
+For these names, suggesting the most similar current name would be misleading. Current names are not looked up here.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PROGRAM = "Use the program {} in elmokit's repository."
-_RECIPE = "The recipe of a training decides this now (modern or bilm-tf)."
-_NONE = "Nothing took its place."
-_DRAW = "Draw the numbers that --json prints."
+_RECIPE = "The training recipe (modern or bilm-tf) now sets this."
+_NONE = "It has no replacement."
+_DRAW = "Plot the numbers that --json prints."
 
 COMMANDS = {
     "align": _PROGRAM.format("recipes/align.py"),
@@ -22,19 +22,19 @@ COMMANDS = {
     "task sweep": _PROGRAM.format("recipes/paper_tables.py"),
     "task weights": _PROGRAM.format("recipes/paper_tables.py"),
 }
-"""Commands, by what follows ``elmokit``."""
+"""Commands, by the words after ``elmokit``."""
 SETTINGS = {
     "backward_only": f"{_NONE} Train both directions.",
-    "cutoffs": "The adaptive softmax is gone. Large vocabularies train with sampled words (n_samples).",
+    "cutoffs": "The adaptive softmax was removed. For large vocabularies, use the sampled softmax (n_samples).",
     "drain_seconds": f"{_NONE} Let the load balancer stop sending requests first.",
     "figure": _DRAW,
-    "hours": "Give the length as epochs or tokens.",
-    "keep": "Run the whole evaluation again, which takes seconds.",
+    "hours": "Set the length with epochs or tokens.",
+    "keep": "Repeat the whole evaluation, which takes seconds.",
     "max_connections": f"{_NONE} Limit connections in the reverse proxy.",
-    "resume": "The command that started a run continues it.",
+    "resume": "To resume a run, repeat the command that started it.",
     "save_words": f"{_NONE} Checkpoints are counted in steps (save_every).",
     "workers": (
-        "Start several processes with a server that does it: granian --interface asgi --factory --workers 4 "
+        "Use a server that starts several processes: granian --interface asgi --factory --workers 4 "
         "elmokit.serve.app:create_app."
     ),
     **dict.fromkeys(
@@ -45,31 +45,31 @@ SETTINGS = {
         _RECIPE,
     ),
 }
-"""Settings of trainings, and flags, by their names in Python."""
+"""Training settings and flags, by their names in Python."""
 FLAGS = {
     "fasta": "It is '--text-kind fasta' now.",
     "strict": "It is '--text-kind allennlp' now.",
     "tokenize": "It is '--text-kind lines' now.",
     "tokenized": "It is '--text-kind tokens' now.",
 }
-"""Flags that became a value of another one, after 0.3."""
+"""Flags that became values of another flag after 0.3."""
 VALUES = {
-    "softmax adaptive": "Large vocabularies train with sampled words (--n-samples).",
+    "softmax adaptive": "For large vocabularies, use the sampled softmax (--n-samples).",
     "start stateful": "Use --documents --start zero.",
 }
-"""Values of flags, each after the name of its flag."""
+"""Values of flags, each after its flag's name."""
 PYTHON = {
     "AlignmentResult": _PROGRAM.format("recipes/align.py"),
-    "HeatMap": "Draw the arrays of surprisal and substitutes.",
+    "HeatMap": "Plot the arrays of surprisal and substitutes.",
     "align": _PROGRAM.format("recipes/align.py"),
-    "resume": "Call train, finetune or distill again as at the start.",
-    "show": "Draw the arrays of surprisal and substitutes.",
+    "resume": "Repeat the call of train, finetune or distill.",
+    "show": "Plot the arrays of surprisal and substitutes.",
 }
 """Names of the package."""
-MODELS = {"chinese-baidu": "Files of PaddlePaddle are not read any more."}
+MODELS = {"chinese-baidu": "PaddlePaddle files are no longer supported."}
 """Names of published models."""
 
 
 def replacement(former: Mapping[str, str], name: str) -> str:
-    """Return what an error adds about a name of an earlier version, after a space; an empty text for other names."""
+    """Return the hint, after a space, for an error about a name of an earlier version; empty for other names."""
     return f" An earlier version had it. {former[name]}" if name in former else ""

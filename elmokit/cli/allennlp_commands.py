@@ -15,19 +15,19 @@ from elmokit.cli.running import print_note
 if TYPE_CHECKING:
     from elmokit.embedding.elmo import Elmo
 
-Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created the directory of an output
+Output = Annotated[Path, OutputPath(parent_must_exist=False)]  # AllenNLP created missing directories
 
 
 @dataclass(frozen=True)
 class LayerFlags:
-    """Which layers are written: one of these."""
+    """The layers to write; exactly one flag."""
 
     all_: bool = False
     top: bool = False
     average: bool = False
 
     def chosen(self) -> Literal["all", "top", "average"]:
-        """Return the layers that are asked for."""
+        """Return the chosen layers."""
         modes: dict[Literal["all", "top", "average"], bool]
         modes = {"all": self.all_, "top": self.top, "average": self.average}
         chosen = [mode for mode, is_given in modes.items() if is_given]
@@ -38,14 +38,14 @@ class LayerFlags:
 
 @dataclass(frozen=True)
 class CommandModel:
-    """The model, as AllenNLP's command names it."""
+    """The model, with the names of AllenNLP's command."""
 
     options_file: str | None = None
     weight_file: str = "original"
     cuda_device: int = -1
 
     def open(self) -> Elmo:
-        """Open it as AllenNLP did, with a state that is carried from batch to batch."""
+        """Open the model as AllenNLP did, with a state carried from batch to batch."""
         from elmokit.embedding.elmo import Elmo
 
         device = None if self.cuda_device < 0 else f"cuda:{self.cuda_device}"
@@ -56,7 +56,7 @@ class CommandModel:
 
 @dataclass(frozen=True)
 class SentenceNames:
-    """How the file names its sentences, as :class:`~elmokit.embedding.outputs.layout.Layout` takes it."""
+    """How sentences are stored: fields of :class:`~elmokit.embedding.outputs.layout.Layout`."""
 
     forget_sentences: bool = False
     use_sentence_keys: bool = False
@@ -65,7 +65,7 @@ class SentenceNames:
 
 @dataclass(frozen=True)
 class Ignored:
-    """What AllenNLP's command accepts and elmokit does not need."""
+    """Options of AllenNLP's command that elmokit does not need."""
 
     vocab_path: str | None = None
     include_package: tuple[str, ...] = ()
@@ -82,10 +82,10 @@ def allennlp_elmo(
     names: SentenceNames,
     ignored: Ignored,
 ) -> None:
-    """Embed INPUT, one tokenized sentence per line, into the HDF5 file OUTPUT, as `allennlp elmo` did.
+    """Embed INPUT, one tokenized sentence per line, into the HDF5 file OUTPUT, like `allennlp elmo`.
 
-    The LSTM state is carried from batch to batch, so vectors depend on the lines before (those of `elmokit embed` do
-    not). An existing OUTPUT is replaced when the new one is complete. Blank lines are refused.
+    The LSTM state is carried from batch to batch, so vectors depend on preceding lines (unlike those of `elmokit
+    embed`). An existing OUTPUT is replaced once the new one is complete. Blank lines are refused.
 
     Args:
         all_: All layers: (layers, tokens, dim).
@@ -96,10 +96,10 @@ def allennlp_elmo(
         vocab_path: Accepted and ignored, as in AllenNLP.
         batch_size: Lines per batch. Vectors depend on it.
         cuda_device: Number of the CUDA device; -1 for the CPU.
-        file_friendly_logging: Report progress as lines even on a terminal.
+        file_friendly_logging: Print progress as separate lines, even on a terminal.
         forget_sentences: Do not store sentence_to_index.
         use_sentence_keys: Name datasets by their sentences. Implies --forget-sentences.
-        include_sentence_indices: Store sentence_to_index as sentence_indices too.
+        include_sentence_indices: Also store sentence_to_index as sentence_indices.
         include_package: Accepted and ignored: elmokit has no plugins.
 
     Examples:
@@ -132,16 +132,16 @@ def allennlp_vocab(
     batch_size: int = 64,
     device: int = -1,
 ) -> None:
-    """Write a vocabulary's context-free vectors as text, as AllenNLP's create_elmo_embeddings_from_vocab.py did.
+    """Write a vocabulary's context-free vectors as text, like AllenNLP's create_elmo_embeddings_from_vocab.py.
 
     Args:
         vocab_path: Word list, one word per line.
         elmo_config: Options file, if it is not next to the weights.
         elmo_weights: HDF5 file, directory or name of a model.
-        output_dir: Output directory. Created if missing.
+        output_dir: Output directory, created if missing.
         batch_size: Words per batch, in units of 50.
         device: Number of a CUDA device, or -1 for the CPU.
-        use_custom_oov_token: True if the first word may differ from @@UNKNOWN@@.
+        use_custom_oov_token: True allows a first word other than @@UNKNOWN@@.
 
     Examples:
         elmokit allennlp-vocab --vocab_path vocab.txt --elmo_weights weights.hdf5 --output_dir vectors

@@ -1,6 +1,6 @@
 """Run the scripts of bilm-tf: train_elmo, restart, run_test and dump_weights.
 
-They accept the options of the scripts, and directories of bilm-tf and of elmokit.
+They accept the scripts' options, and directories of both bilm-tf and elmokit.
 
 Examples:
     elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
@@ -28,7 +28,7 @@ VocabFile = Annotated[Path, Flag("Vocabulary file.")]
 TrainPrefix = Annotated[str, Flag("Training text: a file, a directory or a quoted pattern.")]
 GpuCount = Annotated[
     int,
-    Flag("A step reads n_gpus times batch_size rows. To use several GPUs, start with torchrun, which divides them."),
+    Flag("Each step reads n_gpus * batch_size rows. To use several GPUs, start with torchrun, which splits the rows."),
 ]
 HeldOutPrefix = Annotated[
     str | None,
@@ -39,14 +39,14 @@ TrainingDevice = Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one 
 
 @dataclass(frozen=True)
 class NumbersOfOptions:
-    """Numbers that replace those of bilm-tf's options; None and 0 replace none."""
+    """Numbers that override bilm-tf's options, unless they are None or 0."""
 
     batch_size: int | None = None
     n_train_tokens: int | None = None
     n_epochs: int | None = None
 
     def put_into(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options with the numbers that were given."""
+        """Return the options with these numbers."""
         changed = dict(options)
         for name, number in vars(self).items():
             if number is not None and number > 0:
@@ -66,17 +66,17 @@ def train_elmo(
     heldout_prefix: HeldOutPrefix = None,
     device: TrainingDevice = "auto",
 ) -> None:
-    """Train an ELMo model as bilm-tf's train_elmo.py does.
+    """Train an ELMo model like bilm-tf's train_elmo.py.
 
-    bilm-tf's script has its settings in its text. Here they are in --options_file, a JSON file of the dictionary
-    `options` in the script (or the options.json of an earlier training), and some are options. SAVE_DIR, which must be
-    new or empty, becomes a run directory. The same command continues an interrupted training.
+    In bilm-tf, the settings are in the script. Here, they are in --options_file: a JSON file with the script's
+    dictionary `options`, or the options.json of an earlier run. Some also have options of their own. SAVE_DIR must be
+    new or empty, and becomes a run directory. If the command is interrupted, run it again to resume.
 
     Args:
-        options_file: JSON file of bilm-tf's options, which the script had in its text. Default: those of the script.
-        batch_size: Replaces batch_size of the options.
-        n_train_tokens: Replaces n_train_tokens of the options. Default: counted.
-        n_epochs: Replaces n_epochs of the options.
+        options_file: JSON file of bilm-tf's options. Default: those in bilm-tf's script.
+        batch_size: Overrides batch_size in the options.
+        n_train_tokens: Overrides n_train_tokens in the options. Default: counted.
+        n_epochs: Overrides n_epochs in the options.
 
     Examples:
         elmokit bilm-tf train_elmo --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
@@ -114,15 +114,15 @@ def restart(
     heldout_prefix: HeldOutPrefix = None,
     device: TrainingDevice = "auto",
 ) -> None:
-    """Continue the training of the newest checkpoint in SAVE_DIR, on the same or another text.
+    """Continue training from the newest checkpoint in SAVE_DIR, on the same or another text.
 
     The Adagrad sums are kept, as in bilm-tf's restart.py. The new run directory is SAVE_DIR/restart-1, or the next free
-    number; existing files are not changed. The same command continues an interrupted restart.
+    number; existing files are not changed. If the command is interrupted, run it again to resume.
 
     Args:
-        batch_size: Replaces batch_size of the options, if above 0.
-        n_train_tokens: Replaces n_train_tokens of the options, if above 0.
-        n_epochs: Replaces n_epochs of the options, if above 0.
+        batch_size: Overrides batch_size in the options, if above 0.
+        n_train_tokens: Overrides n_train_tokens in the options, if above 0.
+        n_epochs: Overrides n_epochs in the options, if above 0.
 
     Examples:
         elmokit bilm-tf restart --save_dir run --vocab_file vocab.txt --train_prefix 'corpus/*'
@@ -155,11 +155,11 @@ def run_test(
     batch_size: int = 256,
     device: str | None = None,
 ) -> None:
-    """Compute the test perplexity of the newest checkpoint in SAVE_DIR, as bilm-tf's run_test.py does.
+    """Compute the test perplexity of the newest checkpoint in SAVE_DIR, like bilm-tf's run_test.py.
 
     Args:
         test_prefix: Test text: a file, a directory or a quoted pattern.
-        batch_size: Rows read side by side. The result depends on it.
+        batch_size: Rows read in parallel. The result depends on it.
         device: Where to compute, such as cuda or cuda:1 (not in bilm-tf).  [default: cpu]
 
     Examples:
@@ -177,8 +177,8 @@ def run_test(
 def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
     """Write the weights of the newest checkpoint in SAVE_DIR as HDF5, for AllenNLP and bilm-tf.
 
-    Options for inference are written next to it, as OUTFILE_options.json without the ending of OUTFILE. An HDF5 file
-    and options that exist are replaced.
+    Options for inference are written next to it, as OUTFILE_options.json without OUTFILE's extension. Existing files
+    are replaced.
 
     Args:
         outfile: The HDF5 file to write.
@@ -194,14 +194,14 @@ def dump_weights(*, save_dir: SaveDir, outfile: Output) -> None:
 
 
 def _resumable(run: Path) -> AbstractContextManager[None]:
-    """Say how to resume a training in the block if the user stops it."""
+    """Print how to resume training if the user stops the block."""
     from elmokit.storage.workspace import JOURNAL
 
     return resumable_command((run / JOURNAL).exists)
 
 
 def _dataset(options: dict[str, Any], vocab_file: Path, prefix: str, test: bool = False) -> Any:
-    """Open a text as the options need it."""
+    """Open a text for a model with these options."""
     from elmokit.compat.bilm_data import BidirectionalLMDataset, LMDataset
     from elmokit.compat.bilm_tf_training import load_vocab
     from elmokit.formats.bilm_tf import config_errors

@@ -1,4 +1,4 @@
-'''Commands from functions: the signature and the docstring of a function make its flags and its help.
+'''Turn functions into commands: a function's signature and docstring become its flags and help.
 
 This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``::
 
@@ -21,18 +21,19 @@ This function is the command ``elmokit convert [OPTIONS] SOURCE TARGET``::
         model = open_model(source, **vars(opening))
         save_model(model, target, overwrite=overwrite)
 
-- A parameter before the ``*`` is an argument; one after it is an option, whose flag has its name. Names that Python
-  uses itself end in an underscore, which the flag does not have.
-- The type hint is the type of the value. A bool is a flag without a value, a ``Literal`` a choice, a tuple of integers
-  a list with commas; other tuples are options that can be repeated, or arguments that take the rest of the line.
-- ``Args:`` has the options that most people need. Those of ``More options:``, and of any heading after it, are shown by
-  ``--help-all`` only. An entry may name what its value is, as in ``columns (A,B,SCORE): The columns``. One without a
-  text only chooses the heading.
-- ``Annotated`` adds what is the same in several commands: a ``click`` type, or a :class:`Flag` (``parameters.py``).
-- A parameter whose type is a dataclass stands for its fields: options that belong together, declared where the function
-  lives that takes them (:func:`elmokit.config.setting`), in a module that imports neither NumPy nor PyTorch. A test
-  compares them with that function. A field whose name an earlier parameter has is that parameter's, and no option.
-- For ``**settings``, :func:`with_settings` names the fields of configs, of which only those that were given are passed.
+- Parameters before the ``*`` are arguments. Those after it are options, and the flag has the parameter's name, without
+  the trailing underscore of names that Python reserves.
+- The type hint determines the value's type. A bool is a flag without a value, a ``Literal`` a choice, a tuple of
+  integers a comma-separated list; other tuples are repeatable options, or arguments that take the rest of the line.
+- ``Args:`` lists the options that most people need. Those under ``More options:``, or any heading after it, are only
+  shown by ``--help-all``. An entry may name its value, as in ``columns (A,B,SCORE): The columns``. An entry without
+  text only sets the heading.
+- ``Annotated`` adds what several commands share: a ``click`` type, or a :class:`Flag` (``parameters.py``).
+- A parameter whose type is a dataclass stands for its fields: a group of options, declared next to the function that
+  takes them (:func:`elmokit.config.setting`), in a module that imports neither NumPy nor PyTorch. A test compares them
+  with that function. A field named like an earlier parameter gets that parameter's value and is not an option.
+- For ``**settings``, :func:`with_settings` lists the fields of configs; only those given on the command line are
+  passed.
 '''
 
 from __future__ import annotations
@@ -55,26 +56,26 @@ from elmokit.cli.running import name_flags
 Extra = TypeVar("Extra")
 Function = TypeVar("Function", bound=Callable[..., Any])
 CommandTable = Mapping[str, tuple[str, str]]
-"""Commands by name: where each is (``module:function``, or the module of a group), and its line in the list."""
+"""Commands by name: the location (``module:function``, or the module of a group), and the line in the list."""
 COMMON, MORE = "Options", "More options"
-"""The headings of the help: what most people need, and the rest, which ``--help-all`` shows."""
+"""Help headings: the options that most people need, and the rest, which ``--help-all`` shows."""
 SECTION = re.compile(r"([A-Z][\w ]+):")
 ENTRY = re.compile(r"    (\w+(?:, \w+)*)(?: \((\S+)\))?:(?: (.*))?")
 
 
 class Flag(NamedTuple):
-    """What the type hint of a parameter adds to its option."""
+    """Properties of an option that the parameter's type hint adds."""
 
     help: str = ""
-    """The help text, unless the docstring of the command has one."""
+    """The help text, used if the command's docstring has none."""
     heading: str = COMMON
     metavar: str | None = None
     names: tuple[str, ...] = ()
-    """More names of the flag, such as ``-n``."""
+    """Additional names of the flag, such as ``-n``."""
 
 
 def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
-    """Give a function with ``**settings`` the options that ``options`` returns when the command is used."""
+    """Give a function with ``**settings`` the options returned by ``options``, which is called on first use."""
 
     def add(function: Function) -> Function:
         function.setting_options = options  # type: ignore[attr-defined]
@@ -84,7 +85,7 @@ def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Fun
 
 
 def with_underscores(function: Function) -> Function:
-    """Let the flags be written with underscores, too, as in a program that the command replaces."""
+    """Also accept flags spelled with underscores, as in the program that the command replaces."""
     function.has_underscores = True  # type: ignore[attr-defined]
     return function
 
@@ -98,7 +99,7 @@ class HeadedOption(click.Option):
 
 
 def _set_quiet(ctx: click.Context, parameter: click.Parameter, quiet: bool) -> None:
-    """Hide progress if the flag is given, before or after the name of the command."""
+    """Hide progress if the flag is given, before or after the command's name."""
     if quiet or ctx.parent is None:
         from elmokit.storage.progress import set_quiet
 
@@ -114,11 +115,11 @@ QUIET = click.Option(
 )
 """An option of every command."""
 SHOWS_ALL = "elmokit.shows_all_options"
-"""Whether a context shows the help of all options."""
+"""The key of a context whose help shows all options."""
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
-    """Show the help of all options, as ``--help`` shows that of the usual ones."""
+    """Show the help with all options."""
     if given and not ctx.resilient_parsing:
         ctx.meta[SHOWS_ALL] = True
         click.echo(ctx.get_help())
@@ -126,9 +127,9 @@ def _show_all(ctx: click.Context, parameter: click.Parameter, given: bool) -> No
 
 
 class DocumentedCommand(click.Command):
-    """A command whose ``--help`` lists its usual options, and ``--help-all`` all of them, and ends with examples.
+    """A command whose ``--help`` lists the usual options, ``--help-all`` all of them, both followed by examples.
 
-    The examples come last because that is what a terminal still shows after a long list of options.
+    The examples come last, so they are still on the screen after a long list of options.
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
@@ -136,7 +137,7 @@ class DocumentedCommand(click.Command):
         self.examples = list(examples)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """List the parameters, with --quiet, --help and --help-all at the end."""
+        """List the parameters, ending with --quiet, --help and --help-all."""
         *own, help_option = super().get_params(ctx)
         options = [parameter for parameter in own if isinstance(parameter, HeadedOption)]
         help_all = click.Option(
@@ -151,7 +152,7 @@ class DocumentedCommand(click.Command):
         return [*own, QUIET, help_option, help_all]
 
     def options_by_heading(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
-        """List flags and help by heading."""
+        """List flags and help texts by heading."""
         headings: dict[str, list[tuple[str, str]]] = {COMMON: [], MORE: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
@@ -171,16 +172,16 @@ class DocumentedCommand(click.Command):
         """Write the examples."""
         if self.examples:
             with formatter.section("Examples"):
-                # Not wrapped: a command line is copied as a whole.
+                # Not wrapped, so a command line can be copied as a whole.
                 formatter.write("".join(f"{'':{formatter.current_indent}}{line}\n" for line in self.examples))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. For one too many, say how a model is passed, which is the usual reason."""
+        """Parse the arguments. The error for an extra argument mentions --model, because that is often the reason."""
         ctx.allow_extra_args = True
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # click leaves it out of some errors, and the last line needs it
+            error.ctx = error.ctx or ctx  # click omits it from some errors, and the hint about --help needs it
             raise
         if rest and not ctx.resilient_parsing and not isinstance(self, click.Group):
             message = f"Unexpected argument {rest[0]!r}."
@@ -191,12 +192,12 @@ class DocumentedCommand(click.Command):
 
 
 class CommandGroup(DocumentedCommand, click.Group):
-    """A group that imports a command when it is used, so that ``elmokit --help`` is instant."""
+    """A group that imports commands only when they are used, so ``elmokit --help`` is instant."""
 
     def __init__(self, *args: Any, tables: Mapping[str, CommandTable], **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.tables = tables
-        """The commands, by the heading in the help."""
+        """The commands by help heading."""
         self.entries = {name: entry for table in tables.values() for name, entry in table.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -225,7 +226,7 @@ class CommandGroup(DocumentedCommand, click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Without any, show the help: as an error it would be printed in one line."""
+        """Parse the arguments. Without any, show the help; as an error, it would be printed on one line."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit()
@@ -275,17 +276,17 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def command_of(function: Callable[..., Any], name: str) -> DocumentedCommand:
-    """Make the command of a function."""
+    """Make a command from a function."""
     return DocumentedCommand(name, **_described(function))
 
 
 def group_of(function: Callable[..., Any], name: str, **settings: Any) -> CommandGroup:
-    """Make a group of the commands in ``tables``, with the options of a function that is called before a command."""
+    """Make a group of the commands in ``tables``; the function has the group's options and is called first."""
     return CommandGroup(name, **_described(function), **settings)
 
 
 def _described(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read the arguments of a click command from a function."""
+    """Derive the arguments of a click command from a function."""
     text, sections = parse_docstring(function.__doc__ or "")
     examples = sections.pop("Examples", [])
     entries: dict[str, DocumentedParameter] = {}
@@ -330,9 +331,9 @@ class _Call:
     ) -> None:
         self.function = function
         self.groups = groups
-        """By the names of parameters of the function."""
+        """Groups by parameter name."""
         self.options: list[str] = []
-        """The options that errors name by their flags; none where flags are those of another program."""
+        """Options whose flags are named in errors; none if the flags are those of another program."""
         if not hasattr(function, "has_underscores"):
             self.options = [str(param.name) for param in params if isinstance(param, click.Option)]
 
@@ -374,7 +375,7 @@ def _fields_of(
 
 
 class DocumentedParameter(NamedTuple):
-    """What a docstring says about a parameter."""
+    """A parameter's entry in a docstring."""
 
     heading: str
     name: str
@@ -383,7 +384,7 @@ class DocumentedParameter(NamedTuple):
 
 
 def parse_docstring(docstring: str) -> tuple[str, dict[str, list[str]]]:
-    """Split a docstring into the text before its first section, and the lines of its sections."""
+    """Split a docstring into the text before the first section, and the lines of each section."""
     text: list[str] = []
     sections: dict[str, list[str]] = {}
     lines = text
@@ -411,7 +412,7 @@ def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedPara
 
 
 def _extra(hint: Any, kind: type[Extra]) -> Extra | None:
-    """Find what ``Annotated`` adds to a type hint."""
+    """Return the annotation of the given kind in ``Annotated``, if any."""
     for extra in getattr(hint, "__metadata__", ()):
         if isinstance(extra, kind):
             return extra
@@ -425,15 +426,15 @@ def setting_options(
 ) -> list[HeadedOption]:
     """Make an option for each field of a config that was declared with :func:`elmokit.config.setting`.
 
-    An option that is not given on the command line has the value None (or ``()`` if it can be repeated), so that a
-    config file or a preset can decide.
+    An option that is not given on the command line is None (or ``()`` if repeatable), so a config file or preset can
+    set it.
 
     Args:
         cls: The config's dataclass.
-        defaults: Defaults to show in ``--help`` instead of the fields' own; a text such as "the preset's" explains the
-            default. None shows no default.
-        names: The fields to make options for, in this order; a mapping gives the name of each option and its field.
-            None makes an option for every field.
+        defaults: Defaults to show in ``--help`` instead of the fields' own; text such as "the preset's" is allowed.
+            None shows no default.
+        names: The fields to make options for, in this order, or a mapping from option names to fields. None makes an
+            option for every field.
     """
     fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
     hints = typing.get_type_hints(cls)
@@ -449,7 +450,7 @@ def setting_options(
 
 
 def _setting_option(name: str, metadata: Mapping[str, Any], hint: Any, default: Any) -> HeadedOption:
-    """Make the option of a field that was declared with ``setting()``, and show this default."""
+    """Make the option for a field declared with ``setting()``, showing this default."""
     kind, is_repeated = _click_type(Path if metadata["is_path"] else hint)
     flag = f"--{name.replace('_', '-')}"
     shown = "" if default in (None, ()) else str(default)
@@ -479,7 +480,7 @@ def _option(
     declared: Flag | None = None,
     has_underscores: bool = False,
 ) -> HeadedOption:
-    """Make an option. What the docstring of the command says, its ``entry``, comes before what the type hint adds."""
+    """Make an option. The command's docstring (``entry``) takes precedence over the type hint."""
     name, default = parameter.name, parameter.default
     flag = declared or _extra(hint, Flag) or Flag()
     if entry is not None:
@@ -493,14 +494,14 @@ def _option(
         flags[0] += f"/--no-{flags[0][2:]}"
     option: dict[str, Any] = {
         "type": kind,
-        "is_flag": is_flag or None,  # False would let the option stand without a value
+        "is_flag": is_flag or None,  # with False, the option would need no value
         "multiple": is_repeated,
         "metavar": flag.metavar,
         "help": flag.help,
         "heading": flag.heading,
     }
     if default is parameter.empty:
-        # Without a default, not with None: click 8.3 and newer take that for a value, and do not ask for another.
+        # No default, not even None: click 8.3 and newer would accept that as the value.
         option["required"] = True
     else:
         option["default"] = default
@@ -514,7 +515,7 @@ def _says_something(default: object) -> bool:
 
 
 def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
-    """Choose the click type of a type hint, and whether there can be several values."""
+    """Return the click type for a type hint, and whether there can be several values."""
     own_type = _extra(hint, click.ParamType)
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
@@ -533,11 +534,11 @@ def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
 
 
 _VALUES_OF_OTHER_FLAGS = {"text_kind raw": " Raw text is read with --raw."}
-"""Values that are flags of their own, each after the name of the flag for which it is given."""
+"""Advice for values that are flags of their own, by flag and value."""
 
 
 class Choice(click.Choice[str]):
-    """One of several values, whose error tells what took the place of one of an earlier version."""
+    """One of several values. The error for a value of an earlier version names its replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check a value."""
@@ -557,7 +558,7 @@ class CommaSeparated(click.ParamType[tuple[int, ...]]):
     name = "numbers"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Show that there can be several."""
+        """Show that several numbers are allowed."""
         return "N[,N...]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:

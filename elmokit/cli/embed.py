@@ -18,12 +18,12 @@ from elmokit.formats.opening import ElmoOpening
 from elmokit.pretrained.pooling_names import PoolingName
 
 MIN_TOKENS_FOR_RATE = 20_000
-"""Opening and closing files takes most of the time of a shorter text, so its rate says nothing about the model."""
+"""For shorter texts, opening and closing files takes most of the time, so the rate would be misleading."""
 
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """The options that say which vectors are stored."""
+    """Options that choose the vectors to store."""
 
     all_: bool = False
     top: bool = False
@@ -32,7 +32,7 @@ class VectorOptions:
     pool: PoolingName | None = None
 
     def chosen_layers(self) -> Any:
-        """Return the layers that were chosen, in one way only; None if none were."""
+        """Return the chosen layers, or None. Only one way of choosing them is allowed."""
         flags = {"layers": self.layers is not None, "all": self.all_, "top": self.top, "average": self.average}
         chosen = [name for name, is_given in flags.items() if is_given]
         if not chosen:
@@ -43,10 +43,10 @@ class VectorOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options that say how the command runs."""
+    """Options that control how the command runs."""
 
-    overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial output.")] = False
-    force: Annotated[bool, Flag("Start even if the disk seems too small for the output.", MORE)] = False
+    overwrite: Annotated[bool, Flag("Start over: replace an existing or partial output.")] = False
+    force: Annotated[bool, Flag("Start even if the output may not fit on the disk.", MORE)] = False
     threads: Threads = None
 
 
@@ -63,27 +63,28 @@ def embed(
 ) -> None:
     """Compute ELMo vectors for TEXT and store them in OUT.
 
-    TEXT is raw with --raw: each of its sentences gets a row. Otherwise it has one sentence per line, with spaces
-    between tokens: "It rained , so we left ." It may be compressed (.gz, .xz, .zst), or - for standard input.
+    With --raw, TEXT is split into sentences, and each sentence gets a row. Otherwise, it must have one sentence per
+    line, with spaces between tokens: "It rained , so we left ." It may be compressed (.gz, .xz, .zst), or - for
+    standard input.
 
-    The extension of OUT chooses the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by the line
-    number from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Until OUT is complete, it grows
-    in the directory OUT.partial. If the command is interrupted, run it again to resume.
+    The extension of OUT sets the format: .hdf5, .h5 or none for HDF5, with one dataset per line, named by line number
+    from 0; .parquet or .arrow for a table with one row per line; .npz for NumPy. Partial output is kept in the
+    directory OUT.partial. If the command is interrupted, run it again to resume.
 
     Args:
         all_: All layers: (layers, tokens, dim).  [default]
         top: The top layer: (tokens, dim).
         average: The mean of all layers: (tokens, dim).
         layers: The given layers, where 0 is context-free: (layers, tokens, dim).
-        pool: One vector per sentence, of layer 0 or the chosen layers: the mean over tokens (mean), or with less weight
-            for frequent words (sif); or what the model stores for sentences: a whitening (whitened), a head (trained).
-            The first of whitened, sif and mean that the model has (auto).
+        pool: One vector per sentence, from layer 0 or the chosen layers: the mean over tokens (mean), the mean with
+            less weight for frequent words (sif), the model's whitening (whitened) or trained head (trained), or the
+            first of whitened, sif and mean that the model supports (auto).
         dtype, overwrite:
 
     More options:
-        documents: Read each sentence after the sentences before it, up to a blank line or the end of the text, as
-            Elmo.embed_documents does.
-        threads: Number of CPU threads for computing.  [default: all cores]
+        documents: Read each sentence in the context of the preceding ones, up to a blank line or the end of the text,
+            like Elmo.embed_documents.
+        threads: Number of CPU threads.  [default: all cores]
 
     Models and programs of 2018:
         options, token_embeddings, vocabulary, start, exact_marks, batch_size:
@@ -135,7 +136,7 @@ def embed(
 
 
 def _check_names(layout: Layout, reading: TextOptions) -> None:
-    """Refuse names of datasets that exclude each other."""
+    """Refuse dataset names that exclude each other."""
     stored = {
         "--include-sentence-indices": layout.include_sentence_indices,
         "--use-sentence-keys": layout.use_sentence_keys,
@@ -145,7 +146,7 @@ def _check_names(layout: Layout, reading: TextOptions) -> None:
 
 
 def _check_batches(start: str) -> None:
-    """Refuse a size of batches that has no effect."""
+    """Refuse a batch size that has no effect."""
     idle, instead = ("batch_tokens", "batch-size") if start == "stateful" else ("batch_size", "batch-tokens")
     if click.get_current_context().get_parameter_source(idle) is ParameterSource.COMMANDLINE:
-        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; --{instead} has.")
+        raise ConfigError(f"--{idle.replace('_', '-')} has no effect with --start {start}; use --{instead}.")

@@ -1,6 +1,6 @@
-"""Measure how good a model is.
+"""Evaluate a model.
 
-For perplexity and minimal pairs, the model needs its softmax and vocabulary.
+Perplexity and minimal pairs need a model with its softmax and vocabulary.
 
 Examples:
     elmokit evaluate perplexity held-out.txt --model my-run
@@ -52,27 +52,27 @@ if TYPE_CHECKING:
     from elmokit.text.vocabulary import UnknownWords
 
 COMMANDS = ("perplexity", "minimal_pairs", "similarity", "pos", "wsd")
-Tokenizer = Annotated[Tokenization, Flag("How to split the sentences: into Penn Treebank tokens, or at spaces.")]
+Tokenizer = Annotated[Tokenization, Flag("How to split sentences: into Penn Treebank tokens, or at spaces.")]
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """The options of every evaluation."""
+    """Options of every evaluation."""
 
     model: Model = None
     options: ModelOptions = None
     json: Json = False
     device: Device = None
-    overwrite: Annotated[bool, Flag("Start anew: replace an existing output and kept results.")] = False
+    overwrite: Annotated[bool, Flag("Start over: replace existing outputs and stored results.")] = False
 
     def open_elmo(self) -> Elmo:
-        """Open the model for its vectors."""
+        """Open the model for computing vectors."""
         from elmokit.embedding.elmo import Elmo
 
         return Elmo.from_pretrained(self.model, options=self.options, device=self.device)
 
     def show(self, result: Result, rows: Sequence[Row] | None = None) -> None:
-        """Print the result as JSON or as a table of its rows, or of others."""
+        """Print the result as JSON, or as a table of ``rows`` (default: all)."""
         if self.json:
             echo_json(result.to_dict())
         else:
@@ -81,28 +81,28 @@ class EvaluationOptions:
 
 Start = Annotated[
     StartName | None,
-    Flag("State from which each sentence is read: the model's start state, or zero.  [default: warm]", MORE),
+    Flag("LSTM state that each sentence starts from: the model's start state, or zero.  [default: warm]", MORE),
 ]
 
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """From what sentences are predicted."""
+    """What the predictions of a sentence depend on, besides the sentence."""
 
-    cache: Annotated[bool, Flag("With --documents, expect words that the document has had.")] = False
+    cache: Annotated[bool, Flag("With --documents, expect words from earlier in the document.")] = False
     start: Start = None
 
 
 @dataclass(frozen=True)
 class WordOptions:
-    """The options of words and regions."""
+    """Options for words and regions."""
 
     words: bool = False
     column: str | None = None
     region: str | None = None
 
     def text(self, reading: DocumentOptions, paths: TextPaths) -> Text:
-        """Return the text: with --words raw text, with and without --raw."""
+        """Return the text. With --words, it is raw text, even without --raw."""
         from elmokit.text.conllu import is_conllu
 
         if not self.words:
@@ -110,13 +110,13 @@ class WordOptions:
         text = replace(reading, raw=True).text(paths)
         for path in text.files:
             if is_conllu(path):
-                raise TextError(f"{path} is CoNLL-U and has words already: leave out --words.")
+                raise TextError(f"{path} is CoNLL-U and has words already: omit --words.")
         return replace(text, kind="words", column=self.column)
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The options of a table."""
+    """Options for the output table."""
 
     out: Annotated[Path, OutputPath(allow_dash=True)] = Path(STDIN)
     overwrite: Overwrite = False
@@ -134,32 +134,32 @@ def surprisal(
     precision: Precision = "float32",
     opening: LanguageModelOpening,
 ) -> None:
-    """Compute how surprising each token or word of TEXTS is to a model.
+    """Compute the surprisal of each token or word of TEXTS.
 
-    The table (TSV) has a row per token, sentence boundaries included: the index of the sentence, from 0; the token; its
-    surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; the line of
-    the file, from 1; and the file, if there are several.
+    The table (TSV) has a row per token, including sentence boundaries: the index of the sentence, from 0; the token;
+    its surprisal in nats given the tokens before it (forward) and after it (backward); unknown; spelling_nats; the line
+    in the file, from 1; and the file, if there are several.
 
-    A word that is not in the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK>
-    stands for all such words. Add spelling_nats, the price of its letters, to compare it with other words.
+    A word outside the model's vocabulary (unknown: 1) gets the surprisal of <UNK>, which is low because <UNK> stands
+    for all such words. To compare it with other words, add spelling_nats, the surprisal of its letters.
 
-    With --words, there is a row per word between spaces, with the punctuation that is attached to it: the file, if
-    there are several; the other columns of the table (or the line); the indices of the text, of the sentence in it and
-    of the word in it; the word; its first character in the text, and the one after it; and the sums over its n_tokens
-    tokens.
+    With --words, there is a row per word between spaces, including attached punctuation: the file, if there are
+    several; the other columns of the table (or the line); the indices of the text, its sentence and its word; the word;
+    its start and end character in the text; and the sums over its n_tokens tokens.
 
     With --region, there is a row per text instead: the sums over all tokens of a region, such as the critical words;
-    its first character and the one after it; and the words that it touches.
+    its start and end character; and the words that it touches.
 
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
-    per line, or - for standard input. For other text, pass --raw. With --words, they are tables (TSV or CSV with a
-    header) or have one raw text per line.
+    per line, or - for standard input. For untokenized text, pass --raw. With --words, they are tables (TSV or CSV with
+    a header) or have one raw text per line.
 
     Args:
-        words: Write a row for each word of raw text.
-        column (NAME): The column of the text in a table, for --words.
-        region (NAME): With --words, sum the region that this column has: a part of the text, or two offsets, as 10:18.
-        out (FILE): Write the table here; - for standard output. Words are written as CSV if its name ends in .csv.
+        words: Write one row per word of raw text.
+        column (NAME): With --words, the column of the table that has the text.
+        region (NAME): With --words, sum over the region in this column: a part of the text, or two offsets such as
+            10:18.
+        out (FILE): Write the table to this file; - for standard output. With --words, .csv files are written as CSV.
         bits: Write bits instead of nats.
 
     More options:
@@ -181,7 +181,7 @@ def surprisal(
     _check_table_path(table.out, table.overwrite, text.files)
     raw_texts = _read_raw_texts(text, words.region) if words.words else ()
     regions = {} if words.region is None else _locate_regions(list(raw_texts))
-    # The lines of a file are joined where they are read; a cell of a table can have several, too.
+    # Files are unwrapped when they are read, but a cell of a table can have several lines, too.
     settings: dict[str, Any] = {
         "documents": text.documents,
         "cache": scoring.cache,
@@ -207,10 +207,10 @@ def surprisal(
 
 
 def _unknown_note(what: str, unknown: UnknownWords, cache: bool, bits: bool) -> str:
-    """Return what is said about the unknown words of a table."""
+    """Return a note about the unknown words in a table."""
     from elmokit.text.vocabulary import name_words
 
-    new = " where the document has not had them" if cache else ""
+    new = " unless they occurred earlier in the document" if cache else ""
     unit = "bits" if bits else "nats"
     return (
         f"{what}, which are not in the model's vocabulary: {unknown.n_unknown:,} of {unknown.n_words:,} "
@@ -221,7 +221,7 @@ def _unknown_note(what: str, unknown: UnknownWords, cache: bool, bits: bool) -> 
 
 @dataclass(frozen=True)
 class PerplexityOutput:
-    """How the perplexity of a text is written."""
+    """Options for the output of ``perplexity``."""
 
     per_token: Annotated[Path | None, OutputPath(allow_dash=True)] = None
     json: Json = False
@@ -238,17 +238,17 @@ def perplexity(
     output: PerplexityOutput,
     opening: LanguageModelOpening,
     precision: Annotated[Precision | None, Flag(PRECISION, MORE)] = None,
-    batch_tokens: Annotated[int, Flag("Positions per batch, which do not change the result.", MORE)] = 2048,
+    batch_tokens: Annotated[int, Flag("Positions per batch. Does not change the result.", MORE)] = 2048,
 ) -> None:
     """Compute the perplexity of a model on TEXTS.
 
-    The full softmax is used, and every token and sentence end counts once, for each direction.
+    The full softmax is used. Each token and each sentence end counts once per direction.
 
     TEXTS are files (.txt, .conllu, .gz, .xz, .zst), directories or quoted patterns of text with one tokenized sentence
-    per line, or - for standard input. Several are scored as one text, each once. For other text, pass --raw.
+    per line, or - for standard input. Several files are scored as one text. For untokenized text, pass --raw.
 
     Args:
-        per_token (FILE): Write the table of elmokit surprisal (TSV; - for standard output).
+        per_token (FILE): Also write the table of `elmokit surprisal` (TSV; - for standard output).
 
     More options:
         as_bilm_tf (B): Print what bilm-tf's run_test prints for batch size B.
@@ -314,7 +314,7 @@ WriteRow = Callable[[Mapping[str, Any]], object]
 
 @contextlib.contextmanager
 def _table(path: Path | None, overwrite: bool, is_quoted: bool = False) -> Iterator[WriteRow | None]:
-    """Yield a function that writes a row of a table, or None if there is nowhere to write it."""
+    """Yield a function that writes a row of the table, or None if there is no ``path``."""
     from elmokit.storage.table_file import TableWriter, open_table
 
     if path is None:
@@ -328,17 +328,17 @@ def _table(path: Path | None, overwrite: bool, is_quoted: bool = False) -> Itera
 
 
 class _StandardOutput:
-    """Writes what a table has to standard output."""
+    """Writes a table to standard output."""
 
     def write(self, text: str, /) -> None:
         click.echo(text, nl=False)
 
 
 def _named(row: TokenSurprisal | WordSurprisal | RegionSurprisal, bits: bool) -> dict[str, Any]:
-    """Return the cells of a row by their names, in nats or bits."""
+    """Return the cells of a row by column name, in nats or bits."""
     cells: dict[str, Any] = {}
     for name, value in row._asdict().items():
-        if name == "file" and value is None:  # of a single file
+        if name == "file" and value is None:  # there is only one file
             continue
         if bits and name.endswith("_nats"):
             name = name.replace("_nats", "_bits")
@@ -357,7 +357,7 @@ class SentenceRows:
     n_sentences: int = 0
 
     def write(self, sentence: Surprisal) -> None:
-        """Write the rows of the next sentence. Sentences are numbered from 0, as the rows of ``elmokit embed``."""
+        """Write the rows of the next sentence. Sentences are numbered from 0, like the rows of ``elmokit embed``."""
         for row in sentence.rows(self.n_sentences):
             self.write_row(_named(row, self.bits))
         self.n_sentences += 1
@@ -365,19 +365,19 @@ class SentenceRows:
 
 @dataclass(frozen=True)
 class RawText:
-    """A raw text of a file."""
+    """One raw text from a file."""
 
     text: str
     known: dict[str, Any]
-    """What is known of it: the other columns of a table, or the first line in a file."""
+    """Cells to copy to the output: the table's other columns, or the line number in a file."""
     place: str = ""
-    """Its row of a table, for messages."""
+    """Its row in a table, for messages."""
     region: str = ""
-    """In a table with regions: a part of the text, or two offsets; blank if it has none."""
+    """In a table with regions: a part of the text, or two offsets; blank without a region."""
 
 
 def _read_raw_texts(text: Text, region: str | None) -> Iterable[RawText]:
-    """Read raw texts; ``region`` is the column of tables with regions."""
+    """Read raw texts; ``region`` is the table column with regions, if any."""
     passages = text.passages()
     if text.column is not None:
         return list(_read_rows(passages, text, region))
@@ -389,7 +389,7 @@ def _file_of(passage: RawPassage, text: Text) -> dict[str, Any]:
 
 
 def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -> Iterator[RawText]:
-    """Yield the text of each row of a table, with the other columns."""
+    """Yield the text of each table row, with the other columns."""
     from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
     from elmokit.text.columns import find_column
 
@@ -405,7 +405,7 @@ def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -
         if region is not None:
             region_column = names[find_column(passage.path, names, region)]
             region_text = passage.cells[region_column].strip()
-            others.pop(region_column, None)  # it may be the column of the text
+            others.pop(region_column, None)  # it may be the text column
         taken = others.keys() & {*file, *fields}
         if taken:
             raise TextError(f"{passage.path}: a column of the result has the name {min(taken)!r}, too; rename yours.")
@@ -418,17 +418,17 @@ def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -
 
 
 OFFSETS = re.compile(r"(\d+)\s*[:\s]\s*(\d+)")
-"""A region by its first character, and the one after its last."""
+"""A region as start and end offsets."""
 
 
 def _locate_regions(texts: Sequence[RawText]) -> dict[int, tuple[int, int]]:
-    """Find the region of each text that has one, by the number of the text."""
+    """Find the region of each text that has one, by text number."""
     from elmokit.lm.surprisal import find_region
 
     with_region = {number: text for number, text in enumerate(texts) if text.region}
     if not with_region:
         raise TextError("No row has a region.")
-    # "10:18" can also be the time of day in a text.
+    # "10:18" can also be a time of day in the text.
     are_parts = all(text.region in text.text for text in with_region.values())
     regions = {}
     for number, text in with_region.items():
@@ -451,7 +451,7 @@ def _write_regions(
     write: WriteRow,
     bits: bool,
 ) -> UnknownWords:
-    """Write a row for the region of each text that has one, and count the regions and those with unknown words."""
+    """Write one row per region; count the regions and those with unknown words."""
     from elmokit.text.vocabulary import UnknownWords
 
     unknown = UnknownWords()
@@ -466,7 +466,7 @@ def _write_regions(
     if cut:
         more = "" if len(cut) <= MAX_NAMED else "; ..."
         click.echo(
-            f"Regions that cut a word, of which only the tokens that they touch are summed: {len(cut):,} of "
+            f"Regions that cut a word (only the tokens that they touch are summed): {len(cut):,} of "
             f"{len(rows):,} ({'; '.join(cut[:MAX_NAMED])}{more}).",
             err=True,
         )
@@ -476,13 +476,13 @@ def _write_regions(
 
 
 MAX_NAMED = 10
-"""How many rows a message names."""
+"""Maximum number of rows named in a message."""
 
 
 def _write_tokens(
     language_model: LanguageModel, text: Text, cache: bool, write: WriteRow, bits: bool, progress: ProgressBar
 ) -> UnknownWords:
-    """Write a row for each token, and count the tokens and the unknown ones."""
+    """Write one row per token; count the tokens and the unknown ones."""
     from elmokit.text.vocabulary import UnknownWords
 
     unknown = UnknownWords()
@@ -504,11 +504,11 @@ def _write_words(
     bits: bool,
     progress: ProgressBar,
 ) -> UnknownWords:
-    """Write a row for each word, and count the words and the unknown ones."""
+    """Write one row per word; count the words and the unknown ones."""
     from elmokit.text.vocabulary import UnknownWords
 
     counter, unknown = StageCounter(progress, "surprisal", None), UnknownWords()
-    known: dict[int, dict[str, Any]] = {}  # of the texts that were read and may have rows to come
+    known: dict[int, dict[str, Any]] = {}  # only of texts that may still have rows to come
 
     def read() -> Iterator[str]:
         for number, one in enumerate(texts):
@@ -517,7 +517,7 @@ def _write_words(
 
     present = 0
     for row in language_model.word_surprisal(read(), **reading):
-        while present < row.text_index:  # a text may have no word
+        while present < row.text_index:  # a text may have no words
             del known[present]
             present += 1
         write(known[present] | _named(row, bits))
@@ -537,20 +537,19 @@ def minimal_pairs(
     per_pair: OptionalOutput = None,
     tokenizer: Tokenizer = "treebank",
 ) -> None:
-    """Test whether a model prefers acceptable sentences, as BLiMP does.
+    """Test whether a model prefers acceptable sentences, as in BLiMP.
 
-    FILES are tables (TSV or CSV) with the columns good and bad (raw text), or have BLiMP's JSON object on each line,
-    with the keys sentence_good and sentence_bad. In both there can be a UID (the paradigm) and a linguistics_term (the
-    phenomenon). They can be compressed (.gz, .xz, .zst). A directory is searched for *.jsonl files.
+    FILES are tables (TSV or CSV) with the columns good and bad (raw text), or BLiMP's JSON Lines files with the keys
+    sentence_good and sentence_bad. Both can also have a UID (the paradigm) and a linguistics_term (the phenomenon).
+    Files can be compressed (.gz, .xz, .zst). Directories are searched for *.jsonl files.
 
-    A sentence is more probable if the sum of its log probabilities, sentence end included, is higher: in the forward
-    direction, the backward direction, or both added. Ties count as wrong. Accuracies are means over paradigms.
+    Sentences are compared by their summed log probabilities, including the sentence end: forward, backward, and both
+    added. Ties count as wrong. Accuracies are means over paradigms.
 
     Args:
-        published: Accuracies of other models to show next to it: a table (TSV) with a column UID and a column for each
-            model.
-        by_paradigm: Show a row for each paradigm instead of each phenomenon.
-        per_pair (FILE): Write a row for each pair, with all columns of its file (TSV; CSV if the name ends in .csv).
+        published: Show accuracies of other models from this table (TSV), which has a column UID and a column per model.
+        by_paradigm: Show one row per paradigm instead of per phenomenon.
+        per_pair (FILE): Write one row per pair, with all columns of its file (TSV; CSV if the name ends in .csv).
 
     Examples:
         elmokit evaluate minimal-pairs pairs.tsv --per-pair results.tsv
@@ -589,21 +588,22 @@ def similarity(
     sentences: int | None = None,
     tokenizer: Tokenizer = "treebank",
 ) -> None:
-    """Compare cosines of vectors with the similarity that people gave pairs of sentences or words.
+    """Compare cosines of vectors with human similarity ratings of sentence or word pairs.
 
-    FILES have two sentences or words and a score in each row: CSV as the STS benchmark if they are named .csv, else
-    columns separated by tabs or spaces, as in lists of word pairs. A header is skipped.
+    Each row of FILES has two sentences or words and a score. Files named .csv are CSV, like the STS benchmark; others
+    have columns separated by tabs or spaces, like lists of word pairs. A header is skipped.
 
-    Token vectors are pooled in every way: each layer, their average and all concatenated; with equal weights (mean) and
-    with less weight for frequent words (sif); and with the whitening and the trained head that the model stores.
+    Token vectors are pooled in every way: from each layer, their average and all layers concatenated; with equal
+    weights (mean) and with less weight for frequent words (sif); and with the model's whitening and trained head, if
+    any.
 
     Args:
-        columns (A,B,SCORE): The columns of the two sentences or words and of the score, from 1, if a file has more than
-            three.
-        smoothing: The constant a of sif: less weight for frequent words if it is smaller. Can be repeated.
+        columns (A,B,SCORE): The columns of the two sentences or words and of the score, counted from 1, for files with
+            more than three columns.
+        smoothing: The constant a of sif: smaller values give frequent words less weight. Can be repeated.
             [default: 0.0003]
-        whiten: Tokenized text to fit a whitening on; can be repeated.
-        sentences: Sentences of each --whiten to use.  [default: 2000]
+        whiten: Tokenized text to fit a whitening on. Can be repeated.
+        sentences: Number of sentences to use from each --whiten.  [default: 2000]
 
     Examples:
         elmokit evaluate similarity sts-dev.csv
@@ -638,7 +638,7 @@ def similarity(
 
 @dataclass(frozen=True)
 class TaggedColumns:
-    """Where the words and tags of a tagged file are, as ``read_tagged`` takes it."""
+    """Columns of a tagged file, as arguments of ``read_tagged``."""
 
     tags: str | None = None
     words: int = 1
@@ -646,7 +646,7 @@ class TaggedColumns:
 
 @dataclass(frozen=True)
 class ProbeTraining:
-    """How the probe of parts of speech is trained."""
+    """How the part-of-speech probe is trained."""
 
     seeds: int = 1
     control: bool = False
@@ -663,19 +663,19 @@ def pos(
     layers: tuple[int, ...] | None = None,
     training: ProbeTraining,
 ) -> None:
-    """Probe parts of speech with a linear classifier on each layer.
+    """Probe for parts of speech with a linear classifier on each layer.
 
     TRAIN and TEST are CoNLL-U files (.conllu, .conllup), or files of columns separated by spaces or tabs. They can be
     compressed (.gz, .xz, .zst).
 
     Args:
-        tags: The tags: in CoNLL-U a column's name, in columns a number from 1.  [default: upos, or column 2]
-        words: The column of the words, in a file of columns.
+        tags: The tag column: a column name in CoNLL-U, else a number from 1.  [default: upos, or column 2]
+        words: The word column, if the file is not CoNLL-U.
         layers: Layers to probe.  [default: all]
-        seeds: Number of trainings; their mean and deviation are shown.
-        control: Also run the control task: a random tag per word (doubles the time).
+        seeds: Number of training runs; their mean and deviation are shown.
+        control: Also run the control task, with a random tag per word. Doubles the time.
         sentences: Train on the first N sentences only.
-        epochs: Number of epochs of the classifier.
+        epochs: Number of epochs to train the classifier.
 
     Examples:
         elmokit evaluate pos train.conllu dev.conllu
@@ -714,16 +714,16 @@ def wsd(
     senses: OptionalOutput = None,
     answers: OptionalOutput = None,
 ) -> None:
-    """Probe word senses by the nearest mean vector, with each layer, and show the official scores.
+    """Probe for word senses by the nearest mean vector in each layer, with official scores.
 
-    TRAIN and TESTS are *.data.xml files of the unified evaluation framework with their *.gold.key.txt next to them, or
-    directories with such a pair. They can be compressed (.gz, .xz, .zst). Words that are not in TRAIN get the first
-    sense of the inventory; without --inventory they have no answer.
+    TRAIN and TESTS are *.data.xml files of the unified evaluation framework, each next to its *.gold.key.txt, or
+    directories with such a pair. They can be compressed (.gz, .xz, .zst). Words that do not occur in TRAIN get the
+    first sense of --inventory; without it, they get no answer.
 
     Args:
-        inventory: The senses of each lemma in order: WordNet's index.sense, or a table of lemma, POS and keys.
-        senses: Keep the sense means in this file, for later runs.
-        answers: Write key files for the official scorer here.
+        inventory: Ordered senses of each lemma: WordNet's index.sense, or a table of lemma, POS and keys.
+        senses: Store the sense means in this file, for later runs.
+        answers: Write key files for the official scorer to this directory.
 
     Examples:
         elmokit evaluate wsd semcor.data.xml senseval3.data.xml

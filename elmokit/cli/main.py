@@ -1,4 +1,4 @@
-"""The ``elmokit`` command: the table of all commands, and how errors end."""
+"""The ``elmokit`` command: the table of commands, and error handling."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from elmokit.storage.text_files import LARGEST_LINE_LIMIT
 from elmokit.version import __version__
 
 MAX_SHOWN = 4000
-"""Longest message of an error, in characters: it may quote an argument or a line of any length."""
+"""Maximum length of an error message, in characters; it may quote an argument or line of any length."""
 BAD_INPUT = 2
 
 COMMANDS = {
     "Vectors": {
         "embed": ("elmokit.cli.embed:embed", "Compute ELMo vectors for a text file."),
         "neighbors": ("elmokit.cli.neighbor_commands", "Find the most similar word occurrences in a corpus."),
-        "serve": ("elmokit.cli.serve:serve", "Answer requests over HTTP, and explore a model in a browser."),
+        "serve": ("elmokit.cli.serve:serve", "Serve a model over HTTP, and explore it in a browser."),
     },
     "Models": {
         "models": ("elmokit.cli.model_commands:models", "List the models that can be opened by name."),
@@ -40,47 +40,51 @@ COMMANDS = {
     "Training": {
         "vocab": ("elmokit.cli.training_commands:vocab", "Build a vocabulary from tokenized text."),
         "train": ("elmokit.cli.training_commands:train", "Pre-train a biLM on tokenized text."),
-        "distill": ("elmokit.cli.training_commands:distill", "Train a small biLM to do what a large one does."),
+        "distill": ("elmokit.cli.training_commands:distill", "Train a small biLM to imitate a large one."),
         "finetune": ("elmokit.cli.training_commands:finetune", "Fine-tune a biLM on your own text."),
     },
     "Evaluation and tasks": {
-        "surprisal": ("elmokit.cli.evaluation_commands:surprisal", "Compute how surprising each token of a text is."),
+        "surprisal": (
+            "elmokit.cli.evaluation_commands:surprisal",
+            "Compute the surprisal of each token or word of text.",
+        ),
         "evaluate": (
             "elmokit.cli.evaluation_commands",
-            "Measure how good a model is: perplexity, minimal pairs, probes.",
+            "Evaluate a model: perplexity, minimal pairs, similarity, probes.",
         ),
         "task": ("elmokit.cli.task_commands", "Train and apply task models: NER, SST, NLI, SRL, coreference, QA."),
     },
     "Drop-in replacements": {
         "allennlp-elmo": (
             "elmokit.cli.allennlp_commands:allennlp_elmo",
-            "Run `allennlp elmo` with the options of AllenNLP.",
+            "Embed a text like `allennlp elmo`, with the same options.",
         ),
         "allennlp-vocab": (
             "elmokit.cli.allennlp_commands:allennlp_vocab",
-            "Run AllenNLP's create_elmo_embeddings_from_vocab.py.",
+            "Embed words like AllenNLP's create_elmo_embeddings_from_vocab.py.",
         ),
-        "bilm-tf": ("elmokit.cli.bilm_tf_commands", "Run train_elmo, restart, run_test and dump_weights of bilm-tf."),
+        "bilm-tf": ("elmokit.cli.bilm_tf_commands", "Run bilm-tf's train_elmo, restart, run_test and dump_weights."),
     },
     "Help": {
-        "help": ("elmokit.cli.main:help_", "Show the help of elmokit or of a command."),
+        "help": ("elmokit.cli.main:help_", "Show help for elmokit or a command."),
         "version": ("elmokit.cli.main:version", "Show the version."),
-        "completion": ("elmokit.cli.main:completion", "Print what makes a shell complete commands and options."),
+        "completion": ("elmokit.cli.main:completion", "Print a shell completion script."),
     },
 }
-"""By purpose: where each command is (a function, or the module of a group), and its line in ``elmokit --help``."""
+"""Commands by purpose: the function, or the module of a group, and the line in ``elmokit --help``."""
 
 
 def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGEST_LINE_LIMIT)] = None) -> None:
     """Compute ELMo embeddings, train ELMo models, and use them in tasks.
 
-    With --raw, a text is split into sentences and tokens. Otherwise it has one sentence per line, with spaces between
-    tokens: "It rained , so we left ." Texts are in UTF-8.
+    With --raw, text is split into sentences and tokens. Otherwise, it must have one sentence per line, with spaces
+    between
+    tokens: "It rained , so we left ." Text files must be in UTF-8.
 
-    To complete commands and options with the Tab key, see `elmokit completion bash`, `zsh` or `fish`.
+    `elmokit completion --help` shows how to set up Tab completion.
 
     Args:
-        max_line_bytes: Longest line that a text may have. Give it before the command.  [default: 16777216]
+        max_line_bytes: Maximum length of a line of text, in bytes. Must come before the command.  [default: 16777216]
 
     Examples:
         elmokit embed essay.txt vectors.npz --raw
@@ -93,9 +97,9 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGES
 
 
 def help_(command: tuple[str, ...] = ()) -> None:
-    """Show the help of COMMAND, or of elmokit.
+    """Show help for COMMAND, or for elmokit.
 
-    It is what COMMAND --help shows.
+    This is the same as COMMAND --help.
 
     Examples:
         elmokit help embed
@@ -107,7 +111,7 @@ def help_(command: tuple[str, ...] = ()) -> None:
         if not isinstance(group, click.Group):
             raise click.UsageError(f"{context.command_path} has no commands.", context)
         _, inner, _ = group.resolve_command(context, [name])
-        assert inner is not None  # an unknown name is an error
+        assert inner is not None  # resolve_command raises for an unknown name
         context = click.Context(inner, info_name=name, parent=context)
     click.echo(context.get_help())
 
@@ -116,7 +120,7 @@ def version(*, all_: bool = False) -> None:
     """Show the version of elmokit.
 
     Args:
-        all_: Show the versions of Python, the system and the libraries too, as a bug report needs them.
+        all_: Also show the versions of Python, the system and the main libraries, for bug reports.
 
     Examples:
         elmokit version
@@ -140,9 +144,9 @@ def version(*, all_: bool = False) -> None:
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
-    """Print a script for your shell, which then completes commands and options when you press the Tab key.
+    """Print a script that lets your shell complete commands and options with the Tab key.
 
-    Add one of the lines below to ~/.bashrc or ~/.zshrc, or run the last one once.
+    For Bash or Zsh, add the line below to ~/.bashrc or ~/.zshrc. For fish, run the last command once.
 
     Examples:
         eval "$(elmokit completion bash)"
@@ -165,7 +169,7 @@ click.version_option(__version__, "-V", "--version", message=VERSION_MESSAGE)(el
 def main() -> None:
     """Run the command line.
 
-    An error that the user can fix is printed as one line on standard error, with exit code 2.
+    Errors that the user can fix are printed as one line on standard error, with exit code 2.
     """
     _prepare_process()
     command = next((argument for argument in sys.argv[1:] if argument in elmokit.entries), "")
@@ -174,7 +178,7 @@ def main() -> None:
             sys.exit(elmokit.main(prog_name=PROGRAM, standalone_mode=False))
     except (ElmoError, click.ClickException) as error:
         _fail(_message_of(error), BAD_INPUT)
-    except BrokenPipeError:  # the program that reads our output has ended, as in `... | head`
+    except BrokenPipeError:  # the reader of our output has exited, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -186,15 +190,18 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:  # a RecursionError is a RuntimeError, too
         if not is_out_of_memory(error):
             raise
-        _fail("Out of memory. Use a smaller batch, shorter lines, a smaller model or a larger machine.", BAD_INPUT)
+        _fail(
+            "Out of memory. Use a smaller batch, shorter lines, a smaller model or a machine with more memory.",
+            BAD_INPUT,
+        )
 
 
 def _prepare_process() -> None:
-    """Set how the process ends on a signal and prints warnings, and give it a standard error if it has none."""
-    if sys.stderr is None:  # closed, as by some programs that run in the background
+    """Set up signals, warnings and the standard streams."""
+    if sys.stderr is None:  # some background programs close it
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-    # As Ctrl-C: temporary files are removed on the way out, and what can be resumed says how.
-    is_main_thread = threading.current_thread() is threading.main_thread()  # only it can set handlers
+    # SIGTERM acts like Ctrl-C: temporary files are removed, and resumable commands print how to resume.
+    is_main_thread = threading.current_thread() is threading.main_thread()  # no other thread can set handlers
     if is_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     warnings.formatwarning = partial(_format_warning, shown=set())
@@ -202,17 +209,17 @@ def _prepare_process() -> None:
 
 
 def _prepare_standard_output() -> None:
-    """Write UTF-8 to files and pipes, as other outputs are, where Python would take the code page of Windows."""
+    """Write UTF-8 to files and pipes, like all other output; on Windows, Python would use the code page."""
     if not isinstance(sys.stdout, io.TextIOWrapper):  # closed, or replaced by the caller
         return
-    if sys.stdout.isatty() or os.environ.get("PYTHONIOENCODING"):  # its encoding is what the reader expects
+    if sys.stdout.isatty() or os.environ.get("PYTHONIOENCODING"):  # keep the encoding that the reader expects
         sys.stdout.reconfigure(errors="backslashreplace")
     else:
         sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
 
 
 def _message_of(error: ElmoError | click.ClickException) -> str:
-    """Return the text of an error; of one about the command line, also what to type instead, and where to read more."""
+    """Return an error's text; for a usage error, add what to type instead and where to find help."""
     if not isinstance(error, click.ClickException):
         return str(error)
     message = error.format_message()
@@ -226,7 +233,7 @@ def _message_of(error: ElmoError | click.ClickException) -> str:
 
 
 def _advice(error: click.NoSuchOption) -> str:
-    """Say what took the place of an unknown option, or which option is nearest."""
+    """Return the replacement of an unknown option, or the option with the most similar name."""
     from elmokit.config import did_you_mean
     from elmokit.former_names import FLAGS, SETTINGS, replacement
 
@@ -237,7 +244,7 @@ def _advice(error: click.NoSuchOption) -> str:
     former = replacement(SETTINGS, name.removeprefix("no-").replace("-", "_"))
     if former:
         return former
-    nearest = error.possibilities[0] if error.possibilities else ""  # others seldom help
+    nearest = error.possibilities[0] if error.possibilities else ""  # more than one rarely helps
     if nearest and did_you_mean(name, [nearest.strip("-")]):
         return f" Did you mean {nearest!r}?"
     return ""
@@ -252,8 +259,8 @@ def _format_warning(
     *,
     shown: set[str],
 ) -> str:
-    """Format a warning as one line that starts with the program's name, like an error; as nothing if it was shown."""
-    # Python forgets what it has shown when a library changes the filters.
+    """Format a warning as one line starting with the program's name, like an error; empty if already shown."""
+    # Python's own record of shown warnings is lost when a library changes the filters.
     if str(message) in shown:
         return ""
     shown.add(str(message))
@@ -263,7 +270,7 @@ def _format_warning(
 
 def _fail(message: str, code: int) -> None:
     line = " ".join(message.split())
-    if len(line) > MAX_SHOWN and code == BAD_INPUT:  # a command that resumes another one is useless if cut
-        line = f"{line[: MAX_SHOWN // 2]} ... {line[-MAX_SHOWN // 2 :]}"  # what to do is at the end
+    if len(line) > MAX_SHOWN and code == BAD_INPUT:  # a command to resume is useless if truncated
+        line = f"{line[: MAX_SHOWN // 2]} ... {line[-MAX_SHOWN // 2 :]}"  # the remedy is at the end
     print(f"{PROGRAM}: {line}", file=sys.stderr)
     sys.exit(code)

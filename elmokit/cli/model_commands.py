@@ -1,4 +1,4 @@
-"""``elmokit models``, ``info``, ``convert`` and ``bench``: what one does with a model itself."""
+"""``elmokit models``, ``info``, ``convert`` and ``bench``: commands about a model itself."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def models(*, json: Json = False) -> None:
     """List the models that can be opened by name.
 
-    A model is downloaded when it is first used, and "cached" then. Besides these names, --model takes paths, URLs, ids
-    of the Hugging Face Hub, and nlpl:NUMBER for the ELMo models of vectors.nlpl.eu.
+    A model is downloaded when it is first used, and shown as "cached" from then on. --model also accepts paths, URLs,
+    Hugging Face Hub ids, and nlpl:NUMBER for the ELMo models of vectors.nlpl.eu.
 
     Examples:
         elmokit models
@@ -51,13 +51,13 @@ def models(*, json: Json = False) -> None:
         shown[name] += f"{language}{_inferred_mark(model)}{_cached_note(model)}"
     click.echo(format_facts(shown))
     click.echo(
-        "\nNo address could be tried when elmokit was made. They were found on public pages, except those\n"
-        "marked *, which are formed like others of their publisher."
+        "\nThese addresses have not been tested. They come from public pages, except those marked *, which\n"
+        "follow the pattern of the publisher's other addresses."
     )
 
 
 def _describe_model(model: NamedModel) -> str:
-    """Describe a model that is of no family."""
+    """Describe a model that is not part of a family."""
     facts = [model.language]
     if model.megabytes is not None:
         facts.append(f"{model.megabytes} MB")
@@ -83,7 +83,8 @@ def info(*, model: Model = None, options: ModelOptions = None, all_: bool = Fals
     """Show the architecture, size and vocabulary of a model.
 
     Args:
-        all_: Show the format, the start state and more, and the whole model card: text, commands, settings, results.
+        all_: Also show the format, the start state and more, and the whole model card: text, commands, settings,
+            results.
 
     Examples:
         elmokit info
@@ -107,7 +108,7 @@ def info(*, model: Model = None, options: ModelOptions = None, all_: bool = Fals
 def format_facts(facts: Mapping[str, Any]) -> str:
     """Format named facts as two aligned columns. Long values continue on the next line."""
     indent = max(map(len, facts)) + 2
-    width = max(WIDTH - indent, MIN_WIDTH)  # a name can be a path or a sentence
+    width = max(WIDTH - indent, MIN_WIDTH)  # a name can be long, such as a path or sentence
     lines = []
     for name, value in facts.items():
         wrapped = textwrap.wrap(_format(value), width, break_long_words=False, break_on_hyphens=False)
@@ -118,7 +119,7 @@ def format_facts(facts: Mapping[str, Any]) -> str:
 
 
 def _card_tables(card: Mapping[str, Any], title: str = "Model card") -> Iterator[str]:
-    """Format a model card as a table, and each table in it as one of its own."""
+    """Format a model card as a table, and each nested table as a separate one."""
     facts: dict[str, Any] = {}
     tables: dict[str, Mapping[str, Any]] = {}
     for name, value in card.items():
@@ -133,7 +134,7 @@ def _card_tables(card: Mapping[str, Any], title: str = "Model card") -> Iterator
 
 
 def _format(value: Any) -> str:
-    """Format a value; of a long list, only how many values there are."""
+    """Format a value; for a long list, show only the number of values."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -144,14 +145,14 @@ def _format(value: Any) -> str:
         return f"{value:,.4g}"
     if isinstance(value, list | tuple):
         if len(value) > MAX_VALUES:
-            return f"{len(value)} values, which --json shows"
+            return f"{len(value)} values (see --json)"
         return " / ".join(map(_format, value))
     return str(value)
 
 
 @dataclass(frozen=True)
 class ModelChanges:
-    """What ``convert`` changes about a model."""
+    """Changes that ``convert`` makes to a model."""
 
     precision: ModelPrecision = None
     start: StartName | None = None
@@ -169,33 +170,33 @@ def convert(
     changes: ModelChanges,
     storage: Annotated[
         Storage,
-        Flag("Type of the tensors in an elmokit directory; int8 takes a quarter of the space of float32."),
+        Flag("Data type of the tensors in an elmokit directory; int8 needs a quarter of the space of float32."),
     ] = "float32",
     overwrite: Overwrite = False,
 ) -> None:
     """Convert the model SOURCE to TARGET.
 
-    SOURCE is a path, a URL, a published name or a Hub id; of a training run, the best model is converted.
+    SOURCE is a path, a URL, a published name or a Hub id. From a training run, the best model is converted.
 
-    If TARGET ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, and an options file of the same
-    name next to them: X_options.json for X.hdf5 and X_weights.hdf5. A TARGET without an extension becomes an elmokit
-    directory, the only format that also keeps the softmax, its words, the start state, the whitening and the
-    trained head of sentence vectors, and the alignment. If TARGET ends in .onnx, a graph from char ids to the vectors
-    of all layers is written, which ONNX Runtime runs.
+    If TARGET ends in .hdf5 or .h5, HDF5 weights for AllenNLP and bilm-tf are written, with an options file next to
+    them: X_options.json for X.hdf5 and X_weights.hdf5. A TARGET without an extension becomes an elmokit directory, the
+    only format that also stores the softmax, its words, the start state, the whitening and trained head for sentence
+    vectors, and the alignment. If TARGET ends in .onnx, a graph for ONNX Runtime is written that maps char ids to the
+    vectors of all layers.
 
     Args:
         storage, overwrite:
-        precision: Precision in which an elmokit directory is computed unless its user requests another.  [default: that
-            of SOURCE]
+        precision: Default precision for computing the vectors of an elmokit directory.  [default: that of SOURCE]
         start: Store the state that sentences start from. warm: the model's own, or else the state after an empty
-            sentence. zero: as in TF-Hub's ELMo. (AllenNLP and bilm-tf carry the state from sentence to sentence, as
-            embed does with --start stateful.)
-        exact_marks: Store that typographic marks are read as they are, as bilm-tf and AllenNLP did, and not in ASCII.
-        calibrate (TEXT): Tokenized sentences in the model's language: store the mean state after a sentence as the
+            sentence. zero: as in TF-Hub's ELMo. (AllenNLP and bilm-tf carry the state from sentence to sentence, like
+            embed with --start stateful.)
+        exact_marks: Make the model read typographic marks unchanged, like bilm-tf and AllenNLP, instead of as ASCII.
+        calibrate (TEXT): Tokenized sentences in the model's language. The mean state after a sentence is stored as the
             start state.
-        whiten (TEXT): Tokenized sentences like those to be compared: fit a whitening of sentence vectors and store it.
+        whiten (TEXT): Tokenized sentences like those to be compared. A whitening of sentence vectors is fitted and
+            stored.
         alignment (FILE): Alignment matrix saved with torch.save, such as those published for AllenNLP's
-            ElmoTokenEmbedderMultiLang: one for all layers; or repeat the option, layer 0 first.
+            ElmoTokenEmbedderMultiLang: one for all layers, or one per layer from layer 0 (repeat the option).
 
     Examples:
         elmokit convert elmo_weights.hdf5 my-elmo
@@ -212,7 +213,7 @@ def convert(
         check_apart("A target named .onnx", True, {"--storage": storage != "float32"} | _not_in_onnx(changes))
         _write_onnx(source, target, options, changes.start or "warm", overwrite)
         return
-    check_apart("--start", changes.start, {"--calibrate": changes.calibrate})  # each stores a start state
+    check_apart("--start", changes.start, {"--calibrate": changes.calibrate})  # both store a start state
     target_format = format_to_write(target, [".onnx"])
     if not target_format.is_complete:
         check_apart(f"A target named {target.suffix}", True, {f"--storage {storage}": storage != "float32"})
@@ -235,7 +236,7 @@ def convert(
 
 
 def _not_in_onnx(changes: ModelChanges) -> dict[str, object]:
-    """List the flags that a target named .onnx does not have."""
+    """Return the flags that a .onnx target does not support."""
     return {
         "--precision": changes.precision,
         "--calibrate": changes.calibrate,
@@ -257,18 +258,18 @@ def _write_onnx(source: str, target: Path, options: str | None, start: StartName
 
 
 def _aligned(model: PretrainedBiLM, matrices: Sequence[str]) -> PretrainedBiLM:
-    """Return a model with an alignment, without the maps that fit the vectors before it."""
+    """Return the model with an alignment, without the maps fitted to the unaligned vectors."""
     from elmokit.formats.torch_save import read_alignment
 
     if model.fitted_maps:
-        print_note(f"left out: {', '.join(model.fitted_maps)}; they fit the vectors before the alignment")
+        print_note(f"left out: {', '.join(model.fitted_maps)}; fitted to the vectors before the alignment")
     model = model.without_fitted_maps()
     card = {**model.card, "alignment": {"matrices": [Path(matrix).name for matrix in matrices]}}
     return model.replace(alignment=read_alignment(matrices, model.config), card=card)
 
 
 def _whitened(model: PretrainedBiLM, text: Path) -> PretrainedBiLM:
-    """Return a model with a whitening of sentence vectors that was fitted on a text."""
+    """Return the model with a whitening of sentence vectors fitted on a text."""
     from elmokit.embedding.elmo import Elmo
     from elmokit.embedding.sentence_vectors import SentenceEmbedder, default_weighting
     from elmokit.pretrained.sentence_pooling import SentencePooling
@@ -287,15 +288,15 @@ def _whitened(model: PretrainedBiLM, text: Path) -> PretrainedBiLM:
     n_kept = whitened.whitening.projection.shape[1]
     if n_kept >= counter.done - 1:
         click.echo(
-            f"The whitening keeps {count_of(n_kept, 'dimension')}, as many as {counter.done:,} sentences allow. "
-            "Some thousands of sentences are better.",
+            f"The whitening keeps {count_of(n_kept, 'dimension')}, the most that {counter.done:,} sentences allow. "
+            "Use a few thousand sentences.",
             err=True,
         )
     return whitened.replace(card={**whitened.card, "whitening": f"sentence vectors of {text.name}"})
 
 
 def _report_lost(model: PretrainedBiLM, suffix: str) -> None:
-    """Say which parts of a model the files of a format cannot hold."""
+    """Report the parts of a model that the target's format cannot hold."""
     parts = {
         "softmax, vocabulary": model.softmax,
         "start state": model.start_state,
@@ -314,7 +315,7 @@ def _report_lost(model: PretrainedBiLM, suffix: str) -> None:
 def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads = None, json: Json = False) -> None:
     """Measure how fast this machine computes a model, in every precision and in plain NumPy.
 
-    The rows are sentences of 20 tokens that are computed together; no token is cached.
+    Rows are sentences of 20 tokens that are computed together, without cached tokens.
 
     Run it on an idle machine: other programs slow down all threads.
 
@@ -327,7 +328,7 @@ def bench(*, model: Model = None, options: ModelOptions = None, threads: Threads
         elmokit bench --model my-model --json > speed.json
     """
     if threads is not None:
-        # Before NumPy is imported, which reads it: its products are measured, too.
+        # NumPy reads it when it is imported; its products are measured, too.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     from elmokit.engine.threads import set_threads
     from elmokit.evaluation.bench import measure_speed
@@ -374,7 +375,7 @@ def _name(speed: Speed) -> str:
 
 
 def _note(speed: Speed) -> str:
-    """Say where a better precision than the requested one computes."""
+    """Return a note if a higher precision than requested is used, or an empty text."""
     if speed.request == "reference" or speed.computed_in == (speed.request,):
         return ""
     better = " and ".join(precision for precision in speed.computed_in if precision != speed.request)

@@ -27,7 +27,7 @@ COMMANDS = ("index", "find")
 
 @dataclass(frozen=True)
 class IndexModel:
-    """The model of an index."""
+    """The model that computes an index."""
 
     model: Model = None
     options: ModelOptions = None
@@ -40,15 +40,15 @@ def index(
     *,
     opening: IndexModel,
     reading: TextOptions,
-    overwrite: Annotated[bool, Flag("Start anew: replace an existing or partial index.")] = False,
+    overwrite: Annotated[bool, Flag("Start over: replace an existing or partial index.")] = False,
 ) -> None:
     """Index a corpus.
 
-    The vectors of every word of CORPUS are written to the directory INDEX in float16: 2 bytes per word, dimension and
+    The vectors of all words in CORPUS are written to the directory INDEX as float16: 2 bytes per word, dimension and
     layer above 0. If the command is interrupted, run it again to resume.
 
-    CORPUS is text with one sentence per line, tokens separated by spaces: files, directories or glob patterns. Files
-    named .conllu, .conllup and .data.xml are read too, and all can be compressed (.gz, .xz, .zst).
+    CORPUS is text with one sentence per line and spaces between tokens: files, directories or glob patterns. Files
+    named .conllu, .conllup and .data.xml are read, too. All can be compressed (.gz, .xz, .zst).
 
     Examples:
         elmokit neighbors index corpus/ my-index
@@ -64,7 +64,7 @@ def index(
     elmo = Elmo.from_pretrained(opening.model, options=opening.options, device=opening.device)
     model = opening.model
     if model is not None and Path(model).exists():
-        model = str(Path(model).resolve())  # the index can be searched from another directory
+        model = str(Path(model).resolve())  # so the index can be searched from another directory
     with resumable_command(), ProgressBar("words") as progress:
         occurrences = build_index(elmo, text, index, model, progress, overwrite=overwrite)
     print_note(
@@ -75,7 +75,7 @@ def index(
 
 @dataclass(frozen=True)
 class Search:
-    """What to search an index for, as ``OccurrenceIndex.neighbors`` takes it."""
+    """How to search an index: arguments of ``OccurrenceIndex.neighbors``."""
 
     layers: tuple[int, ...] | None = None
     n_neighbors: Annotated[int, Flag(names=("-n",))] = 5
@@ -94,12 +94,12 @@ def find(
     tokenize: bool = False,
     json: Json = False,
 ) -> None:
-    """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, by each layer.
+    """Find the occurrences in INDEX that are most similar to WORD in SENTENCE, in each layer.
 
-    The words that are most similar without context are shown too, as in table 4 of Peters et al. 2018.
+    The most similar words without context are also shown, as in table 4 of Peters et al. 2018.
 
     Args:
-        model: The model that the index was built with.  [default: what the index names]
+        model: The model that the index was built with.  [default: recorded in the index]
         occurrence: Which occurrence of WORD in SENTENCE to use, counted from 1.
         among: Search occurrences of any word, of the same word only, or of other words only.
         layers: Layers, from 1.  [default: all]

@@ -1,8 +1,7 @@
-"""Types of parameters that several commands share.
+"""Parameter types that several commands share.
 
-One convention for models holds in all commands: the model is the option ``--model``, and the included one is the
-default. Arguments are the texts and outputs of a command. (``convert`` has a source and a target, as ``cp``;
-``distill`` has a teacher.)
+All commands take models the same way: the option ``--model``, with the included model as the default. Arguments are
+texts and outputs. (``convert`` has a source and a target, like ``cp``; ``distill`` has a teacher.)
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from elmokit.text.text import Text
 
 MAX_THREADS = 256
-"""The largest number of threads on a machine with fewer cores."""
+"""Maximum number of threads on a machine with fewer cores."""
 
 
 class OutputPath(click.Path):
     """The path of an output.
 
     Args:
-        allow_dash: Accept ``-`` for standard output. Otherwise it is refused: it is not meant as the name of a file.
-        parent_must_exist: Whether its directory must exist. One that does not exist is more often a typing error, or a
-            disk that is not mounted, than one to be created.
+        allow_dash: Accept ``-`` for standard output. Otherwise it is refused, because it is not meant as a file name.
+        parent_must_exist: Require the parent directory to exist. If it does not, a typing error or an unmounted disk is
+            more likely than a directory to be created.
     """
 
     def __init__(self, allow_dash: bool = False, parent_must_exist: bool = True) -> None:
@@ -49,14 +48,14 @@ class OutputPath(click.Path):
             if not self.allow_dash:
                 self.fail("standard output (-) is not supported.", param, ctx)
             return path
-        path = expand_user(path, OutputError)  # a shell expands no ~ after a flag and =
+        path = expand_user(path, OutputError)  # shells do not expand ~ in --flag=~/path
         if self.parent_must_exist:
             check_parent(path)
         return path
 
 
 class ThreadCount(click.ParamType[int]):
-    """A number of CPU threads. OpenMP ends the process without a message if it cannot start as many as requested."""
+    """A number of CPU threads, checked because OpenMP kills the process silently if it cannot start that many."""
 
     name = "integer"
 
@@ -97,7 +96,7 @@ class TextOptions:
     language: Annotated[
         str | None,
         Flag(
-            "Language of raw text, such as de or ja, with the extra spacy; any splits letters, digits and marks.  "
+            "Language of raw text, such as de or ja (needs the extra spacy); any splits at letters, digits and marks.  "
             "[default: en]",
             metavar="CODE",
         ),
@@ -105,15 +104,15 @@ class TextOptions:
     wrapped: Annotated[
         Wrapped,
         Flag(
-            "Whether the lines of raw text are wrapped: yes joins them to paragraphs, no reads them one by one, and "
-            "auto decides by the first lines, and says so.",
+            "Whether lines of raw text are wrapped: yes joins them into paragraphs, no reads each line on its own, and "
+            "auto decides from the first lines and reports it.",
             MORE,
         ),
     ] = "auto"
     text_kind: Annotated[
         Literal["tokens", "lines", "fasta", "bilm-tf", "allennlp"] | None,
         Flag(
-            "What a line of the text is, if it is not raw: a sentence with spaces between tokens (tokens), one raw "
+            "What each line of text is, without --raw: a sentence with spaces between tokens (tokens), one raw "
             "English sentence (lines), a line of a FASTA file (fasta), or a sentence as AllenNLP or bilm-tf read it.  "
             "[default: tokens]",
             MORE,
@@ -121,7 +120,7 @@ class TextOptions:
     ] = None
 
     def text(self, paths: TextPaths, refuse_raw: bool = False) -> Text:
-        """Return the text of a command; ``refuse_raw`` refuses one that looks raw, unless its kind is given."""
+        """Return the command's text; ``refuse_raw`` refuses text that looks raw, unless its kind is given."""
         from elmokit.text.text import Text
 
         check_needed("--language", self.language, "--raw", self.raw)
@@ -140,7 +139,7 @@ class DocumentOptions(TextOptions):
 
     documents: Annotated[
         bool,
-        Flag("Read each sentence after the sentences before it, up to a blank line or the end of the file."),
+        Flag("Read each sentence in the context of the preceding ones, up to a blank line or the end of the file."),
     ] = False
 
 

@@ -1,4 +1,4 @@
-"""What commands do while they run: print JSON, read what several flags say together, and say how to resume."""
+"""Helpers for running commands: print JSON, check combinations of flags, and print how to resume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def echo_json(facts: Any) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print on standard error what was done, unless --quiet was passed."""
+    """Print a note on standard error, unless --quiet was passed."""
     from elmokit.storage.progress import is_quiet
 
     if not is_quiet():
@@ -32,14 +32,14 @@ def print_note(message: str) -> None:
 
 
 def check_apart(flag: str, is_given: object, others: Mapping[str, object]) -> None:
-    """Refuse a flag together with others, which are given if their values are true."""
+    """Refuse a flag in combination with others, which count as given if their values are true."""
     for other, is_other in others.items():
         if is_given and is_other:
             raise ConfigError(f"{flag} cannot be combined with {other}.")
 
 
 def check_needed(flag: str, is_given: object, needed: str, is_needed_given: object) -> None:
-    """Refuse a flag without the one that it needs."""
+    """Refuse a flag without another that it needs."""
     if is_given and not is_needed_given:
         raise ConfigError(f"{flag} needs {needed}.")
 
@@ -51,7 +51,7 @@ def given_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def name_flags(given: Collection[str]) -> Iterator[None]:
-    """Name a setting by its flag in an error about it, if it is in ``given``."""
+    """In errors about a setting in ``given``, name its flag."""
     try:
         yield
     except SettingError as error:
@@ -61,15 +61,15 @@ def name_flags(given: Collection[str]) -> Iterator[None]:
 
 
 class CommandInterrupted(Exception):
-    """A command that the user stopped, with a message that says how to resume it."""
+    """The user stopped a command. The message says how to resume it."""
 
 
 @contextlib.contextmanager
 def resumable_command(is_saved: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Say how to resume what runs in the block if the user stops it with Ctrl-C or SIGTERM.
+    """Print how to resume if the user stops the block with Ctrl-C or SIGTERM.
 
     Args:
-        is_saved: Whether something was saved that can be resumed.
+        is_saved: Returns whether there is saved work to resume.
 
     Raises:
         CommandInterrupted: The user stopped it.
@@ -82,6 +82,6 @@ def resumable_command(is_saved: Callable[[], bool] = lambda: True) -> Iterator[N
 
 
 def this_command() -> str:
-    """Return the command line of this process as one could type it, to resume: without --overwrite, to start anew."""
+    """Return the command line that resumes this process: its own, without --overwrite, which would start over."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
     return shlex.join([PROGRAM, *arguments])

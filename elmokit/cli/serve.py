@@ -1,4 +1,4 @@
-"""``elmokit serve``: answer requests over HTTP."""
+"""``elmokit serve``: serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def serve_settings() -> list[HeadedOption]:
-    """Make an option for each setting of the server."""
+    """Make an option for each server setting."""
     from elmokit.serve.serve_config import ServeConfig
 
     return setting_options(ServeConfig)
 
 
 def serve_config(settings: dict[str, Any]) -> ServeConfig:
-    """Return the settings of a server that were given on the command line, and the defaults of the others."""
+    """Make the server's config from the settings given on the command line."""
     from elmokit.config import from_dict
     from elmokit.serve.serve_config import ServeConfig
 
@@ -45,18 +45,18 @@ def serve(
     threads: Threads = None,
     **settings: Any,
 ) -> None:
-    """Answer requests over HTTP, and show a page for exploring the model in a browser.
+    """Serve a model over HTTP, with a page for exploring it in a browser.
 
-    The server prints its address. The page is at /, the list of requests at /openapi.json, and POST /v1/embeddings is
-    compatible with the OpenAI API. docs/how-to/deploy.md says how to use it behind a reverse proxy, with a token, with
+    The server prints its address. The page is at /, the API description at /openapi.json, and POST /v1/embeddings is
+    compatible with the OpenAI API. docs/how-to/deploy.md shows how to run it behind a reverse proxy, with a token, with
     Prometheus, and in a container.
 
     Args:
         host, port, token_file, index:
 
     More options:
-        start: LSTM state that each sentence starts from: the model's start state, or zero, as in TF-Hub's ELMo.
-        threads: CPU threads.  [default: all cores]
+        start: LSTM state that each sentence starts from: the model's start state (warm), or zero, as in TF-Hub's ELMo.
+        threads: Number of CPU threads.  [default: all cores]
 
     Examples:
         elmokit serve

@@ -31,14 +31,14 @@ def train(
     *,
     run: Output,
     set_: Annotated[tuple[str, ...], Flag("Override a setting, such as train.epochs=5.", metavar="KEY=VALUE")] = (),
-    seeds: Annotated[tuple[int, ...] | None, Flag("Train once with each; overrides train.seeds.")] = None,
+    seeds: Annotated[tuple[int, ...] | None, Flag("Train once with each seed; overrides train.seeds.")] = None,
     device: TaskDevice = "cpu",
-    overwrite: Annotated[bool, Flag("Start anew: replace the run in the directory.")] = False,
+    overwrite: Annotated[bool, Flag("Start over: replace the run in the directory.")] = False,
 ) -> None:
     """Train a task model from CONFIG (TOML) and keep the model with the best dev score.
 
-    docs/reference/tasks.md shows what CONFIG has for each task. If the command is interrupted, run it again to resume.
-    Seeds can be added to a run.
+    docs/reference/tasks.md describes CONFIG for each task. If the command is interrupted, run it again to resume. Seeds
+    can be added to a run.
 
     Args:
         run: Run directory.
@@ -76,13 +76,13 @@ def evaluate(
     count_unknown_labels: bool = False,
     device: TaskDevice = "cpu",
 ) -> None:
-    """Evaluate RUN on DATA, files in the format of its training data.
+    """Evaluate RUN on DATA: files in the format of its training data.
 
     RUN is a run directory of `elmokit task train`, or a model that AllenNLP trained (model.tar.gz).
 
     Args:
-        seed: Evaluate this training alone.  [default: all that are finished]
-        count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
+        seed: Evaluate the training run with this seed only.  [default: all finished ones]
+        count_unknown_labels: Accept gold labels unknown to the model, and count them as missed.
 
     Examples:
         elmokit task evaluate ner test.txt
@@ -120,8 +120,8 @@ def predict(
 
     Args:
         json: Print one JSON object per line.
-        best: The N most probable answers to a question, with their probabilities.
-        seed: Use the model of this training.  [default: the best on dev]
+        best: Print the N most probable answers to each question, with their probabilities.
+        seed: Use the model trained with this seed.  [default: the best on dev]
 
     Examples:
         elmokit task predict ner text.txt
@@ -178,16 +178,15 @@ def open_(
     start: Literal["allennlp", "zero", "warm"] = "allennlp",
     options: Path | None = None,
 ) -> None:
-    """Open ARCHIVE, a model that AllenNLP trained, check it and describe it.
+    """Open, check and describe ARCHIVE, a model that AllenNLP trained.
 
-    ARCHIVE, of one of the six tasks or a constituency parser, is model.tar.gz or the directory of an unpacked one.
-    `elmokit task predict` and `task evaluate` take it directly, too; a run directory opens faster, and its settings can
-    be edited.
+    ARCHIVE is model.tar.gz or an unpacked one, for one of the six tasks or constituency parsing. `elmokit task predict`
+    and `task evaluate` accept it directly; a run directory opens faster, and its settings can be edited.
 
     Args:
         run: Write the model as a run directory.
-        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or the model's start state.
-        options: The options file of its ELMo, if the archive does not hold it.
+        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or the model's start state (warm).
+        options: ELMo's options file, if it is not in the archive.
 
     Examples:
         elmokit task open ner-elmo.tar.gz
@@ -220,7 +219,7 @@ def _format_fact(value: Any) -> str:
 
 
 def format_coverage(table: str, coverage: Coverage) -> str:
-    """Return a line that says how many of the training words have no pretrained vector."""
+    """Return a line with the share of training words that have no pretrained vector."""
     return (
         f"{table}: no pretrained vector for {coverage.unknown_types:.1%} of the training words, "
         f"{coverage.unknown_tokens:.1%} of the tokens"

@@ -1,4 +1,4 @@
-"""``elmokit vocab``, ``train``, ``distill`` and ``finetune``: from a text to a trained biLM."""
+"""``elmokit vocab``, ``train``, ``distill`` and ``finetune``: from text to a trained biLM."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ TrainingThreads = Annotated[Threads, Flag("Number of threads.  [default: PyTorch
 
 @dataclass(frozen=True)
 class Running:
-    """The options of every training."""
+    """Options of all training commands."""
 
     config: Annotated[
-        Path | None, Flag("TOML file of settings, which other arguments override; or bilm-tf's options.json.")
+        Path | None, Flag("TOML file of settings, or bilm-tf's options.json. Other arguments override it.")
     ] = None
     device: Annotated[str, Flag("cpu, cuda, or auto: a GPU if there is one.")] = "auto"
-    overwrite: Annotated[bool, Flag("Start anew: replace the run.")] = False
+    overwrite: Annotated[bool, Flag("Start over: replace the run.")] = False
 
 
 def train_settings() -> list[HeadedOption]:
-    """Make an option for each setting of the training, its text and its model."""
+    """Make an option for each setting of training, text and model."""
     from elmokit.engine.architecture import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.settings import DATA_SETTINGS, MODEL_SETTINGS, SOFTMAX_SETTINGS
@@ -56,14 +56,14 @@ def train_settings() -> list[HeadedOption]:
 
 
 def distill_settings() -> list[HeadedOption]:
-    """Make an option for each setting of the distillation, and those of ``train``."""
+    """Make an option for each setting of distillation and of ``train``."""
     from elmokit.training.training_config import DistillationConfig
 
     return [*setting_options(DistillationConfig), *train_settings()]
 
 
 def finetune_settings() -> list[HeadedOption]:
-    """Make an option for each setting of the training and its text, with the defaults of fine-tuning."""
+    """Make an option for each setting of training and text, with the defaults of fine-tuning."""
     from elmokit.engine.architecture import BiLMConfig
     from elmokit.engine.softmax import SoftmaxConfig
     from elmokit.training.settings import DATA_SETTINGS
@@ -120,12 +120,12 @@ def distill(
     running: Running,
     **settings: Any,
 ) -> None:
-    """Train a small biLM on TEXTS to do what TEACHER does.
+    """Train a small biLM on TEXTS to imitate TEACHER.
 
     TEACHER is a model directory, a run, a published name such as "original", or a TensorFlow checkpoint. TEXTS are
-    files or directories of tokenized text, which TEACHER may have seen before or not. The options describe the student.
-    It learns the vectors of TEACHER's layers and, if TEACHER has a softmax, its predictions; it then takes TEACHER's
-    vocabulary.
+    files or directories of tokenized text; TEACHER need not have been trained on them. The options describe the
+    student. It learns the vectors of TEACHER's layers. If TEACHER has a softmax, it also learns the predictions and
+    uses TEACHER's vocabulary.
 
     Args:
         held_out, preset, epochs, tokens, batch_size:
@@ -148,14 +148,14 @@ def finetune(
     model: Model = None,
     out: Out,
     old_text: Annotated[
-        tuple[Path, ...], Flag("Text of the domain that the model was trained on, to measure forgetting.")
+        tuple[Path, ...], Flag("Text from the domain of the original training, to measure forgetting.")
     ] = (),
     threads: TrainingThreads = None,
     options: Annotated[
         str | None, Flag("The options file of an HDF5 model, if it is not next to the weights.", MORE)
     ] = None,
     exact_marks: Annotated[
-        bool, Flag("Read typographic marks as they are, as bilm-tf did, and not in ASCII.", MORE)
+        bool, Flag("Read typographic marks unchanged, like bilm-tf, instead of as ASCII.", MORE)
     ] = False,
     running: Running,
     **settings: Any,
@@ -163,7 +163,7 @@ def finetune(
     """Continue training a model on your own text.
 
     TEXTS are files or directories of tokenized text. The model can also be a run directory or a TensorFlow checkpoint.
-    A model without a softmax, as most published ones are, gets a new one over the words of TEXTS.
+    A model without a softmax, like most published ones, gets a new one for the words of TEXTS.
 
     Args:
         held_out, recipe, epochs, tokens, batch_size, learning_rate:
@@ -192,7 +192,7 @@ def finetune(
 
 @contextlib.contextmanager
 def _training(run: Path, threads: int | None, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the settings that were given, and say how to resume."""
+    """Yield the settings given on the command line; print how to resume if interrupted."""
     import torch
 
     from elmokit.storage.workspace import JOURNAL
@@ -209,7 +209,7 @@ def _print(result: TrainingResult) -> None:
 
 
 def _refuse_models(texts: tuple[Path, ...]) -> None:
-    """Check that no text is the model. A model directory has .txt files, so it would be trained on."""
+    """Refuse models among the texts. The .txt files in a model directory would be used as training text."""
     from elmokit.formats.folder import DEFAULT_MODEL, FORMAT
     from elmokit.formats.sources import find_published
 
@@ -236,10 +236,10 @@ def vocab(
     written to OUT.counts.tsv (without the .txt of OUT).
 
     Args:
-        max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
-        min_count: Leave out words that occur less often.
-        repair: TEXTS is a vocabulary file: repair it and list the changes.
-        text: With --repair: tokenized text, as TEXTS; sort the words by their frequency in it. Repeatable.
+        max_words: Keep the most frequent words, up to this number, including <S>, </S> and <UNK>.
+        min_count: Drop words that occur less often.
+        repair: Repair TEXTS, which is one vocabulary file, and list the changes.
+        text: With --repair, sort the words by frequency in this tokenized text. Can be repeated.
 
     Examples:
         elmokit vocab corpus/ vocab.txt --max-words 30000
@@ -259,9 +259,9 @@ def vocab(
         if not changes:
             print_note(f"wrote {out}, with the same words")
         else:
-            click.echo(f"wrote {out}. Use it for a new model: the rows of a model trained with {texts[0]} differ.")
+            click.echo(f"wrote {out}. Use it for new models only: in models trained with {texts[0]}, the rows differ.")
         if not text:
-            print_note("The order of the words was not checked. To sort them by their frequency in a text: --text TEXT")
+            print_note("The order of the words was not checked. To sort them by frequency in a text, pass --text TEXT.")
         return
     check_needed("--text", text, "--repair", repair)
     with ProgressBar("B") as progress:
@@ -275,8 +275,8 @@ def vocab(
         )
     if words := report.unwritable:
         click.echo(
-            f"Left out {count_of(len(words), 'word')} with white space at the beginning or end, such as {words[0]!r}, "
-            "which a vocabulary file cannot hold.",
+            f"Left out {count_of(len(words), 'word')} with white space at the beginning or end, such as {words[0]!r}: "
+            "a vocabulary file cannot hold them.",
             err=True,
         )
     named = f" ({name_words(report.unknown_words)})" if report.unknown_words else ""

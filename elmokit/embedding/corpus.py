@@ -113,7 +113,7 @@ def embed_file(
         output: The output, which appears when it is complete. Its extension chooses the format, such as ``.parquet``,
             ``.arrow`` or ``.npz``; ``.hdf5``, ``.h5`` or none is HDF5.
         layout: The layers to store, their type and names, and the size of batches.
-        overwrite: Start anew: replace an existing or partial output.
+        overwrite: Start over: replace an existing or partial output.
         force: Start even if the disk seems too small for the output.
         report: Called before computing, with a line that says how much there is to do and how large the output will be.
         progress: Called with the number of sentences while the text is read and the output laid out, then of tokens.

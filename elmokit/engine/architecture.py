@@ -1,4 +1,4 @@
-"""The architecture of a biLM: sizes and switches, and the tensors that follow from them."""
+"""The architecture of a biLM: sizes, switches, and the resulting tensor shapes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Activation = Literal["relu", "tanh"]
 Shape = tuple[int, ...]
 DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 
-# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start out
-# open let gradients flow back further at the start of training (Jozefowicz et al. 2015).
+# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step without storing it. Forget gates that start open let
+# gradients flow back further early in training (Jozefowicz et al. 2015).
 FORGET_OFFSET = 1.0
 MIN_CHARS = 3  # a token's begin and end marks, and one character between them
-# Upper bounds, so that a damaged configuration file is an error message and not an attempt to allocate terabytes.
+# Upper bounds, so a damaged configuration file causes an error instead of an attempt to allocate terabytes.
 MAX_CHARS, MAX_ROWS = 10_000, 1_000_000_000
 
 
@@ -45,18 +45,18 @@ class CharCNNConfig:
 
     def __post_init__(self) -> None:
         if not self.filters or any(len(spec) != 2 or min(spec) < 1 for spec in self.filters):
-            raise ConfigError(f"filters is {list(self.filters)}. Give pairs (width, count), both at least 1.")
+            raise ConfigError(f"filters is {list(self.filters)}. Expected pairs (width, count), both at least 1.")
         widest = max(width for width, _ in self.filters)
         check_choice("activation", self.activation, ("relu", "tanh"))
         check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
         check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
         check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
         check_at_least("max_chars", self.max_chars, max(widest, MIN_CHARS), MAX_CHARS)  # a token fills every filter
-        check_at_most("The number of all filters", self.n_features, MAX_UNITS)
+        check_at_most("The total number of filters", self.n_features, MAX_UNITS)
 
     @property
     def n_features(self) -> int:
-        """Number of features: the filters of all convolutions."""
+        """Number of features: the total number of filters."""
         return sum(count for _, count in self.filters)
 
 
@@ -64,7 +64,7 @@ class CharCNNConfig:
 class WordFeaturesConfig:
     """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs.
 
-    With ``word_dim`` equal to ``projection_dim``, a tied softmax can share the table: layer 0 is then a word's spelling
+    If ``word_dim`` equals ``projection_dim``, a tied softmax can share the table; layer 0 is then a word's spelling
     plus its row in the softmax. Words outside the vocabulary have a row of zeros.
     """
 
@@ -85,25 +85,23 @@ class BiLMConfig:
     """
 
     char_cnn: CharCNNConfig | None = setting(
-        CharCNNConfig(), "Sizes of the char CNN; false for a model that reads no characters."
+        CharCNNConfig(), "Sizes of the char CNN; false for a model that does not read characters."
     )
     n_words: int | None = setting(None, "Size of the vocabulary of a model that reads word ids.")
     word_features: WordFeaturesConfig | None = setting(
-        None, "Sizes of a word table that is used next to the characters."
+        None, "Sizes of a word table used in addition to the characters."
     )
-    projection_dim: int = setting(512, "Size of the outputs of each direction.")
-    hidden_dim: int = setting(4096, "Size of the LSTM cells. If it equals projection_dim, there is no projection.")
-    n_layers: int = setting(2, "LSTM layers per direction.")
-    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; set to `false` to disable.")
+    projection_dim: int = setting(512, "Output size per direction.")
+    hidden_dim: int = setting(4096, "Size of the LSTM cells. If equal to projection_dim, there is no projection.")
+    n_layers: int = setting(2, "Number of LSTM layers per direction.")
+    cell_clip: float | None = setting(3.0, "Bound on the magnitude of the cells; `false` disables it.")
     projection_clip: float | None = setting(
-        3.0, "Bound on the magnitude of the projected outputs; set to `false` to disable."
+        3.0, "Bound on the magnitude of the projected outputs; `false` disables it."
     )
-    skip_connections: bool = setting(True, "Add the input of a layer to its output, from the second layer on.")
-    bidirectional: bool = setting(
-        True, "Train both directions; if false, the forward one alone.", off_flag="--forward-only"
-    )
+    skip_connections: bool = setting(True, "Add a layer's input to its output, from the second layer on.")
+    bidirectional: bool = setting(True, "Train both directions, or only the forward one.", off_flag="--forward-only")
     dropout: float = setting(
-        0.1, "Dropout probability in training, on the inputs of LSTM layers and on the top output."
+        0.1, "Dropout probability during training, applied to the inputs of LSTM layers and to the top output."
     )
 
     def __post_init__(self) -> None:
@@ -127,17 +125,17 @@ class BiLMConfig:
 
     @property
     def read_backward(self) -> tuple[bool, ...]:
-        """For each direction, whether it reads sentences from their end."""
+        """For each direction, whether it reads sentences backward."""
         return (False, True) if self.bidirectional else (False,)
 
     @property
     def direction_names(self) -> list[Literal["forward", "backward"]]:
-        """The names of the directions, in the order of every result that has a value for each."""
+        """The names of the directions, in the order of all results with a value per direction."""
         return [DIRECTIONS[backward] for backward in self.read_backward]
 
     @property
     def word_table(self) -> str | None:
-        """The name of the table of words whose rows have the size of the outputs, so that a softmax can share them."""
+        """The name of the word table whose rows have the size of the outputs, so a softmax can share them."""
         if self.n_words is not None:
             return "token_layer.embedding.weight"
         words = self.word_features
@@ -145,9 +143,9 @@ class BiLMConfig:
 
     @property
     def ids_per_token(self) -> int | None:
-        """How many ids a token with a word and characters has; None for other tokens, whose characters may be fewer.
+        """Number of ids of a token with a word and characters; None for other tokens, which may have fewer characters.
 
-        With fewer, a character would be taken for the word.
+        With fewer ids, a character would be mistaken for the word.
         """
         if self.word_features is None:
             return None
@@ -155,7 +153,7 @@ class BiLMConfig:
 
     @property
     def n_table_words(self) -> int | None:
-        """The number of words in the :attr:`word_table`; None if there is none."""
+        """Number of words in the :attr:`word_table`; None if there is none."""
         if self.word_table is None:
             return None
         return self.n_words if self.word_features is None else self.word_features.n_words
@@ -180,13 +178,13 @@ PRESETS: dict[str, BiLMConfig] = {
     "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
     "original": BiLMConfig(),
 }
-"""Architectures by name: small, medium and original as published, mini for use on a CPU, tiny for experiments."""
+"""Architectures by name: small, medium and original as published, mini for CPUs, tiny for experiments."""
 
 
 def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:
-    """Return the shape of every tensor of a biLM, by its name.
+    """Return the shape of each tensor of a biLM, by name.
 
-    The names are those of the state dict of the PyTorch module, and of elmokit's own files.
+    The names are those in the PyTorch module's state dict and in elmokit's own files.
     """
     return {
         **{f"token_layer.{name}": shape for name, shape in _token_layer_shapes(config).items()},
@@ -200,7 +198,7 @@ def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:
 
 
 def _token_layer_shapes(config: BiLMConfig) -> dict[str, Shape]:
-    # Every table has a row more than there are characters or words: row 0 means "no token".
+    # Tables have one row more than there are characters or words: row 0 means "no token".
     dim, cnn, words = config.projection_dim, config.char_cnn, config.word_features
     if config.n_words is not None:
         return {"embedding.weight": (config.n_words + 1, dim)}

@@ -28,7 +28,7 @@ class SoftmaxConfig:
     """The softmax: ``full`` as in bilm-tf, or ``tied`` to the word table of the token layer."""
 
     kind: Literal["full", "tied"] = setting("full", "The kind of softmax.")
-    inner_dim: int = setting(0, "Units of a layer between the LSTMs and the scores of words. 0: no such layer.")
+    inner_dim: int = setting(0, "Units of an extra layer between the LSTMs and the word scores. 0 disables it.")
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("full", "tied"))

@@ -72,7 +72,7 @@ def build_index(
         path: Directory of the index.
         model_name: How to open the model when the index is searched; None for the included model.
         progress: Called with the number of words indexed.
-        overwrite: Start anew: replace an existing or partial index.
+        overwrite: Start over: replace an existing or partial index.
 
     Raises:
         ConfigError: ``elmo`` is no :class:`Elmo`.

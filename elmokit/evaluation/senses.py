@@ -161,7 +161,7 @@ def probe_senses(
             have no answer.
         path: Where to keep the sense means, as in ``train_senses``.
         progress: Called with the number of instances.
-        overwrite: Compute the means in ``path`` anew.
+        overwrite: Recompute the means in ``path``.
 
     Raises:
         TextError: A file cannot be read or does not match the other, or two test sets have the same name.
@@ -385,7 +385,7 @@ class SenseMeans:
                 if old != new:
                     raise OutputError(
                         f"{path} contains sense means with {name} {old!r}, but this run has {name} {new!r}. Use the "
-                        "same, choose another name, or start anew with --overwrite (overwrite=True)."
+                        "same, choose another name, or start over with --overwrite (overwrite=True)."
                     )
             means.n_sentences = int(content["n_sentences"])
             means.rows = {sense: row for row, sense in enumerate(content["senses"])}

@@ -1,7 +1,7 @@
-"""How a model is opened: the keywords of ``from_pretrained``, and options of commands with their names and defaults.
+"""How a model is opened: the keywords of ``from_pretrained``, and command options with the same names and defaults.
 
-``Elmo.from_pretrained`` documents them. Signatures that people call write them out, because editors that build on Jedi,
-such as Jupyter, complete no keywords of a ``TypedDict``.
+``Elmo.from_pretrained`` documents them. Public signatures spell them out, because editors based on Jedi, such as
+Jupyter, do not complete the keywords of a ``TypedDict``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 OPTIONS = "The options file of an HDF5 file, if it is not next to the weights."
-DEVICE = "Where to compute, such as cuda or cuda:1, which need PyTorch.  [default: the CPU]"
+DEVICE = "Where to compute, such as cuda or cuda:1 (needs PyTorch).  [default: the CPU]"
 PRECISION = (
-    "Lowest precision of the LSTM weights, where lower is faster but less accurate.  [default: the model's own, which "
-    "is int8 for en-mini]"
+    "Lowest precision of the LSTM weights. Lower precision is faster but less accurate.  [default: the model's own, "
+    "which is int8 for en-mini]"
 )
-EXACT_MARKS = "Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII."
+EXACT_MARKS = "Read typographic marks unchanged, like bilm-tf and AllenNLP, instead of as ASCII."
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class ElmoOpening:
     token_embeddings: str | None = setting(
         None, "HDF5 file of precomputed token vectors, one row per word of the vocabulary."
     )
-    vocabulary: str | None = setting(None, "Word list of precomputed token vectors, or of a word-input model.")
+    vocabulary: str | None = setting(None, "Word list for precomputed token vectors or a word-input model.")
     start: Literal["warm", "zero", "stateful"] = setting(
         "warm",
-        "LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state after the "
-        "previous batch, as in AllenNLP; vectors then depend on preceding lines.",
+        "LSTM state that each sentence starts from: the model's start state (warm), zeros, or the state after the "
+        "previous batch, as in AllenNLP (stateful); vectors then depend on preceding lines.",
     )
     precision: Precision | None = setting(None, PRECISION)
     device: str | None = setting(None, DEVICE)
@@ -46,7 +46,7 @@ class ElmoOpening:
 
 @dataclass(frozen=True)
 class LanguageModelOpening:
-    """How ``LanguageModel.from_pretrained`` opens a model; commands have their own defaults of precision and start."""
+    """How ``LanguageModel.from_pretrained`` opens a model; commands set their own defaults for precision and start."""
 
     options: str | None = setting(None, OPTIONS)
     vocabulary: str | None = setting(None, "File with the words of the softmax, if it is not next to the weights.")
@@ -54,13 +54,13 @@ class LanguageModelOpening:
     exact_marks: bool = setting(False, EXACT_MARKS)
     spelling: Literal["model", "vocabulary"] = setting(
         "model",
-        "What prices the letters of unknown words: the model's letter model, or the words of its vocabulary, as in 0.3 "
-        "and where a model has no letter model.",
+        "How spelling_nats of unknown words is computed: by the model's letter model, or from the words in its "
+        "vocabulary, as in 0.3 and for models without a letter model.",
     )
 
 
 class ElmoKeywords(TypedDict, total=False):
-    """The keywords of ``Elmo.from_pretrained``, for what passes them on."""
+    """The keywords of ``Elmo.from_pretrained``, for functions that pass them on."""
 
     options: str | Path | None
     token_embeddings: str | Path | None

@@ -13,62 +13,63 @@ from elmokit.pretrained.pooling_names import POOLING_NAMES, PoolingName
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 MAX_HEADER_SECONDS = 60
-"""Granian allows no more."""
+"""The maximum in Granian."""
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+")
 HOST = re.compile(r"\*|\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]*]+")
 
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Address, limits and batching of the server."""
+    """The server's address, limits and batching."""
 
     host: str = setting("127.0.0.1", "Address to listen on. 0.0.0.0 accepts requests from other machines.")
-    port: int = setting(8000, "Port to listen on. 0 takes a free one, which is printed.")
-    unix_socket: str | None = setting(None, "Listen on a Unix socket at this path, and not on a port.", is_path=True)
+    port: int = setting(8000, "Port to listen on. 0 picks a free one, which is printed.")
+    unix_socket: str | None = setting(None, "Listen on a Unix socket at this path instead of a port.", is_path=True)
     token_file: str | None = setting(
         None,
-        "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The "
-        "environment variable ELMOKIT_SERVE_TOKEN sets it too.",
+        "File with a token that requests to /v1 and /metrics must send as `Authorization: Bearer TOKEN`. The token can "
+        "also be set with the environment variable ELMOKIT_SERVE_TOKEN.",
         is_path=True,
     )
     allowed_hosts: tuple[str, ...] = setting(
         (),
-        "Host name that requests may name besides localhost, 127.0.0.1 and [::1], such as elmo.example.org; * for any. "
-        "Can be repeated. By default, no other on a loopback address, and any on other addresses.",
+        "Accept requests to this host name besides localhost, 127.0.0.1 and [::1], such as elmo.example.org; * for "
+        "any. Can be repeated. By default, a server on a loopback address accepts no others, and other servers accept "
+        "all.",
     )
     cors_origins: tuple[str, ...] = setting(
         (),
-        "Origin of a web page that browsers may send requests from, such as https://example.org; * for any. Can be "
+        "Accept browser requests from web pages of this origin, such as https://example.org; * for any. Can be "
         "repeated.",
     )
-    name: str | None = setting(None, "Name of the model in requests. By default, that of its file.")
+    name: str | None = setting(None, "Name of the model in requests. By default, its file name.")
     pooling: PoolingName = setting(
         "auto",
-        "How /v1/embeddings combines the vectors of tokens (docs/how-to/compare-sentences.md). By default, the "
-        "whitening that is stored with the model, else sif, else mean.",
+        "How /v1/embeddings combines token vectors (docs/how-to/compare-sentences.md). By default, the model's "
+        "whitening, else sif, else mean.",
     )
     index: str | None = setting(
         None,
-        "Index to search for neighbors, from `elmokit neighbors index`. By default, one over the example sentences.",
+        "Index to search for neighbors, made by `elmokit neighbors index`. By default, one of the example sentences.",
         is_path=True,
     )
     tokenize: bool = setting(
-        True, "Split texts into sentences and tokens; otherwise at spaces only.", off_flag="--split-at-spaces"
+        True, "Split texts into sentences and tokens, or only at spaces.", off_flag="--split-at-spaces"
     )
-    batch_tokens: int = setting(8192, "Tokens that are taken from the queue to be computed together.")
-    batch_wait_ms: float = setting(2.0, "How long the first request waits for others to join it.")
-    queue_requests: int = setting(2048, "Requests that may wait or be computed. More are answered with 429.")
-    queue_tokens: int = setting(262_144, "Tokens that may wait or be computed. More are answered with 429.")
-    max_body_mib: int = setting(8, "Largest body of a request, in MiB.")
-    max_texts: int = setting(2048, "Most texts in a request.")
-    max_text_characters: int = setting(65_536, "Longest text.")
-    max_request_tokens: int = setting(65_536, "Most tokens in a request.")
-    timeout_seconds: float = setting(60.0, "Longest time that a request may wait and be computed.")
+    batch_tokens: int = setting(8192, "Maximum number of queued tokens that are computed together.")
+    batch_wait_ms: float = setting(2.0, "How long a request waits for others to be computed together, in milliseconds.")
+    queue_requests: int = setting(2048, "Maximum number of requests in progress. Further ones get status 429.")
+    queue_tokens: int = setting(262_144, "Maximum number of tokens in progress. Further requests get status 429.")
+    max_body_mib: int = setting(8, "Maximum size of a request body, in MiB.")
+    max_texts: int = setting(2048, "Maximum number of texts in a request.")
+    max_text_characters: int = setting(65_536, "Maximum length of a text, in characters.")
+    max_request_tokens: int = setting(65_536, "Maximum number of tokens in a request.")
+    timeout_seconds: float = setting(60.0, "Maximum time to answer a request, including the time in the queue.")
     header_timeout_seconds: float = setting(
-        10.0, "Longest time that a client may take to send the headers of a request, or its next request."
+        10.0, "Maximum time for a client to send a request's headers, or its next request."
     )
-    body_timeout_seconds: float = setting(30.0, "Longest time that a client may take to send a body.")
-    stop_timeout_seconds: int = setting(30, "Longest time to answer the accepted requests after SIGTERM or Ctrl-C.")
+    body_timeout_seconds: float = setting(30.0, "Maximum time for a client to send a request's body.")
+    stop_timeout_seconds: int = setting(30, "Maximum time to answer accepted requests after SIGTERM or Ctrl-C.")
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLING_NAMES)
@@ -94,9 +95,9 @@ class ServeConfig:
 
     @property
     def accepted_hosts(self) -> frozenset[str] | None:
-        """The hosts that requests may name, in lower case; None for all."""
-        # A page of another site can let its own name lead to 127.0.0.1 (DNS rebinding). Its browser then takes the
-        # server for a part of that site, and only the name in the requests is different.
+        """The accepted host names, in lower case; None for all."""
+        # Another site can point its own host name to 127.0.0.1 (DNS rebinding). The browser then treats the server as
+        # part of that site; only the host name in the requests reveals it.
         if "*" in self.allowed_hosts or not (self.allowed_hosts or _is_loopback(self.host)):
             return None
         own = f"[{self.host}]" if ":" in self.host else self.host
@@ -104,10 +105,10 @@ class ServeConfig:
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether the server listens on a loopback address: also by a short form, as 127.1, or by a name."""
+    """Check whether a host is a loopback address, including short forms such as 127.1, and names."""
     try:
         address = str(socket.getaddrinfo(host, None)[0][4][0])
     except (OSError, UnicodeError):
         return False
     found = ipaddress.ip_address(address)
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback  # ::ffff:127.0.0.1 leads to 127.0.0.1
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback  # ::ffff:127.0.0.1 is 127.0.0.1

@@ -1,11 +1,11 @@
-"""Files and directories that are written completely or not at all, and then survive a power loss; and locks.
+"""Locks, and atomic writes of files and directories that survive a power loss.
 
-Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so that the final rename stays on one
-file system and is atomic. A process that is killed leaves that directory behind; :func:`recover_interrupted` cleans up.
+Output goes to a temporary directory ``.NAME.xxxxxxxx`` next to its destination, so the final rename stays on one file
+system and is atomic. A killed process leaves that directory behind; :func:`recover_interrupted` cleans up.
 
-A rename alone is not enough for power losses: a file system may store the new name before the content, and what is left
-is then an empty file under the final name. So the content is flushed to disk first (``fsync``), and the directory after
-the rename.
+A rename alone does not protect against power loss: the file system may store the new name before the content, which
+would leave an empty file under the final name. So the content is flushed to disk first (``fsync``), and the directory
+after the rename.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from elmokit.errors import LockedError, OutputError, WriteError, cannot_write, write_failure
 
 LOCK = "lock"
-"""The name of the lock file in a directory that one process at a time writes to."""
+"""The name of the lock file in a directory that only one process may write to."""
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock while the block runs, or raise a LockedError with ``message``; ``wait`` waits instead."""
+    """Hold an exclusive lock during the block. If it is taken, wait (``wait``) or raise a LockedError (``message``)."""
     # The operating system releases it when the process ends. File systems without locks (some network mounts) grant
     # every lock. The lock file is created with its directory if missing, and left in place afterwards.
     try:
@@ -35,7 +35,7 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
         path.touch()
     except OSError as error:
         raise cannot_write(path.parent, error.strerror) from None
-    import filelock  # here, because it loads much, and few commands lock anything
+    import filelock  # imported here because it is slow to import and rarely needed
 
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
     granted_without_lock = False
@@ -52,25 +52,25 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
             lock.release()
 
 
-START_LENGTH = 40  # characters of an output's name that its temporary directory's name starts with
-SUFFIX_LENGTH = 8  # random characters at its end, as tempfile.mkdtemp makes them
+START_LENGTH = 40  # characters of the output's name at the start of the temporary directory's name
+SUFFIX_LENGTH = 8  # random characters at its end, as in tempfile.mkdtemp
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False) -> Iterator[Path]:
-    """Yield a temporary path that is flushed and renamed to ``path`` at the end of the block, or removed on errors."""
+    """Yield a temporary path; at the end of the block, flush it and rename it to ``path``, or remove it on errors."""
     check_output_path(path, overwrite, folder)
     path = real_path(path)
     try:
         _make_folder(path.parent)
         # A directory with a file of the final name, not a temporary file: libraries choose the format by the suffix,
         # and `mkstemp` would make the file readable by its owner only.
-        start = path.name[:START_LENGTH]  # says whose it is; whole names may be as long as the system takes
+        start = path.name[:START_LENGTH]  # identifies the output; the whole name might exceed the system's limit
         workspace = Path(tempfile.mkdtemp(prefix=f".{start}.", dir=path.parent))
     except OSError as error:
         raise cannot_write(path, error.strerror) from None
     try:
-        # Each in a directory of its own, under its whole name, by which an old one is restored.
+        # Both under their full names, in separate directories, so the old one can be restored.
         temporary, old = workspace / "new" / path.name, workspace / "old" / path.name
         temporary.parent.mkdir()
         if folder:
@@ -86,14 +86,14 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         reason = write_failure(error)
         if reason is None:
             raise
-        # Also for what is in a directory, whose error names it by its temporary path.
+        # Also replaces errors that name a file in the directory by its temporary path.
         raise WriteError(path, reason, "Its old content is unchanged.") from error
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
-    # A directory cannot be renamed over one that is not empty, so the existing one is moved out of the way first.
+    # A directory cannot be renamed over a non-empty one, so the existing one is moved out of the way first.
     if not path.is_dir():
         replace_file(temporary, path)
         return
@@ -108,19 +108,19 @@ def _move_into_place(temporary: Path, path: Path, old: Path) -> None:
 
 
 def real_path(path: str | Path) -> Path:
-    """Return what an output replaces: of a symbolic link, the file that it leads to, so that the link stays."""
+    """Return the path that an output replaces: the target of a symbolic link, so the link stays."""
     return Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
 
 
 def replace_file(new: Path, path: Path) -> None:
-    """Move a file to a path; it keeps the mode of a file that is there."""
+    """Move a file to a path, keeping the mode of an existing file."""
     if path.exists():
         shutil.copymode(path, new)
     new.replace(path)
 
 
 def _make_folder(folder: Path) -> None:
-    """Create a directory and those above it that are missing, all of which then survive a power loss."""
+    """Create a directory and its missing parents so that they survive a power loss."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -128,12 +128,12 @@ def _make_folder(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or directory to disk, so that it survives a power loss. A directory is the list of its names."""
+    """Flush a file, or the list of names in a directory, to disk, so it survives a power loss."""
     if path.is_dir():
         with contextlib.suppress(OSError):  # Windows and some network file systems cannot flush directories
             _sync(os.open(path, os.O_RDONLY))
     else:
-        _sync(os.open(path, os.O_RDWR))  # Windows flushes only what is open for writing
+        _sync(os.open(path, os.O_RDWR))  # Windows only flushes files that are open for writing
 
 
 def _sync(descriptor: int) -> None:
@@ -144,9 +144,9 @@ def _sync(descriptor: int) -> None:
 
 
 def recover_interrupted(folder: Path) -> None:
-    """Remove what killed processes left in a directory that nobody writes to, and restore what they moved away."""
+    """Remove leftovers of killed processes from a directory that nobody writes to; restore what they moved away."""
     for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}"):
-        # Another hidden directory, which may have such a name too, is told apart by its content.
+        # Other hidden directories may have such names, too; their content differs.
         if not workspace.is_dir():
             continue
         if any(inside.name not in ("new", "old") for inside in workspace.iterdir()):
@@ -159,7 +159,7 @@ def recover_interrupted(folder: Path) -> None:
 
 
 def check_parent(path: str | Path) -> None:
-    """Check that the directory of an output exists, or raise an OutputError."""
+    """Raise an OutputError unless an output's parent directory exists."""
     parent = Path(path).parent
     if not parent.is_dir():
         problem = f"{parent} is not a directory" if parent.exists() else f"the directory {parent} does not exist"
@@ -167,7 +167,7 @@ def check_parent(path: str | Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that files can be written to a directory, or that it can be created, before any work is done."""
+    """Check, before any work is done, that a directory is writable or can be created."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
         tempfile.TemporaryFile(dir=existing).close()
@@ -176,9 +176,9 @@ def check_writable(folder: Path) -> None:
 
 
 def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str = "") -> None:
-    """Refuse the extension of a format that will not be written; ``otherwise`` ends the message: what else to pass."""
-    # What follows the last dot counts as an extension if it starts with two letters, or is one of `extensions`: names
-    # such as `elmo-v1.5` and `corpus.2019` have none.
+    """Refuse an extension other than ``extensions``; ``otherwise`` is appended to the suggestions in the message."""
+    # The part after the last dot is an extension if it starts with two letters or is in `extensions`. Names such as
+    # `elmo-v1.5` and `corpus.2019` have none.
     suffix = Path(path).suffix
     if suffix in extensions or not re.match(r"\.[A-Za-z]{2}", suffix):
         return
@@ -190,7 +190,7 @@ def check_extension(path: str | Path, extensions: Sequence[str], otherwise: str 
 
 
 def check_has_name(path: str | Path) -> None:
-    """Refuse an output path that names nothing, such as an empty one, or the current directory."""
+    """Refuse an output path without a name, such as an empty one or the current directory."""
     if not Path(path).name:
         raise OutputError(f"The output path {str(path)!r} has no name.")
 
@@ -198,8 +198,8 @@ def check_has_name(path: str | Path) -> None:
 def check_output_path(
     path: str | Path, overwrite: bool, folder: bool = False, parts: Sequence[str] | None = None
 ) -> None:
-    """Check before any work is done that an output can be written to a path."""
-    # A directory that contains anything but `parts` (name patterns) is not overwritten, because that would be lost.
+    """Check, before any work is done, that an output can be written to a path."""
+    # A directory with files other than `parts` (name patterns) is not overwritten, because they would be lost.
     check_has_name(path)
     path = Path(path)
     if not path.exists():
@@ -217,7 +217,7 @@ def check_output_path(
 
 
 def _kind(path: Path) -> str:
-    """Return what there is at a path, as an error message names it."""
+    """Return the kind of a path, for error messages."""
     if path.is_dir():
         return "directory"
     return "file" if path.is_file() else "device, a pipe or a socket"

@@ -12,14 +12,14 @@ from elmokit.errors import OutputError
 def cache_dir() -> Path:
     """Return the cache directory: ``ELMOKIT_CACHE`` if set, else the platform's usual place for caches."""
     chosen = os.environ.get("ELMOKIT_CACHE")
-    # A user id without an entry in the password database, as in some containers, has no home; and there may be no user
-    # of the name in a chosen "~user". platformdirs 4.0 then returns a directory named ~.
+    # There is no home directory if the user id is not in the password database, as in some containers, or the user in
+    # "~user" does not exist. platformdirs 4.0 then returns a directory named ~.
     with suppress(RuntimeError):
         if chosen:
             return Path(chosen).expanduser()
-        import platformdirs  # here, because an installed wheel with a model of one's own needs no cache
+        import platformdirs  # imported here because a wheel with your own model needs no cache
 
         path = platformdirs.user_cache_path("elmokit", appauthor=False)
         if path.is_absolute():
             return path
-    raise OutputError("There is no home directory for the cache. Set ELMOKIT_CACHE to a writable directory.")
+    raise OutputError("No home directory for the cache was found. Set ELMOKIT_CACHE to a writable directory.")

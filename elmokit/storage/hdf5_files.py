@@ -1,6 +1,6 @@
-"""HDF5 files: a full disk is noticed before anything is written, and numbers that are not in a file are no zeros.
+"""HDF5 files, with protection against full disks and against missing numbers, which HDF5 would read as zeros.
 
-h5py is imported where a file is opened: it takes 40 ms, and few commands open one.
+h5py is imported where a file is opened, because importing it takes 40 ms and few commands need it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 HEADER_BYTES = 440
-"""What the header of a dataset and its entry in the group take, about."""
+"""Approximate size of a dataset's header and its entry in the group."""
 CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""What file systems answer that cannot be asked for room."""
+"""Errors of file systems that do not support allocation."""
 MAX_OLD_NAME_BYTES = 1 << 24
-"""The names of all datasets of a file of the oldest version, which every reader of HDF5 knows. Larger files have that
-of HDF5 1.8 (2008)."""
+"""Maximum total length of dataset names in the oldest file version, which every HDF5 reader knows. Larger files use
+the version of HDF5 1.8 (2008)."""
 
 
 def open_hdf5(path: str | Path) -> h5py.File:
-    """Open a file to read."""
+    """Open a file for reading."""
     import h5py
 
     return h5py.File(path, "r")
 
 
 def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0) -> h5py.File:
-    """Create a file for datasets of ``n_bytes`` in all, 0 if not known, in the oldest format that holds them well.
+    """Create a file for datasets of ``n_bytes`` in total (0 if unknown), in the oldest suitable version of the format.
 
     Raises:
-        OSError: The disk has no room for them. It is asked first, because h5py crashes where HDF5 cannot close a file.
+        OSError: They do not fit on the disk. This is checked first, because h5py crashes if HDF5 cannot close a file.
     """
     import h5py
 
@@ -55,12 +55,12 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
     if n_bytes:
         _allocate(path, n_bytes + n_name_bytes + HEADER_BYTES * n_datasets + 65536)
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    # The names of an old group are one block; once that is larger than its cache, HDF5 writes it for each dataset.
+    # An old group stores its names in one block. If that exceeds the cache, HDF5 rewrites it for each dataset.
     oldest = h5py.h5f.LIBVER_EARLIEST if n_name_bytes <= MAX_OLD_NAME_BYTES else h5py.h5f.LIBVER_V18
     access.set_libver_bounds(oldest, h5py.h5f.LIBVER_LATEST)
-    # Headers are put together in blocks of this size: otherwise they are scattered between the numbers.
+    # Headers are grouped in blocks of this size, which would otherwise be scattered between the numbers.
     access.set_meta_block_size(max(2048, min(256 * n_datasets, 1 << 20)))
-    # The cache of headers takes fourteen times its nominal size, at first 2 MB. It needs to hold the names.
+    # The header cache takes fourteen times its nominal size, which is 2 MB by default. It must hold the names.
     cache = access.get_mdc_config()
     n_cached = n_name_bytes * 3 // 2 + (1 << 18)
     if n_cached < cache.initial_size:
@@ -70,7 +70,7 @@ def create_hdf5(path: Path, n_bytes: int, n_datasets: int, n_name_bytes: int = 0
 
 
 def _allocate(path: Path, n_bytes: int) -> None:
-    """Ask the file system for room, where it can say that there is none."""
+    """Allocate space in the file system, if it supports that."""
     if not hasattr(os, "posix_fallocate"):
         return
     with path.open("wb") as file:
@@ -82,10 +82,10 @@ def _allocate(path: Path, n_bytes: int) -> None:
 
 
 class DroppedInterrupts:
-    """Notices a Ctrl-C that arrives while h5py deletes one of its objects, where Python reports and drops it.
+    """Catches a Ctrl-C that arrives while h5py deletes an object, which Python would only report and drop.
 
-    Of many small datasets, one interruption in a hundred arrives there. In the ``with`` block, call :meth:`check` now
-    and then.
+    With many small datasets, this happens to one interruption in a hundred. Call :meth:`check` regularly in the
+    ``with`` block.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class DroppedInterrupts:
         sys.unraisablehook = self._hook
 
     def check(self) -> None:
-        """Raise the interruption that was dropped, if there is one."""
+        """Raise the dropped interruption, if any."""
         if self._dropped is not None:
             raise self._dropped
 
@@ -108,17 +108,17 @@ class DroppedInterrupts:
         error = unraisable.exc_value
         if error is None or isinstance(error, Exception):
             self._hook(unraisable)
-        else:  # KeyboardInterrupt, or what else the handler of a signal raises to end a program
+        else:  # KeyboardInterrupt, or another exception of a signal handler that ends the program
             self._dropped = error
 
 
 def damage_as_format_error(path: str | Path) -> RaisedAgain:
-    """Turn whatever h5py raises for a damaged file into a FormatError that names the file."""
+    """Turn h5py's errors for a damaged file into a FormatError that names the file."""
     return reading(path, "HDF5 file", *HDF5_ERRORS)
 
 
 def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
-    """Find the datasets of a file, those in groups included. Links by name, also into other files, are left out."""
+    """Find the datasets of a file, including those in groups, but not symbolic or external links."""
     import h5py
 
     found: list[h5py.Dataset] = []
@@ -132,7 +132,7 @@ def find_datasets(file: h5py.File) -> list[h5py.Dataset]:
 
 
 def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
-    """Reject a dataset unless its numbers are stored in this file: HDF5 reads what is missing as zeros."""
+    """Reject a dataset unless all its numbers are stored in this file: HDF5 reads missing ones as zeros."""
     problem = ""
     if dataset.dtype.kind not in "fiu":
         problem = f"holds {dataset.dtype}, not numbers"
@@ -140,7 +140,7 @@ def check_dataset(dataset: h5py.Dataset, path: str | Path) -> None:
         problem = "refers to another file, which is not read"
     elif not _is_stored(dataset):
         n_stored = int(dataset.id.get_storage_size())
-        problem = f"has the shape {dataset.shape}, and only a part of its numbers ({n_stored:,} bytes) is stored"
+        problem = f"has the shape {dataset.shape}, but only part of its numbers ({n_stored:,} bytes) is stored"
     if problem:
         raise FormatError(f"{path}: dataset {str(dataset.name).lstrip('/')} {problem}.")
 
@@ -157,7 +157,7 @@ def _is_stored(dataset: h5py.Dataset) -> bool:
 
 
 def read_dataset(dataset: h5py.Dataset, path: str | Path) -> NDArray[np.float32]:
-    """Read the numbers of a dataset that :func:`check_dataset` accepts, or raise a FormatError."""
+    """Read a dataset that :func:`check_dataset` accepts, or raise a FormatError."""
     check_dataset(dataset, path)
     with damage_as_format_error(path):
         return np.asarray(dataset, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Progress of long computations: one callback type for the library, one display for people."""
+"""Progress of long computations: a callback type for the library, and a progress bar."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable
 from typing import Any
 
 ProgressCallback = Callable[[str, int, int | None], None]
-"""Called as ``progress(stage, done, total)``: how much of a stage is done, and how much there is (None if unknown).
+"""Called as ``progress(stage, done, total)``, with the finished and total units of a stage (None if unknown).
 
-Every long function of the library accepts such a callback. :class:`ProgressBar` is one.
+All long-running functions of the library accept such a callback. :class:`ProgressBar` is one.
 """
 
 SECONDS_BETWEEN_LINES = 30.0
 
 
 class Stage(str):
-    """The name of a stage, and what is counted in it, where that differs from the other stages of a computation.
+    """The name of a stage, with its unit if that differs from the other stages of a computation.
 
-    To a callback it is the name.
+    Callbacks can treat it as the name.
     """
 
     unit: str
     """Such as "sentences"."""
 
     def __new__(cls, name: str, unit: str) -> Stage:
-        """Make the name of a stage."""
+        """Make the name of a stage that counts ``unit``."""
         stage = super().__new__(cls, name)
         stage.unit = unit
         return stage
@@ -37,7 +37,7 @@ _quiet = False
 
 
 def set_quiet(quiet: bool) -> None:
-    """Show no progress in this process, or show it again (``elmokit --quiet``). Warnings and errors stay."""
+    """Hide or show progress in this process (``elmokit --quiet``). Warnings and errors are always shown."""
     global _quiet
     _quiet = quiet
 
@@ -48,9 +48,9 @@ def is_quiet() -> bool:
 
 
 class StageCounter:
-    """Counts how much of a stage is done, and tells a progress callback after each addition; None tells nobody.
+    """Counts the finished units of a stage, and reports each change to a progress callback, if any.
 
-    Add 0 at the start to say what an earlier, interrupted run has done.
+    Add 0 at the start to report what an earlier, interrupted run has done.
     """
 
     def __init__(self, progress: ProgressCallback | None, stage: str, total: int | None, done: int = 0) -> None:
@@ -64,14 +64,13 @@ class StageCounter:
 
 
 class ProgressBar:
-    """Shows progress: a bar on a terminal or in a notebook, otherwise a line every 30 seconds, both with the time left.
+    """Shows progress and the time left: as a bar on a terminal or in a notebook, otherwise as a line every 30 seconds.
 
-    It is a ``progress`` callback. The first step of a stage is left out of the estimate: it often loads, compiles or
-    packs what the others use. Output goes to standard error.
+    It is a ``progress`` callback. The estimate ignores the first step of a stage, which often includes loading,
+    compiling or packing. Output goes to standard error.
 
     Args:
-        unit: What is counted, such as ``"tokens"``, in stages that do not say it themselves; empty if each counts
-            something else.
+        unit: What is counted, such as ``"tokens"``, in stages without a unit of their own; empty if it varies.
         clock: Returns the time in seconds.
         lines: Print lines even on a terminal.
 
@@ -98,8 +97,8 @@ class ProgressBar:
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show that ``done`` of ``total`` units of a stage are finished; a new name starts a new stage."""
         now = self._clock()
-        # The first report of a stage says what an earlier, interrupted run has done, which is left out of the estimated
-        # time. Where less is done than before, a stage of the same name has begun, such as for the next file.
+        # The first report of a stage is what an earlier, interrupted run has done, and does not count for the estimate.
+        # If the count decreases, a new stage of the same name has started, such as for the next file.
         if stage != self._stage or done < self._done:
             self._last_line = now
             self._start(stage, done)
@@ -117,7 +116,7 @@ class ProgressBar:
         self._bar.total = total
         if is_first_step:
             self._bar.n = self._bar.initial = done
-            self._bar.unpause()  # the clock of tqdm starts here
+            self._bar.unpause()  # starts tqdm's clock
             self._bar.refresh()
         else:
             self._bar.update(done - self._bar.n)
@@ -142,7 +141,7 @@ class ProgressBar:
         self._stage, self._first, self._is_warm = stage, done, False
         self._stage_unit = stage.unit if isinstance(stage, Stage) else self._unit
         if not self._lines and not _quiet and (sys.stderr.isatty() or "ipykernel.kernelapp" in sys.modules):
-            from tqdm.auto import tqdm  # in a notebook widgets; elsewhere a bar would be a mess of lines
+            from tqdm.auto import tqdm  # uses widgets in notebooks; elsewhere, a bar would print a mess of lines
 
             self._bar = tqdm(
                 initial=done,
@@ -150,7 +149,7 @@ class ProgressBar:
                 unit=f" {self._stage_unit or 'it'}",
                 unit_scale=True,
                 leave=False,
-                smoothing=0,  # the mean speed: after a pause of the machine, the last one predicts minutes for seconds
+                smoothing=0,  # the mean speed: after the machine has slept, recent speed would predict minutes
             )
 
     def _print_line(self, stage: str, done: int, total: int | None, now: float) -> None:
@@ -164,12 +163,12 @@ class ProgressBar:
 
 
 def count_of(n: int, what: str) -> str:
-    """Return a number and what it counts, such as "1 sentence" or "2,000 sentences"."""
+    """Format a count, such as "1 sentence" or "2,000 sentences"."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration such as "45 s", "3 min", "1 h 20 min" or "2 days 3 h"."""
+    """Format a duration, such as "45 s", "3 min", "1 h 20 min" or "2 days 3 h"."""
     if seconds < 90:
         return f"{math.ceil(seconds)} s"
     minutes = round(seconds / 60)

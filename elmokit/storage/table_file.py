@@ -15,19 +15,19 @@ _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 class TextOutput(Protocol):
-    """What a table is written to."""
+    """A destination for a table."""
 
     def write(self, text: str, /) -> object:
         """Write a text."""
 
 
 class TableWriter:
-    """Writes the rows of a table; the first one names the columns.
+    """Writes the rows of a table; the first one sets the columns.
 
     Args:
-        file: Where to write it.
-        delimiter: What separates the cells.
-        is_quoted: Quote cells with special characters; otherwise all are written as they are.
+        file: The destination.
+        delimiter: The separator between cells.
+        is_quoted: Quote cells with special characters; otherwise, all are written unchanged.
     """
 
     def __init__(self, file: TextOutput, delimiter: str = "\t", is_quoted: bool = False) -> None:
@@ -36,8 +36,8 @@ class TableWriter:
         self._has_header = False
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Write a row, given by the names of its columns."""
-        if not self._has_header:  # not before it is known that there is a row
+        """Write a row, which maps column names to cells."""
+        if not self._has_header:  # only once there is a row
             self._writer.writerow(row)
             self._has_header = True
         self._writer.writerow(map(_cell, row.values()))
@@ -46,7 +46,7 @@ class TableWriter:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, str):  # a carriage return inside of a token would end the row for many programs
+    if isinstance(value, str):  # in many programs, a carriage return inside a token would end the row
         return value.replace("\r", "\\r")
     if isinstance(value, float):
         return f"{value:.6f}"
@@ -55,10 +55,10 @@ def _cell(value: Any) -> Any:
 
 @contextlib.contextmanager
 def open_table(path: str | Path, overwrite: bool = False, is_quoted: bool = False) -> Iterator[TableWriter]:
-    """Write a table that appears when the block ends without an exception.
+    """Open a table for writing; the file appears when the block ends without an exception.
 
     Args:
-        path: The file. With ``is_quoted``, commas separate the cells if its name ends in ``.csv``, else tabs.
+        path: The file. Cells are separated by commas if ``is_quoted`` and the name ends in ``.csv``, else by tabs.
         overwrite: Replace an existing file.
         is_quoted: As in :class:`TableWriter`.
 
@@ -76,10 +76,10 @@ def open_table(path: str | Path, overwrite: bool = False, is_quoted: bool = Fals
 def write_table(
     rows: Iterable[Mapping[str, Any]], path: str | Path, *, overwrite: bool = False, is_quoted: bool = True
 ) -> None:
-    """Write a table as the commands do.
+    """Write a table in the format of the commands.
 
     Args:
-        rows: The cells of each row, by the names of the columns.
+        rows: The cells of each row by column name.
         path, overwrite, is_quoted: As in :func:`open_table`.
 
     Raises:

@@ -1,18 +1,18 @@
-"""Read and write safetensors files as NumPy arrays, also with weights as 8-bit integers.
+"""Read and write safetensors files as NumPy arrays, optionally with weights as 8-bit integers.
 
-The ``safetensors`` package does not serve here: NumPy has no bfloat16, and so neither has its interface for NumPy. The
-format is the length of the header in 8 bytes, the header (JSON: the dtype, the shape and the range of bytes of each
-tensor), and the numbers, little-endian.
+The ``safetensors`` package cannot be used here: NumPy has no bfloat16, so its NumPy interface does not support it. The
+format is the header's length in 8 bytes, the header (JSON with each tensor's dtype, shape and byte range), and the
+numbers in little-endian order.
 
-As integers, a matrix ``weight`` is ``weight`` (int8) and ``weight.scale`` (bfloat16, one for each row). Loading
-multiplies the two. Tensors of one dimension are stored in float32: they are small, and biases of the softmax are word
-frequencies.
+As integers, a matrix ``weight`` is stored as ``weight`` (int8) and ``weight.scale`` (bfloat16, one per row), which are
+multiplied when loaded. One-dimensional tensors are stored in float32: they are small, and softmax biases represent
+word frequencies.
 
-Why bfloat16 for the scales? An integer of 7 bits times a number of 8 bits has 15 bits, so a loaded weight is exactly
-the sum of two bfloat16 numbers. The C function for the sum over the vocabulary needs two such numbers for weights
-stored in float16, too; arbitrary float32 numbers need three, and more time. Scales are rounded down, and the largest
+Why bfloat16 for the scales? The product of a 7-bit integer and an 8-bit number has 15 bits, so a loaded weight is
+exactly the sum of two bfloat16 numbers. The C function for the sum over the vocabulary also needs two such numbers for
+weights stored in float16; arbitrary float32 numbers need three, and more time. Scales are rounded down, and the largest
 weight of each row becomes 127. The kernels for ``precision="int8"`` divide each row by its largest weight, so they
-find the same integers again.
+recover the same integers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from elmokit.errors import FormatError, TensorMismatchError, reading
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
-# In the order in which tensors are written, as the safetensors package does: the widest numbers first, so that all of
-# them are aligned. NumPy holds bfloat16 numbers as the upper halves of float32 numbers, in uint16.
+# In the order in which tensors are written, as in the safetensors package: the widest numbers first, so all of them are
+# aligned. In NumPy, a bfloat16 number is the upper half of a float32 number, as uint16.
 DTYPES = {
     name: np.dtype(dtype)
     for name, dtype in (
@@ -46,11 +46,11 @@ DTYPES = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SCALE = ".scale"
 LARGEST = 127
-_HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper ones
+_HALF_BITS = 16  # of a float32 number; bfloat16 keeps the upper half
 
 
 class _Entry(msgspec.Struct):
-    """What the header says about a tensor."""
+    """A tensor's entry in the header."""
 
     dtype: Literal["I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL"]
     shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
@@ -58,10 +58,10 @@ class _Entry(msgspec.Struct):
 
 
 class TensorFile:
-    """The tensors of a safetensors file, each read when it is asked for; ``dtypes`` are as the format spells them."""
+    """The tensors of a safetensors file, read on demand; ``dtypes`` has the names used by the format."""
 
-    # The file stays open: one that replaces it meanwhile is another file. It does not stay mapped into memory, where
-    # its pages would count as memory of the process besides the weights that are packed from them.
+    # The file stays open, so replacing it has no effect. It does not stay mapped into memory, where its pages would
+    # count as memory of the process in addition to the packed weights.
 
     def __init__(self, path: Path) -> None:
         with reading(path, "safetensors file", RecursionError, msgspec.MsgspecError):
@@ -72,11 +72,11 @@ class TensorFile:
         self.dtypes = {name: entry.dtype for name, entry in self._entries.items()}
 
     def read(self, name: str) -> Array:
-        """Read a tensor as it is stored, bfloat16 as float32."""
+        """Read a tensor as stored, but bfloat16 as float32."""
         entry = self._entries[name]
         try:
             array = np.array(self._octets(entry)).view(DTYPES[entry.dtype]).reshape(entry.shape)
-        except (OSError, ValueError) as error:  # it was cut short while it was open, for example
+        except (OSError, ValueError) as error:  # for example, truncated while it was open
             raise FormatError(f"{self._file.name}: {name} cannot be read ({error}).") from None
         if entry.dtype == "BF16":
             return (array.astype(np.uint32) << 16).view(np.float32)
@@ -86,16 +86,16 @@ class TensorFile:
         start, stop = entry.data_offsets
         if start == stop:
             return np.empty(0, np.uint8)  # an empty range cannot be mapped
-        # Not read from a position in the file: threads share it, and so do the processes of a fork.
+        # Mapped instead of read at a file position, which threads and forked processes share.
         return np.memmap(self._file, np.uint8, "r", self._first + start, (stop - start,))
 
 
 def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
-    """Read the header of a file: the position of the first number, and an entry for each tensor."""
+    """Read a file's header; return the position of the first number, and an entry per tensor."""
     n_header = int.from_bytes(file.read(8), "little")
     n_bytes = file.seek(0, 2) - 8 - n_header
     file.seek(8)
-    header = file.read(n_header) if n_bytes >= 0 else b""  # an error, as where a header is empty
+    header = file.read(n_header) if n_bytes >= 0 else b""  # causes an error, like an empty header
     table = msgspec.json.decode(header, type=dict[str, Any])
     table.pop("__metadata__", None)
     entries = msgspec.convert(table, dict[str, _Entry])
@@ -103,15 +103,15 @@ def _read_header(file: BufferedReader) -> tuple[int, dict[str, _Entry]]:
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         start, stop = entry.data_offsets
         if start != end or stop - start != prod(entry.shape) * DTYPES[entry.dtype].itemsize:
-            raise ValueError(f"{name} of the shape {entry.shape} is said to be at {start:,} to {stop:,}")
+            raise ValueError(f"{name} of shape {entry.shape} does not match its byte range, {start:,} to {stop:,}")
         end = stop
     if end != n_bytes:
-        raise ValueError(f"its tensors have {end:,} bytes, and the file has {n_bytes:,}")
+        raise ValueError(f"its tensors have {end:,} bytes, but the file has {n_bytes:,}")
     return 8 + n_header, entries
 
 
 def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
-    """Write a file with the bytes of the safetensors package; arrays of uint16 hold the bits of bfloat16 numbers."""
+    """Write the same bytes as the safetensors package; uint16 arrays hold the bits of bfloat16 numbers."""
     order = list(DTYPES.values())
     names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
     table: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
 
 
 def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[str, Array]:
-    """Convert tensors to integers with scales, but not vectors and those whose name starts with ``unchanged``."""
+    """Convert tensors to integers with scales, except vectors and tensors whose name starts with ``unchanged``."""
     tensors: dict[str, Array] = {}
     for name, array in arrays.items():
         if array.ndim < 2 or name.startswith(unchanged):
@@ -139,17 +139,17 @@ def to_int8(arrays: Mapping[str, NDArray[np.float32]], unchanged: str) -> dict[s
         largest = np.abs(rows).max(axis=1)
         bits = (largest / np.float32(LARGEST)).view(np.uint32) >> _HALF_BITS
         scales = (bits << _HALF_BITS).view(np.float32)
-        # The bound keeps rows of zeros, whose scale is 0, free of 0/0.
+        # The bound avoids 0/0 for rows of zeros, whose scale is 0.
         scales = np.maximum(scales, np.finfo(np.float32).tiny)
         integers = np.rint(rows / scales[:, None]).clip(-LARGEST, LARGEST)
-        with np.errstate(invalid="ignore"):  # NaN, which the scale keeps
+        with np.errstate(invalid="ignore"):  # NaN, which is kept in the scale
             tensors[name] = integers.astype(np.int8).reshape(array.shape)
         tensors[name + SCALE] = bits.astype(np.uint16)
     return tensors
 
 
 class StoredTensors:
-    """The tensors of a file, stored as floating-point numbers or as integers; ``shapes`` has no scales."""
+    """The tensors of a file, stored as floating-point numbers or integers; ``shapes`` excludes scales."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -161,8 +161,8 @@ class StoredTensors:
             shape = self.shapes.pop(name + SCALE, None)
             if shape != expected or not expected:
                 raise TensorMismatchError(
-                    f"{path} holds {name} as integers of the shape {self.shapes[name]}, and its scales, "
-                    f"{name + SCALE}, have the shape {shape}; expected one for each row."
+                    f"{path} holds {name} as integers of shape {self.shapes[name]}, and its scales, "
+                    f"{name + SCALE}, have shape {shape}; expected one scale per row."
                 )
 
     def read(self, name: str) -> Array:
@@ -172,15 +172,15 @@ class StoredTensors:
             return self._file.read(name)
         integers, scales = stored
         of_rows = scales.reshape(-1, *[1] * (integers.ndim - 1))
-        with np.errstate(over="ignore"):  # too large for float32: infinity, which the readers of weights refuse
+        with np.errstate(over="ignore"):  # too large for float32: infinity, which readers of weights refuse
             return np.multiply(integers, of_rows, dtype=np.float32)
 
     def integers(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
-        """Read a tensor's integers, and the scale of each row; None if it is stored as floating-point numbers."""
+        """Read a tensor's integers and the scale of each row; None if it is stored as floating-point numbers."""
         if name not in self._integers:
             return None
         scales = self._file.read(name + SCALE).astype(np.float32)
-        # A sign or a NaN in a scale would change a whole row, without any weight that looks wrong.
+        # A negative or NaN scale would change a whole row, although each integer looks valid.
         if not bool((np.isfinite(scales) & (scales >= 0)).all()):
-            raise FormatError(f"{self.path} holds scales in {name + SCALE} that are negative, NaN or infinite.")
+            raise FormatError(f"{self.path} has negative, NaN or infinite scales in {name + SCALE}.")
         return self._file.read(name), scales

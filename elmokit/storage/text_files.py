@@ -1,4 +1,4 @@
-"""Text files: find them by name, directory or pattern, decompress them, and read them line by line."""
+"""Find text files by name, directory or pattern, decompress them, and read them line by line."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PACKED_SUFFIXES = (".gz", ".xz", ".zst")
 
 
 def or_packed(*suffixes: str) -> tuple[str, ...]:
-    """Return these suffixes of file names, and those of the same files compressed."""
+    """Return these file name suffixes, and those of the compressed files."""
     return tuple(suffix + packed for suffix in suffixes for packed in ("", *PACKED_SUFFIXES))
 
 
 TEXT_SUFFIXES = or_packed(".txt")
-"""The files that are taken from a directory. A file given by name, or matched by a pattern, can have any name."""
+"""Suffixes of the files used from a directory. A file given by name or matched by a pattern can have any suffix."""
 
 MAX_LINE_BYTES = 1 << 24
-"""The default limit on the length of a line, which is a sentence."""
+"""Default limit on the length of a line, which is a sentence."""
 LARGEST_LINE_LIMIT = 1 << 40
-"""The largest limit on the length of a line that can be chosen."""
+"""The largest value for the limit on the length of a line."""
 MAX_LINE_VARIABLE = "ELMOKIT_MAX_LINE_BYTES"
 """The environment variable that changes the limit."""
 LINES_BETWEEN_PROGRESS = 1000
@@ -48,11 +48,11 @@ _NO_TEXT = (
     (b"%PDF-", "PDF"),
     (b"{\\rtf", "RTF"),
 )
-"""How compressed files and documents begin, and what they are."""
+"""The first bytes of compressed files and documents, and descriptions of them."""
 
 
 def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
-    """Replace ``~`` and ``~user`` by the home directory; an unknown user is an error of the given class."""
+    """Replace ``~`` and ``~user`` with the home directory; raise ``error`` for an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -60,7 +60,7 @@ def expand_user(path: str | Path, error: type[ElmoError] = TextError) -> Path:
 
 
 def check_input_file(source: str | Path, output: str | Path) -> None:
-    """Check before any work is done that a text exists, and that the output does not replace it."""
+    """Check, before any work is done, that a text exists and that the output does not replace it."""
     if str(source) == STDIN:
         return
     try:
@@ -77,7 +77,7 @@ def _unreadable(path: str | Path, error: OSError) -> TextError:
 
 
 def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
-    """Check before any work is done that an output replaces nothing that is read, by another name either."""
+    """Check, before any work is done, that an output replaces none of the inputs, even under another name."""
     for source in sources:
         if Path(output).exists() and Path(source).exists() and Path(source).samefile(output):
             raise OutputError(f"{output} is both the input and the output.")
@@ -95,8 +95,8 @@ def find_text_files(names: TextPaths, reread: bool = False, suffixes: tuple[str,
         names: One path or several: files; directories, which are searched at any depth for files named ``*.txt``,
             ``*.txt.gz``, ``*.txt.xz`` and ``*.txt.zst`` (in capitals, too), except hidden ones; glob patterns (``**``
             matches any depth); ``-`` for standard input. The files of a directory or pattern are sorted.
-        reread: Whether the text is read more than once, which standard input and pipes do not allow.
-        suffixes: How the names of the files of a directory end, in small letters.
+        reread: Whether the text is read more than once, which is impossible for standard input and pipes.
+        suffixes: Suffixes of the files to use from directories, in lower case.
 
     Raises:
         TextError: A file does not exist, a directory contains no text, a pattern matches nothing, or a text can be read
@@ -107,7 +107,7 @@ def find_text_files(names: TextPaths, reread: bool = False, suffixes: tuple[str,
         for path in _files_of(name, suffixes):
             if reread:
                 check_can_reread(path)
-            # `Path.resolve` would raise an error for symbolic links that form a loop; here, opening the file does.
+            # `Path.resolve` would raise for a loop of symbolic links; here, opening the file will.
             by_real_path.setdefault(path if str(path) == STDIN else Path(os.path.realpath(path)), path)
     return list(by_real_path.values())
 
@@ -117,21 +117,21 @@ def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
-    if not str(name):  # of a variable that is not set, for example: it is not the current directory
+    if not str(name):  # from an unset variable, for example; not the current directory
         raise TextError("No file matches ''.")
     if path.is_dir():
         inside = _files_inside(path, suffixes)
         if not inside:
             wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
             raise TextError(
-                f"The directory {path} contains no file named {wanted}; a pattern selects others: '{path}/**/*'"
+                f"The directory {path} contains no file named {wanted}. For other files, pass a pattern: '{path}/**/*'"
             )
         return inside
     if path.exists():
         return [path]
     files: list[Path] = []
     for match in map(Path, sorted(glob.glob(str(path), recursive=True))):
-        if match.is_dir():  # is searched, as if the shell had expanded the pattern
+        if match.is_dir():  # searched, as if the shell had expanded the pattern
             files += _files_inside(match, suffixes)
         else:
             files.append(match)
@@ -160,13 +160,13 @@ def _files_inside(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def can_reread(path: str | Path) -> bool:
-    """Check whether a text can be read twice. Pipes and ``-`` (even where a file has that name) cannot."""
+    """Check whether a text can be read twice. Pipes and ``-`` (even if there is such a file) cannot."""
     return str(path) != STDIN and Path(path).is_file()
 
 
 def check_can_reread(path: str | Path) -> None:
-    """Refuse standard input and pipes before any work is done, for a text that is read more than once."""
-    # What does not exist or is a directory is for the reader to refuse.
+    """Refuse standard input and pipes, before any work is done, for a text that is read more than once."""
+    # Missing files and directories are refused by the reader.
     is_stdin = str(path) == STDIN
     if is_stdin or not (can_reread(path) or Path(path).is_dir() or not Path(path).exists()):
         what = "Standard input" if is_stdin else f"{path} is a pipe, which"
@@ -174,7 +174,7 @@ def check_can_reread(path: str | Path) -> None:
 
 
 def check_names(names: Iterable[str | Path]) -> None:
-    """Refuse names that are not UTF-8 before any work is done, for files that a run finds again by them."""
+    """Refuse file names that are not UTF-8, before any work is done, because a run records them."""
     for name in map(str, names):
         try:
             name.encode("utf-8")
@@ -183,23 +183,23 @@ def check_names(names: Iterable[str | Path]) -> None:
 
 
 def unpacked_name(path: str | Path) -> str:
-    """Return the name of a file in small letters and without the suffix of its compression: it ends in its format."""
+    """Return a file name in lower case and without the compression suffix, so it ends with the format's suffix."""
     path = Path(str(path).lower())
     return path.stem if path.suffix in PACKED_SUFFIXES else path.name
 
 
 def total_bytes(paths: Iterable[Path]) -> int | None:
-    """Return the size of all files on disk, or None if one is a pipe, whose size is unknown."""
+    """Return the total size of files on disk, or None if one is a pipe, whose size is unknown."""
     paths = list(paths)
     return sum(path.stat().st_size for path in paths) if all(map(can_reread, paths)) else None
 
 
 def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:
-    """Return the decompressed content, the file on disk (None for standard input), and what a damaged file raises."""
+    """Return the decompressed content, the file on disk (None for standard input), and the errors of damaged files."""
     if str(path) == STDIN:
-        # What reads a text closes it.
+        # The reader of a text closes it.
         if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
-            raise TextError("Standard input is closed, or was read already: it can be used for only one text.")
+            raise TextError("Standard input is closed or was already read: it can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
     suffix = Path(path).suffix.lower()
     zstd = _zstandard(path) if suffix == ".zst" else None
@@ -235,7 +235,7 @@ def _opened(path: str | Path) -> Iterator[tuple[IO[bytes], IO[bytes] | None]]:
 
 
 def _zstandard(path: str | Path) -> Any:
-    """Return Python's module for Zstandard: in the standard library since 3.14, before that an optional package."""
+    """Return the module for Zstandard: in the standard library since Python 3.14, before that an optional package."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
@@ -255,9 +255,9 @@ def read_lines(
 
     Args:
         path: The file.
-        on_bytes: Called now and then with the number of bytes read since the last call, as they are on disk.
-        universal_newlines: Read what Python does: a carriage return ends a line, and a byte order mark is a character.
-            NUL characters are read, too.
+        on_bytes: Called regularly with the number of bytes on disk that were read since the last call.
+        universal_newlines: Read lines like Python: a carriage return ends a line, and a byte order mark is a character.
+            NUL characters are accepted, too.
 
     Raises:
         TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
@@ -288,7 +288,7 @@ def read_lines(
 
 
 def read_text(path: str | Path) -> str:
-    """Read a text file as a whole, as in ``read_lines``."""
+    """Read a whole text file, as in ``read_lines``."""
     with open_binary(path) as file:
         data = file.read()
     _refuse_no_text(data, path)
@@ -296,14 +296,14 @@ def read_text(path: str | Path) -> str:
 
 
 def _refuse_no_text(start: bytes, path: str | Path) -> None:
-    """Refuse a file that is compressed and whose name does not say so, or no plain text, by its first bytes."""
+    """Refuse a file whose first bytes show that it is not plain text, or compressed without a matching suffix."""
     for magic, what in _NO_TEXT:
         if start.startswith(magic):
             raise TextError(f"{path} is {what}; expected plain text.")
 
 
 def _refuse_old_line_ends(line: bytes, path: str | Path) -> None:
-    """Refuse a file whose first line is all of it and has carriage returns: they end its lines."""
+    """Refuse a file that is a single line with carriage returns, which are its line ends."""
     if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
         raise TextError(
             f"{text_name(path)} has the line ends of old Macs (CR), so it is one line. Convert them: "
@@ -312,7 +312,7 @@ def _refuse_old_line_ends(line: bytes, path: str | Path) -> None:
 
 
 def check_no_nul(text: str, path: str | Path, line: int | None = None) -> None:
-    """Refuse text with a NUL character, of a line or of a whole file. UTF-16 whose mark was lost has many."""
+    """Refuse a line or file with a NUL character. UTF-16 without a byte order mark has many."""
     if "\0" not in text:
         return
     number = text.count("\n", 0, text.index("\0")) + 1 if line is None else line
@@ -323,7 +323,7 @@ def check_no_nul(text: str, path: str | Path, line: int | None = None) -> None:
 
 
 def _decoded(data: bytes, path: str | Path, line: int | None = None, accepts_nul: bool = False) -> str:
-    """Decode text, of a line or of a whole file, or say where it is not UTF-8."""
+    """Decode a line or file, or raise an error that locates what is not UTF-8."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -335,11 +335,11 @@ def _decoded(data: bytes, path: str | Path, line: int | None = None, accepts_nul
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends; ``path`` and the number of the ``first`` line are for errors."""
+    """Yield the lines of a file with their line ends; ``path`` and the number of the ``first`` line are for errors."""
     limit, number = max_line_bytes(), first
     while line := file.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
-            cure = "put sentences on lines, or at least shorter lines: fold -s -w 1000 OLD > NEW"
+            cure = "put each sentence on its own line, or at least shorten the lines: fold -s -w 1000 OLD > NEW"
             if b"\r" in line:
                 cure = "its lines may end as on old Macs (CR): tr '\\r' '\\n' < OLD > NEW"
             raise TextError(
@@ -362,10 +362,10 @@ def max_line_bytes() -> int:
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
-    """Count the bytes of a file that were read; of a stream without a position, those that came out of it."""
+    """Return the number of bytes read from a file, or from a stream without a position (``n_bytes``)."""
     return raw.tell() if raw is not None and raw.seekable() else n_bytes
 
 
 def text_name(path: str | Path) -> str:
-    """Return what messages call a text."""
+    """Return the name of a text for messages."""
     return "Standard input" if str(path) == STDIN else str(path)

@@ -1,20 +1,20 @@
-"""Directories whose files grow, and survive an interruption.
+"""Directories with growing files that survive interruptions.
 
 A :class:`Workspace` is a directory with a lock, data files that only grow, and a journal. The journal records the
-settings that the data was made with, how much of each file is complete, and what the owner needs to continue (its
-*progress*). A commit first flushes the data to disk and then replaces the journal. After SIGKILL, a power loss or a
-full disk the journal therefore describes a valid prefix of every file, and the next run continues from there::
+settings that the data was made with, the complete size of each file, and what the owner needs to continue (its
+*progress*). A commit first flushes the data to disk, then replaces the journal. After SIGKILL, a power loss or a full
+disk, the journal therefore describes a valid prefix of each file, and the next run continues from there::
 
     journal.json     {"workspace": 1, "settings": ..., "progress": ..., "sizes": ..., "state": ...}
     lock             held by the process that writes
     state-0, -1      bytes that belong to the last commit, such as an LSTM state (the journal says which)
     ...              the owner's files
 
-Who owns one: ``elmokit embed`` (``OUT.partial``), the index of word occurrences, the cache of layers, the vectors of
-the part-of-speech probe, a training (``training/training_run.py``), and whatever else takes long and can be continued.
+Workspaces are used by ``elmokit embed`` (``OUT.partial``), the index of word occurrences, the cache of layers, the
+vectors of the part-of-speech probe, training runs (``training/training_run.py``), and other long, resumable work.
 
-Why not one HDF5 file or a database? An HDF5 file whose process dies while it is open often cannot be read again, and
-vectors that lie consecutively in a flat file can be memory-mapped by any number of readers while one process appends.
+Why not an HDF5 file or a database? An HDF5 file often becomes unreadable if the process dies while it is open, and a
+flat file of vectors can be memory-mapped by any number of readers while one process appends.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from elmokit.storage.atomic import (
 
 JOURNAL = "journal.json"
 WHAT = "what"
-"""The setting that says what kind of data a workspace has, where it has one."""
+"""The optional setting for the kind of data in a workspace."""
 _NEW_JOURNAL = "journal.new"
 _STATES = ("state-0", "state-1")
 _VERSION = 1
 COMMIT_SECONDS = 2.0
-"""The least time between two timed commits. Waiting for the disk costs time, so not every batch is committed."""
+"""Minimum time between two timed commits. Waiting for the disk takes time, so not every batch is committed."""
 
 
 class OtherSettingsError(OutputError):
-    """A workspace was started with other settings than those that are given now."""
+    """A workspace was started with different settings."""
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What is committed in a workspace, from :func:`read_workspace` or :attr:`Workspace.committed`."""
+    """The committed state of a workspace, from :func:`read_workspace` or :attr:`Workspace.committed`."""
 
-    # It stays valid while another process appends, because committed data never changes. All but the folder is what the
-    # journal holds.
+    # It stays valid while another process appends, because committed data never changes. Everything but the folder
+    # comes from the journal.
 
     folder: Path
     settings: dict[str, Any]
@@ -73,11 +73,11 @@ class Committed(msgspec.Struct, frozen=True):
     sizes: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     state: str | None = None
     published: str | None = None
-    """The file that is about to be moved to its final place."""
+    """The file that is about to be moved to its final path."""
 
     @property
     def can_continue(self) -> bool:
-        """Whether there is something to continue: a workspace whose file was published has nothing any more."""
+        """Whether there is something to continue. After its file was published, a workspace has nothing left."""
         return bool(self.progress) and (self.published is None or (self.folder / self.published).exists())
 
     def memory_map(self, name: str, dtype: DTypeLike, width: int | None = None) -> NDArray[Any]:
@@ -89,25 +89,25 @@ class Committed(msgspec.Struct, frozen=True):
         if not n_bytes:
             return np.zeros(shape, dtype)  # an empty file cannot be mapped
         try:
-            # With an explicit shape only what is committed is mapped, so a reader never sees what a writer appends.
+            # With an explicit shape, only committed data is mapped, so readers never see what a writer appends.
             return np.memmap(self.folder / name, dtype=dtype, mode="r", shape=shape)
         except (OSError, ValueError) as error:
             raise _damaged(self.folder / name, error) from None
 
     def read_bytes(self, name: str) -> bytes:
-        """Read what is committed of a file; empty if it was never written."""
+        """Read the committed part of a file; empty if it was never written."""
         return self.memory_map(name, np.uint8).tobytes()
 
     def read_state(self) -> bytes | None:
-        """Read the bytes that the last commit was given as ``state``."""
+        """Read the ``state`` of the last commit."""
         return None if self.state is None else (self.folder / self.state).read_bytes()
 
 
 def read_workspace(folder: str | Path) -> Committed | None:
-    """Read what is committed in a directory, without locking it; None if it is no workspace.
+    """Read the committed state of a directory, without locking it; None if it is not a workspace.
 
     Raises:
-        OutputError: It is from another version of elmokit, or the journal is damaged.
+        OutputError: Another version of elmokit started it, or the journal is damaged.
     """
     folder = Path(folder)
     path = folder / JOURNAL
@@ -125,32 +125,32 @@ def read_workspace(folder: str | Path) -> Committed | None:
 
 
 class Workspace:
-    """A directory of growing files that survives interruption.
+    """A directory with growing files that survives interruptions.
 
     Use it as a context manager. Call :meth:`append` or :meth:`write_at` for new data, and :meth:`commit` whenever the
-    data written so far should survive an interruption. One process can have a workspace open at a time; others can read
-    what is committed with :func:`read_workspace`.
+    data written so far should survive an interruption. Only one process can have a workspace open at a time; others can
+    read the committed data with :func:`read_workspace`.
 
-    An ``OSError`` inside the ``with`` block (a full disk, for example) becomes an ``OutputError`` that says what is
-    kept. If the block ends before anything was committed, the directory is removed.
+    An ``OSError`` inside the ``with`` block (for example, a full disk) becomes an ``OutputError`` that says what was
+    saved. If the block ends before the first commit, the directory is removed.
 
     Args:
         folder: The directory. It is created if missing.
-        settings: JSON values that the contents depend on, such as the fingerprint of the model. A workspace with other
-            settings is refused, because its data would not match the data still to come; the error names the first that
-            differs. One that differs in ``what``, if it has that, holds another kind of data, and is not overwritten.
-            None if they are known only after long work under the lock: call :meth:`continues` with them, and
-            :meth:`start` if it continues nothing. Until then, what the directory holds stays as it is.
-        others: Name patterns of the owner's files and directories that are written by other means, after the workspace
-            was entered. What is started anew deletes them.
-        overwrite: Discard what the directory already holds, instead of continuing it. None for a cache, which nobody
-            starts anew: error messages say to delete the directory.
-        locked_message: The error text if another process is writing.
-        wait: Wait for another process that is writing, instead of raising an error.
+        settings: JSON values that the contents depend on, such as the model's fingerprint. A workspace with different
+            settings is refused, because its data would not match the data still to come; the error names the first
+            difference. If ``what`` differs, the data is of another kind and is not overwritten. Pass None if the
+            settings are only known after long work under the lock; then call :meth:`continues` with them, and
+            :meth:`start` if that returns False. Until then, the directory is not changed.
+        others: Name patterns of files and directories that the owner writes by other means while the workspace is open.
+            Starting over deletes them.
+        overwrite: Discard existing contents instead of continuing. None for a cache, which nobody restarts explicitly;
+            error messages then say to delete the directory.
+        locked_message: The error message if another process is writing.
+        wait: Wait for another process to finish writing, instead of raising an error.
 
     Raises:
         LockedError: Another process is writing.
-        OutputError: The directory holds other files, or data of other settings, or is damaged.
+        OutputError: The directory holds other files or data with different settings, or is damaged.
 
     Example:
         >>> with Workspace(folder, {"model": fingerprint}) as workspace:
@@ -204,12 +204,12 @@ class Workspace:
                 if not self.progress:
                     self._remove()
                 raise self._failure(write_failure(error) or str(error)) from error
-            # From here on `__exit__` releases the lock; until here, any error does.
+            # From here on, `__exit__` releases the lock; before, any error does.
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # Files are closed and leftovers removed while the lock is still held: it is the first entry on the stack, so it
+        # Files are closed and leftovers removed while the lock is still held: it was pushed on the stack first, so it
         # is released last.
         with self._open:
             self._close()
@@ -219,75 +219,75 @@ class Workspace:
             raise self._failure(reason) from error
 
     def continues(self, settings: Mapping[str, Any]) -> bool:
-        """Compare the settings with those of the journal, and open what can be continued; return whether anything can.
+        """Compare the settings with the journal's, open the files to continue, and return whether there are any.
 
         Raises:
-            OtherSettingsError: There is something to continue, which was started with other settings.
+            OtherSettingsError: There is something to continue, but it was started with different settings.
         """
-        # As JSON, which has no tuples, so that they compare equal to those of a journal.
+        # Through JSON, which has no tuples, so they compare equal to those in a journal.
         self.committed = replace(self.committed, settings=json.loads(json.dumps(dict(settings))))
         recorded = self._recorded()
         if recorded is None:
             return False
         self._is_started, self.committed = True, recorded
-        # Opened at once, not when first needed, so that a short file is reported before hours of computing.
+        # Opened now, so a file that is too short is reported before hours of computing.
         for name in recorded.sizes:
             self._file(name)
         return True
 
     def start(self) -> None:
-        """Start anew: write an empty journal, and delete what the directory holds of this kind."""
+        """Start over: write an empty journal, and delete the files of a previous workspace."""
         self._is_started = True
-        # Replaced and not deleted first: a directory with data but without a journal would not be recognized.
+        # The journal is replaced, not deleted: a directory with data but without a journal would not be recognized.
         self._write_journal(self.committed)
         self._remove_files()
 
     def create(self, name: str) -> Path:
-        """Create an empty file, or empty one that is not committed, and return its path, for a library to write to."""
+        """Create an empty file, or empty an uncommitted one, for a library to write to; return its path."""
         self._file(name)
         self._unsaved.add(name)
         return self.folder / name
 
     def append(self, name: str, data: bytes | NDArray[Any]) -> None:
-        """Write data at the end of a file."""
+        """Append data to a file."""
         file = self._file(name)
         self._unsaved.add(name)
-        file.seek(0, os.SEEK_END)  # not opened in append mode: there the system ignores `seek`, which `write_at` needs
+        file.seek(0, os.SEEK_END)  # not in append mode, which ignores the `seek` that `write_at` needs
         _write(file, data)
 
     def write_at(self, name: str, offset: int, data: bytes | NDArray[Any]) -> None:
-        """Write data at an offset, also beyond the end of the file: for parts that are complete in another order."""
-        # What is committed must not be overwritten, except where the progress says that it does not count.
+        """Write data at an offset, even beyond the end of the file, for parts that are finished out of order."""
+        # Committed data must not be overwritten, except where the progress says that it does not count.
         file = self._file(name)
         self._unsaved.add(name)
         file.seek(offset)
         _write(file, data)
 
     def commit_is_due(self) -> bool:
-        """Check whether the last commit is ``COMMIT_SECONDS`` ago or more."""
+        """Check whether at least ``COMMIT_SECONDS`` have passed since the last commit."""
         return time.monotonic() - self._committed_at >= COMMIT_SECONDS
 
     def commit(self, progress: Mapping[str, Any], state: bytes | None = None) -> None:
-        """Flush everything written so far to disk and record it. From here on it survives an interruption.
+        """Flush everything written so far to disk and record it, so it survives an interruption.
 
         Args:
             progress: JSON values that the owner needs to continue after this point; not empty.
-            state: Bytes that belong to this point, such as a serialized LSTM state.
+            state: Bytes to store with this point, such as a serialized LSTM state.
 
         Raises:
             OSError: It cannot be written.
         """
-        # The order matters: data and state first, then the journal that refers to them. If power fails in between, the
-        # old journal still describes valid prefixes, because committed data is never overwritten.
+        # The order matters: data and state first, then the journal that refers to them. After a power loss in between,
+        # the old journal still describes valid prefixes, because committed data is never overwritten.
         for unsaved in sorted(self._unsaved):
             os.fsync(self._files[unsaved].fileno())
         self._unsaved.clear()
-        # fstat, not seek: another thread may be about to write at the file's current position.
+        # fstat instead of seek: another thread may be about to write at the file's current position.
         sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
         name = None
         if state is not None:
             first, second = _STATES
-            name = second if self.committed.state == first else first  # never the one that the journal refers to
+            name = second if self.committed.state == first else first  # never the one in the journal
             (self.folder / name).write_bytes(state)
             sync(self.folder / name)
         sizes = self.committed.sizes | sizes
@@ -295,10 +295,10 @@ class Workspace:
         self._committed_at = time.monotonic()
 
     def publish(self, name: str, target: Path) -> None:
-        """Move a file to its final place, and delete the rest."""
+        """Move a file to its final path, and delete the rest."""
         os.fsync(self._file(name).fileno())
         self.committed = replace(self.committed, published=name)
-        self.commit(self.progress)  # so that it is known why the file is not there any more
+        self.commit(self.progress)  # records why the file is gone
         self._close()
         target = real_path(target)
         replace_file(self.folder / name, target)
@@ -306,7 +306,7 @@ class Workspace:
         self.committed = replace(self.committed, progress={})
 
     def _recorded(self) -> Committed | None:
-        """Read what is continued; None if nothing is. Other settings are refused."""
+        """Read what can be continued, or None. Different settings are refused."""
         recorded = read_workspace(self.folder)
         if recorded is None:
             return None
@@ -322,28 +322,28 @@ class Workspace:
         return recorded
 
     def _file(self, name: str) -> IO[bytes]:
-        """Open a file when it is first needed, cut to what is committed of it."""
+        """Open a file on first use, truncated to its committed part."""
         if name not in self._files:
             path, size = self.folder / name, self.committed.sizes.get(name, 0)
             self._names.add(name)
             # "r+b" does not create a file, "wb" would empty it, and "ab" could not write in the middle. Unbuffered, so
-            # that `fsync` and `fstat` see everything that was written.
+            # `fsync` and `fstat` see everything that was written.
             path.touch()
             file = self._files[name] = path.open("r+b", buffering=0)
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes < size:
                 raise _damaged(path, f"it has {n_bytes:,} bytes instead of {size:,}")
-            # What was written after the last commit is not described by the journal, and may be incomplete.
+            # Data written after the last commit is not described by the journal, and may be incomplete.
             file.truncate(size)
         return self._files[name]
 
     def _write_journal(self, contents: Committed) -> None:
-        """Replace the journal, so that it survives a power loss."""
+        """Replace the journal so that it survives a power loss."""
         journal = {**asdict(contents), "workspace": _VERSION}
         del journal["folder"]
         temporary = self.folder / _NEW_JOURNAL
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(journal), indent=1))
-        # Without this, a file system may store the new name before the new content: then power fails, and it is empty.
+        # Without this, the file system may store the new name before the content, and a power loss leaves it empty.
         sync(temporary)
         temporary.replace(self.folder / JOURNAL)
         sync(self.folder)
@@ -355,7 +355,7 @@ class Workspace:
         self._files.clear()
 
     def _remove_files(self) -> None:
-        """Remove what the workspace and its owner wrote. Other files, which a user has put there, stay."""
+        """Remove the files of the workspace and its owner, but no files that a user has put there."""
         for path in self.folder.iterdir():
             if not self._is_own(path.name):
                 continue
@@ -371,7 +371,7 @@ class Workspace:
         return any(fnmatchcase(name, pattern) for pattern in self._others)
 
     def _remove(self) -> None:
-        """Remove the directory, unless a user has put files there, or it still holds what was to be started anew."""
+        """Remove the directory, unless it has a user's files or contents that were not yet replaced."""
         with contextlib.suppress(OSError):
             if self._is_started:
                 self._remove_files()
@@ -383,24 +383,24 @@ class Workspace:
             self.folder.rmdir()
 
     def _reason(self, error: BaseException) -> str | None:
-        """Return why the system refused a write to this directory; None if an exception says something else."""
+        """Return the system's reason for refusing a write to this directory; None if the error has another cause."""
         if isinstance(error, WriteError) and not error.path.absolute().is_relative_to(self.folder.absolute()):
             return None
         return write_failure(error)
 
     def _failure(self, reason: str) -> WriteError:
         is_kept = self.progress and (self.folder / JOURNAL).exists()
-        kept = "Completed work is kept: run the same command again to resume." if is_kept else "Nothing was saved."
+        kept = "Completed work was saved: run the same command again to resume." if is_kept else "Nothing was saved."
         return WriteError(self.folder, reason, kept)
 
 
 def check_folder(folder: Path) -> None:
-    """Check, before any work is done, that a workspace can be in a directory, and that the directory can be written.
+    """Check, before any work is done, that a directory can hold a workspace and is writable.
 
-    A directory of something else is protected: nothing in it is touched, not even to create the lock.
+    Other directories are protected: nothing in them is touched, not even to create the lock.
 
     Raises:
-        OutputError: It holds something else, is from another version of elmokit, or cannot be written.
+        OutputError: It holds something else, is from another version of elmokit, or is not writable.
     """
     if folder.exists() and not _is_workspace(folder):
         raise OutputError(
@@ -411,7 +411,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _is_workspace(folder: Path) -> bool:
-    """Check for a directory with a journal, or with nothing but what a process left that died before it wrote one."""
+    """Check for a directory with a journal, or with only leftovers of a process that died before writing one."""
     if not folder.is_dir():
         return False
     # Listed once: another process may write the first journal and more right now.
@@ -420,7 +420,7 @@ def _is_workspace(folder: Path) -> bool:
 
 
 def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], table: str = "") -> str | None:
-    """Say how the first setting that differs does; None if all are equal. Names in inner tables get dots."""
+    """Describe the first difference between settings; None if they are equal. Names in nested tables get dots."""
     for name in [*settings, *recorded]:
         old, new = recorded.get(name), settings.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -432,7 +432,7 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
             continue
         what = f"{table}{name}"
         if not table and name.isidentifier():
-            # Names of files, and of settings as a config has them in its tables, stay as they are.
+            # File names, and names of settings in tables of a config, stay unchanged.
             what = name.replace("_", " ")
         if _is_digest(old) and _is_digest(new):
             return f"another {what.removeprefix('the ')}"
@@ -441,7 +441,7 @@ def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], t
 
 
 def _is_digest(value: object) -> bool:
-    """Return whether a value looks like a hash in hexadecimal digits, which says nothing to people."""
+    """Check whether a value looks like a hexadecimal hash, which means nothing to people."""
     return isinstance(value, str) and len(value) >= 16 and not value.strip("0123456789abcdef-")
 
 
@@ -456,10 +456,10 @@ def _shown(value: object) -> str:
 
 
 def _restart(folder: Path, overwrite: bool | None = None) -> str:
-    """Say how to start anew; see :class:`Workspace` for ``overwrite``."""
+    """Describe how to start over; see :class:`Workspace` for ``overwrite``."""
     if overwrite is None:
-        return f"to start anew, delete {folder}"
-    return "to start anew, pass --overwrite"
+        return f"to start over, delete {folder}"
+    return "to start over, pass --overwrite"
 
 
 def _damaged(path: Path, how: object) -> OutputError:
@@ -467,12 +467,12 @@ def _damaged(path: Path, how: object) -> OutputError:
 
 
 def _write(file: IO[bytes], data: bytes | NDArray[Any]) -> None:
-    """Write everything: an unbuffered file may take only a part at a time."""
+    """Write everything, because an unbuffered file may accept only part of it at a time."""
     if isinstance(data, bytes):
         rest = memoryview(data)
     else:
         # A view of the array's memory, not a copy.
         rest = memoryview(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
-    # Linux writes at most 2 GiB per call, and less when the disk is nearly full.
+    # Linux writes at most 2 GiB per call, and less if the disk is nearly full.
     while rest:
         rest = rest[file.write(rest) :]

@@ -81,7 +81,7 @@ class LayerCache:
 
     def _rounded(self, layers: NDArray[Any]) -> NDArray[Any]:
         advice = (
-            'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and start the run anew with --overwrite).'
+            'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and restart the run with --overwrite).'
         )
         return as_stored(layers, self.dtype, advice)
 

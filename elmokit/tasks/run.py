@@ -104,7 +104,7 @@ def train_task(
         on_evaluation: Called after each evaluation on dev.
         on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
             lack a vector.
-        overwrite: Start anew: replace the run in the directory.
+        overwrite: Start over: replace the run in the directory.
 
     Returns:
         The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.

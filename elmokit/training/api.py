@@ -64,7 +64,7 @@ def train(
             by default).
         held_out_sentences: If ``held_out`` has more sentences, sample that many (2,000 by default).
         device: cpu, cuda, or auto: a GPU if there is one.
-        overwrite: Start anew: replace the run.
+        overwrite: Start over: replace the run.
         report: Called with the dataclasses of ``elmokit.training.reports``; by default they are printed.
         **settings: Fields of ``TrainingConfig``, such as ``epochs`` or ``learning_rate``; sizes of the model
             (``hidden_dim``, ``projection_dim``, ``n_layers``, ``dropout``, ``bidirectional``); ``input``
@@ -129,7 +129,7 @@ def distill(
         max_words: Alternative to ``vocabulary``, as in :func:`train`.
         held_out_sentences, report: As in :func:`train`.
         device: cpu, cuda, or auto: a GPU if there is one.
-        overwrite: Start anew: replace the run.
+        overwrite: Start over: replace the run.
         options: The options file of an HDF5 teacher, if it is not next to the weights.
         **settings: As in :func:`train`, and the fields of ``DistillationConfig``, such as ``layer_weight``.
 
@@ -204,7 +204,7 @@ def finetune(
         options: The options file of an HDF5 model, if it is not next to the weights.
         exact_marks: Read typographic marks as they are, as bilm-tf did, and not in ASCII. The trained model keeps this.
         device: cpu, cuda, or auto: a GPU if there is one.
-        overwrite: Start anew: replace the run.
+        overwrite: Start over: replace the run.
         report: As in :func:`train`.
         **settings: Fields of ``TrainingConfig``, ``dropout``, and ``softmax_inner_dim``.
 

@@ -80,7 +80,7 @@ def training_process(
     Args:
         out: The run directory.
         device: Where to train.
-        overwrite: Start anew: replace the run.
+        overwrite: Start over: replace the run.
         report: Called with reports in the main process; None prints them.
     """
     device = training_device(device)

@@ -1,8 +1,8 @@
-"""The settings of a biLM training: what to start from, how to train, where the text is; and the recipes.
+"""The settings for training a biLM: what to start from, how to train, where the text is; and the recipes.
 
-They are keys of a config file, keyword arguments and flags (``training/settings.py``). Tables of a config file are
-classes of their own: ``[model]`` and ``[softmax]`` are those of the network, in ``engine/``. What a recipe always does
-is no setting, but a property of its config.
+They are keys of a config file, keyword arguments and flags (``training/settings.py``). Each table of a config file is
+a class; those of ``[model]`` and ``[softmax]`` are in ``engine/``. What a recipe always does is not a setting but a
+property of its config.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from elmokit.errors import ConfigError
 
 MAX_WORDS, HELD_OUT_SENTENCES = 30_000, 2000
 LENGTHS = ("epochs", "tokens")
-"""The settings that say how long to train; at most one of them is given."""
+"""The settings for the length of the training; at most one is given."""
 MAY_CHANGE = frozenset({*LENGTHS, "log_every", "eval_every", "save_every", "patience", "tensorboard"})
 """Settings that may differ between a run and its resumption."""
 WARMUP, FINAL = 0.02, 0.05
-"""The fraction of a training over which the learning rate rises, and the ratio of the peak at which it ends."""
+"""The fraction of the training with a rising learning rate, and the final rate as a fraction of the peak."""
 
 
 @dataclass(frozen=True)
 class DistillationConfig:
-    """What a student learns, for `elmokit distill`: the loss is the weighted sum of three losses."""
+    """The loss of `elmokit distill`: a weighted sum of three losses."""
 
     layer_weight: float = setting(
         1.0,
-        "Weight of the loss that compares the layers with the teacher's, after a learned projection: the mean squared "
-        "error, as a fraction of the variance of the teacher's layer. 0 leaves it out.",
+        "Weight of the layer loss: the mean squared error between a learned projection of the student's layers and the "
+        "teacher's layers, as a fraction of their variance. 0 disables it.",
     )
     prediction_weight: float | None = setting(
         None,
-        "Weight of the divergence from the teacher's predictions. By default 1 if the teacher has a softmax over the "
-        "same words, and otherwise 0.",
+        "Weight of the prediction loss: the divergence from the teacher's predictions. By default, 1 if the teacher "
+        "has a softmax for the same words, else 0.",
     )
-    temperature: float = setting(1.0, "Flattens the predictions that are compared: logits are divided by it.")
-    text_weight: float = setting(
-        1.0, "Weight of the language model loss, which compares the predictions with the text."
+    temperature: float = setting(
+        1.0, "Divisor of the logits in the prediction loss. Larger values flatten the predictions."
     )
+    text_weight: float = setting(1.0, "Weight of the language modeling loss on the text.")
 
     def __post_init__(self) -> None:
         for name in ("layer_weight", "text_weight", "prediction_weight"):
@@ -72,8 +72,8 @@ class TrainingConfig:
 
     recipe: Literal["modern", "bilm-tf"] = setting(
         "modern",
-        "Settings to start from. modern is what the included model was trained with; bilm-tf trains as bilm-tf does, "
-        "and fine-tunes as its restart.py does.",
+        "Default settings. The included model was trained with modern; bilm-tf trains like bilm-tf, and fine-tunes "
+        "like its restart.py.",
     )
     model: BiLMConfig = field(default_factory=lambda: PRESETS["mini"])
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
@@ -85,61 +85,60 @@ class TrainingConfig:
     )
     patience: int = setting(
         0,
-        "Stop after N evaluations without improvement (early stopping), in a training of at least five times "
+        "Stop after N evaluations without improvement (early stopping), if the training has at least five times "
         "eval_every steps. 0 disables early stopping.",
     )
-    batch_size: int = setting(48, "Number of rows of text that are read in parallel, in each process.")
+    batch_size: int = setting(48, "Number of rows of text read in parallel by each process.")
     window_length: int = setting(
-        20, "Positions per row and training step. Gradients are truncated at the window's edges (TBPTT)."
+        20, "Positions per row and training step. Gradients are truncated at the edges of this window (TBPTT)."
     )
     gradient_accumulation_steps: int = setting(
-        1, "Number of windows whose gradients are averaged for one optimizer step."
+        1, "Number of windows whose gradients are averaged in each optimizer step."
     )
     passage_length: int = setting(
         35,
-        "Mean number of consecutive sentences that are read in their original order; a blank line ends such a passage. "
-        "Half of the text (with 1, all of it) is shuffled sentence by sentence.",
+        "Mean number of consecutive sentences read in their original order; blank lines end such a passage. Half of "
+        "the text (all of it if this is 1) is shuffled sentence by sentence.",
     )
     lower_case: float = setting(
         0.05,
-        "Fraction of the sentences to read in lower case: half of them whole, half of them the first word.",
+        "Fraction of sentences to lower-case: half of them entirely, the other half only the first word.",
     )
     seed: int = setting(0, "Seed of the initial weights, the order of the text, dropout and sampling.")
     n_samples: int = setting(
         4096,
-        "Number of words that the sampled softmax draws for each window. 0 trains with the full softmax.",
+        "Number of words drawn by the sampled softmax for each window. 0 trains with the full softmax.",
     )
     learning_rate: float = setting(5e-3, "Peak learning rate.")
     matrix_learning_rate: float = setting(
         0.02,
-        "Peak learning rate of the matrices of LSTM, highway layers and projections, which Muon trains (recipe "
-        "modern); Adam trains the rest at the other rate.",
+        "Peak learning rate for the matrices of LSTM layers, highway layers and projections, which are trained with "
+        "Muon (recipe modern). The rest is trained with Adam at learning_rate.",
     )
     max_grad_norm: float = setting(1.0, "Clip the global norm of the gradient to this value.")
     precision: Literal["float32", "bfloat16"] = setting(
         "bfloat16",
         "Data type of matrix products. Weights, LSTM state and sums are always float32. bfloat16 needs AMX, AVX-512 "
-        "BF16 or a GPU; elsewhere float32 is used.",
+        "BF16 or a GPU; otherwise, float32 is used.",
     )
     ema_decay: float = setting(
         0.999,
-        "Evaluate and keep an exponential moving average of the weights with this decay per step. 0 evaluates the "
-        "weights themselves.",
+        "Decay per step of an exponential moving average of the weights, which is evaluated and stored. 0 disables it.",
     )
     frozen_layers: tuple[int, ...] = setting(
-        (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers count from 1."
+        (), "Layers to freeze, such as 0,1. Layer 0 is the token layer; LSTM layers are numbered from 1."
     )
     freeze_softmax: bool = setting(False, "Freeze the weights of the softmax.")
-    log_every: int = setting(50, "Optimizer steps between lines of the log.")
+    log_every: int = setting(50, "Optimizer steps between log lines.")
     eval_every: int = setting(
-        1000, "Optimizer steps between evaluations on the held-out text; at most a fifth of the training."
+        1000, "Optimizer steps between evaluations on the held-out text, at most a fifth of the training."
     )
     save_every: int = setting(500, "Optimizer steps between checkpoints.")
-    tensorboard: bool = setting(False, "Write the log for TensorBoard, too.")
+    tensorboard: bool = setting(False, "Also write logs for TensorBoard.")
     shuffle: bool = True
-    """Shuffle files and sentences. ``elmokit.compat.bilm`` sets it; it is not a flag."""
+    """Whether to shuffle files and sentences. Set by ``elmokit.compat.bilm``; not a flag."""
     bilm_tf_lines: bool = False
-    """Read the text as bilm-tf does (``Text(..., kind="bilm-tf")``); not a flag either."""
+    """Whether to read text like bilm-tf (``Text(..., kind="bilm-tf")``). Not a flag either."""
 
     def __post_init__(self) -> None:
         check_choice("recipe", self.recipe, ("modern", "bilm-tf"))
@@ -161,7 +160,7 @@ class TrainingConfig:
                 raise ConfigError(problem)
 
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
-        """Yield what settings exclude each other, and whether these do."""
+        """Yield each possible conflict between settings: whether it applies, and its message."""
         yield None not in (self.epochs, self.tokens), "Give only one of epochs and tokens."
         layers, frozen = set(range(self.model.n_layers + 1)), set(self.frozen_layers)
         outside = f"frozen_layers contains {', '.join(map(str, sorted(frozen - layers)))}"
@@ -175,35 +174,35 @@ class TrainingConfig:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the recipe is ours."""
+        """Whether the recipe is ``modern``."""
         return self.recipe == "modern"
 
     @property
     def optimizer(self) -> str:
-        """``muon`` (which trains with Adam what is no matrix), or ``adagrad`` as in TensorFlow."""
+        """``muon`` (with Adam for everything but matrices), or ``adagrad`` as in TensorFlow."""
         return "muon" if self.is_modern else "adagrad"
 
     @property
     def same_order(self) -> bool:
-        """Both directions read the text in the same order; in bilm-tf, each one shuffles it independently."""
+        """Whether both directions read the text in the same order. In bilm-tf, each shuffles it independently."""
         return self.is_modern
 
     @property
     def resets_state(self) -> bool:
-        """The LSTM state of a row is set to zero before each window that begins with a sentence.
+        """Whether the LSTM state of a row is set to zero before each window that begins with a sentence.
 
-        So the model also learns to start from zero. bilm-tf does not.
+        This teaches the model to start from zero, too. bilm-tf does not do it.
         """
         return self.is_modern
 
     @property
     def loss_scale(self) -> int:
-        """What the loss is multiplied by: in bilm-tf, the window length, on which its gradient clipping depends."""
+        """Factor of the loss: the window length in bilm-tf, whose gradient clipping depends on it."""
         return 1 if self.is_modern else self.window_length
 
     @property
     def predictions_per_step(self) -> int:
-        """Predictions per direction of one optimizer step in one process."""
+        """Predictions per direction, optimizer step and process."""
         return self.batch_size * self.window_length * self.gradient_accumulation_steps
 
     def learning_rate_at(self, fraction: float) -> float:
@@ -233,36 +232,36 @@ RECIPES: dict[str, TrainingConfig] = {
         ema_decay=0.0,
     ),
 }
-"""Complete settings to start from: ``modern`` is ours, ``bilm-tf`` is how the original models were trained."""
+"""Complete settings by recipe: ``modern`` is elmokit's, ``bilm-tf`` trains like the original models."""
 TRAINING: dict[str, float] = {"epochs": 1.0, "max_words": MAX_WORDS}
-"""What a training takes where a config has none."""
+"""Defaults of training for settings that a config does not set."""
 FINETUNING_RATES = {"learning_rate": 1e-3, "matrix_learning_rate": 4e-3}
-"""The learning rates of fine-tuning with the recipe ``modern``: a fifth of those of training. A new softmax is
-trained at the ``learning_rate`` of a training."""
+"""The learning rates of fine-tuning with the recipe ``modern``: a fifth of the usual rates. A new softmax is trained
+at the usual ``learning_rate``."""
 FINETUNING = {"epochs": 1.0, "patience": 3, "eval_every": 200, "save_every": 200, **FINETUNING_RATES}
-"""The defaults of fine-tuning that differ from those of training."""
+"""Defaults of fine-tuning that differ from those of training."""
 
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """What the other settings start from: keys at the top level of a config file."""
+    """Settings that determine the defaults of others: keys at the top level of a config file."""
 
     preset: str | None = setting(
         None, f"Size of the model: {', '.join(PRESETS)}.  [default: mini; original with the recipe bilm-tf]"
     )
     input: Literal["characters", "words", "both"] = setting(
         "characters",
-        "What the model reads. With both, layer 0 is a word's spelling plus its row in the softmax, which is tied.",
+        "Input of the model. With both, layer 0 is a word's spelling plus its row in the softmax, which is tied.",
     )
     keep_optimizer: bool | None = setting(
         None,
-        "Continue with the optimizer's state of the checkpoint that the model is from. By default, the recipe bilm-tf "
-        "keeps it where there is one, and others start with a new optimizer.",
+        "Continue with the optimizer state of the model's checkpoint. By default, the recipe bilm-tf keeps it if there "
+        "is one, and modern starts with a new optimizer.",
     )
 
 
 NEW_MODEL_SETTINGS, FINETUNING_SETTINGS = ("preset", "input"), ("keep_optimizer",)
-"""The fields of ``BaseConfig`` that are settings of a new model, and those of a fine-tuning."""
+"""The fields of ``BaseConfig`` that are settings for a new model, and those for fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ class DataConfig:
         is_path=True,
     )
     held_out_sentences: int = setting(
-        HELD_OUT_SENTENCES, "Largest number of held-out sentences. If there are more, they are sampled."
+        HELD_OUT_SENTENCES, "Maximum number of held-out sentences; a longer text is sampled."
     )
     vocabulary: str | None = setting(None, "Vocabulary file, as written by elmokit vocab.", is_path=True)
     max_words: int | None = setting(

@@ -89,7 +89,7 @@ class Run(Workspace):
         settings: What must be equal to continue the run; None if that is known later, as in
             :class:`~elmokit.storage.workspace.Workspace`.
         others: Name patterns of everything that a loop writes there besides log and checkpoints.
-        overwrite: Start anew, instead of continuing what is there.
+        overwrite: Start over instead of continuing an existing run.
     """
 
     def __init__(

@@ -248,7 +248,7 @@ def test_a_region_of_each_text_is_summed_and_one_that_cuts_a_word_is_named(shell
     )
     assert [row["forward_nats"] for row in table] == [f"{row.forward_nats:.6f}" for row in expected]
     cut, without, unknown = ran.err.splitlines()
-    assert cut.startswith("Regions that cut a word, of which only the tokens that they touch are summed: 1 of 3 (")
+    assert cut.startswith("Regions that cut a word (only the tokens that they touch are summed): 1 of 3 (")
     assert cut.endswith("stimuli.tsv, line 2, 'cat sat' in 'cat sat.').")
     assert without == "Rows without a region: 1 of 4."
     assert unknown.startswith("Regions with unknown words, which are not in the model's vocabulary: 1 of 3 ('zyx')")

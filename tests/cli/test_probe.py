@@ -92,7 +92,7 @@ def test_an_index_is_replaced_only_on_request(shell: Shell) -> None:
     ran = shell(*command)
     assert ran.code == 2
     assert "index was started with another text" in ran.err
-    assert ran.err.endswith("to start anew, pass --overwrite.\n")
+    assert ran.err.endswith("to start over, pass --overwrite.\n")
     assert "1 sentence, 4 tokens" in shell(*command, "--overwrite").err
 
 

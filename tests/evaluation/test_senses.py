@@ -201,7 +201,7 @@ def read_means(elmo: Elmo, source: SenseSet, path: Path) -> SenseMeans:
 def test_means_of_another_text_and_other_files_are_refused(elmo: Elmo, tmp_path: Path) -> None:
     train_senses(elmo, write_set(tmp_path, "train", TRAIN), tmp_path / "means")
     other = write_set(tmp_path, "other", TRAIN[:2])
-    with pytest.raises(OutputError, match=r"contains sense means with data .* start anew with --overwrite"):
+    with pytest.raises(OutputError, match=r"contains sense means with data .* start over with --overwrite"):
         train_senses(elmo, other, tmp_path / "means")
     assert train_senses(elmo, other, tmp_path / "means", overwrite=True).n_sentences == 2
     assert read_means(elmo, other, tmp_path / "means").n_sentences == 2

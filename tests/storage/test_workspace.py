@@ -235,7 +235,7 @@ def test_what_another_version_started_is_refused_and_stays(former: Path) -> None
         lambda: check_folder(former),
         *(Workspace(former, SETTINGS, overwrite=overwrite).__enter__ for overwrite in (False, True, None)),
     ):
-        with pytest.raises(OutputError, match="another version of elmokit: to start anew, delete"):
+        with pytest.raises(OutputError, match="another version of elmokit: to start over, delete"):
             start()
     assert {path: path.read_bytes() for path in former.iterdir()} == before
 
@@ -294,7 +294,7 @@ def test_a_disk_error_says_whether_work_is_kept(tmp_path: Path, commit: bool, de
                 shutil.rmtree(run.folder)
             raise OSError(28, "No space left on device")
 
-    kept = "Completed work is kept" if commit and not delete else "Nothing was saved"
+    kept = "Completed work was saved" if commit and not delete else "Nothing was saved"
     with pytest.raises(OutputError, match=f"No space left on device.*{kept}"):
         fail()
 
@@ -311,7 +311,7 @@ def test_a_full_disk_is_told_by_the_name_of_the_directory_and_in_one_sentence(tm
         with pytest.raises(OutputError) as told:
             fill(error)
         assert str(told.value) == (
-            f"Writing to {tmp_path / 'run'} failed: No space left on device. Completed work is kept: run the same "
+            f"Writing to {tmp_path / 'run'} failed: No space left on device. Completed work was saved: run the same "
             "command again to resume."
         )
 

@@ -105,7 +105,7 @@ class ResumableWriter:
             self.progress = replace(self.progress, text=counts)
         elif counts != self.progress.text:
             raise TextError(
-                "The text is not the one that the interrupted run embedded: restore it, or start anew with --overwrite."
+                "The text is not the one that the interrupted run embedded: restore it, or start over with --overwrite."
             )
         return counts
 
