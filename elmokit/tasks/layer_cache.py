@@ -80,9 +80,7 @@ class LayerCache:
         return [computed[key] if key in computed else self._stored(key) for key in keys]
 
     def _rounded(self, layers: NDArray[Any]) -> NDArray[Any]:
-        advice = (
-            'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and restart the run with --overwrite).'
-        )
+        advice = 'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and restart the run with --overwrite).'
         return as_stored(layers, self.dtype, advice)
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
