@@ -13,7 +13,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, ClassVar
 
@@ -289,27 +289,23 @@ class CorefData(TaskDataConfig):
 class CorefConfig:
     """The configuration of the task. The defaults are those of 2017; the preset "coarse-to-fine" has those of 2018."""
 
-    data: CorefData = field(default_factory=CorefData)
+    data: CorefData = CorefData()
     # The published vectors: 300 dimensions of GloVe 840B and 50 of Turian et al.
-    words: WordsConfig | None = field(
-        default_factory=lambda: WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
-    )
+    words: WordsConfig | None = WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
     head_words: WordsConfig | None = setting(
         None,
         "Other word vectors for the tokens that a span attends to. Without this table, they are those of `[words]`.",
     )
-    chars: CharsConfig | None = field(default_factory=lambda: CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50))))
+    chars: CharsConfig | None = CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50)))
     elmo: ElmoConfig | None = None
-    model: CorefModelConfig = field(default_factory=CorefModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            batch_size=1,
-            bucketed=False,
-            epochs=150,
-            eval_every=5000,
-            max_grad_norm=5.0,
-            step_decay=StepDecayConfig(rate=0.999, every=100),
-        )
+    model: CorefModelConfig = CorefModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        batch_size=1,
+        bucketed=False,
+        epochs=150,
+        eval_every=5000,
+        max_grad_norm=5.0,
+        step_decay=StepDecayConfig(rate=0.999, every=100),
     )
 
 

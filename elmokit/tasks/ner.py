@@ -7,7 +7,7 @@ encoders and the feed-forward layers of its other taggers are in ``allennlp/vari
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -82,15 +82,13 @@ class NerModelConfig:
 class NerConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: NerData = field(default_factory=NerData)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=50, lowercase=True))
-    chars: CharsConfig | None = field(default_factory=CharsConfig)
+    data: NerData = NerData()
+    words: WordsConfig | None = WordsConfig(dim=50, lowercase=True)
+    chars: CharsConfig | None = CharsConfig()
     elmo: ElmoConfig | None = None
-    model: NerModelConfig = field(default_factory=NerModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            batch_size=64, bucketed=False, epochs=75, patience=25, max_grad_norm=5.0
-        )
+    model: NerModelConfig = NerModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        batch_size=64, bucketed=False, epochs=75, patience=25, max_grad_norm=5.0
     )
 
 

@@ -7,7 +7,7 @@ of Peters et al. 2018. Files are JSON lines (SNLI), or tab-separated tables with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import msgspec
@@ -179,20 +179,18 @@ class NliModelConfig:
 class NliConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: NliData = field(default_factory=NliData)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=300))
+    data: NliData = NliData()
+    words: WordsConfig | None = WordsConfig(dim=300)
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
-    model: NliModelConfig = field(default_factory=NliModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            optimizer=OptimizerConfig(learning_rate=4e-4),
-            batch_size=32,
-            epochs=75,
-            patience=5,
-            max_grad_norm=10.0,
-            plateau=PlateauConfig(factor=0.5, patience=0),
-        )
+    model: NliModelConfig = NliModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        optimizer=OptimizerConfig(learning_rate=4e-4),
+        batch_size=32,
+        epochs=75,
+        patience=5,
+        max_grad_norm=10.0,
+        plateau=PlateauConfig(factor=0.5, patience=0),
     )
 
 

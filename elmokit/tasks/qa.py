@@ -16,7 +16,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -311,21 +311,17 @@ class QaModelConfig:
 class QaConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: QaData = field(default_factory=QaData)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=300, train=False, unknown="zero"))
-    chars: CharsConfig | None = field(
-        default_factory=lambda: CharsConfig(dim=20, filters=((5, 100),), max_chars=14, min_count=49, dropout=0.2)
-    )
+    data: QaData = QaData()
+    words: WordsConfig | None = WordsConfig(dim=300, train=False, unknown="zero")
+    chars: CharsConfig | None = CharsConfig(dim=20, filters=((5, 100),), max_chars=14, min_count=49, dropout=0.2)
     elmo: ElmoConfig | None = None
-    model: QaModelConfig = field(default_factory=QaModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-8),
-            batch_size=45,
-            epochs=24,
-            eval_every=1200,
-            average=0.999,
-        )
+    model: QaModelConfig = QaModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-8),
+        batch_size=45,
+        epochs=24,
+        eval_every=1200,
+        average=0.999,
     )
 
 

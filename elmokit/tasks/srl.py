@@ -19,7 +19,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -232,19 +232,17 @@ class SrlModelConfig:
 class SrlConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: TaskDataConfig = field(default_factory=TaskDataConfig)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=100, lowercase=True))
+    data: TaskDataConfig = TaskDataConfig()
+    words: WordsConfig | None = WordsConfig(dim=100, lowercase=True)
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
-    model: SrlModelConfig = field(default_factory=SrlModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            optimizer=OptimizerConfig(name="adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
-            batch_size=80,
-            epochs=500,
-            patience=20,
-            clip_value=1.0,
-        )
+    model: SrlModelConfig = SrlModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        optimizer=OptimizerConfig(name="adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
+        batch_size=80,
+        epochs=500,
+        patience=20,
+        clip_value=1.0,
     )
 
 

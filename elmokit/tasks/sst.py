@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -184,14 +184,12 @@ class SstModelConfig:
 class SstConfig:
     """The configuration of the task. The defaults are the published values, without ELMo."""
 
-    data: SstData = field(default_factory=SstData)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=300, train=False))
+    data: SstData = SstData()
+    words: WordsConfig | None = WordsConfig(dim=300, train=False)
     chars: CharsConfig | None = None
     elmo: ElmoConfig | None = None
-    model: SstModelConfig = field(default_factory=SstModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(batch_size=100, epochs=40, patience=5, max_grad_norm=5.0)
-    )
+    model: SstModelConfig = SstModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(batch_size=100, epochs=40, patience=5, max_grad_norm=5.0)
 
 
 SMALL = SstConfig(

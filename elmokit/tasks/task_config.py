@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from elmokit.config import (
@@ -228,7 +228,7 @@ class StepDecayConfig:
 class TaskTrainingConfig:
     """How to train a task's model."""
 
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig = OptimizerConfig()
     batch_size: int = setting(32, "Examples per batch.")
     bucketed: bool = setting(True, "Batch examples of similar length together.")
     epochs: int = setting(20, "Number of passes over the training examples, at most.")

@@ -6,7 +6,7 @@ A config file that names one of these settings is read as one of these configs (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, from_dict, setting, to_dict
@@ -104,9 +104,9 @@ class ArchivedNerModelConfig(NerModelConfig):
 class ArchivedNerConfig(NerConfig):
     """The configuration of ``crf_tagger``."""
 
-    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    chars: ArchivedCharsConfig | None = ArchivedCharsConfig()
     elmo: ArchivedElmoConfig | None = None
-    model: ArchivedNerModelConfig = field(default_factory=ArchivedNerModelConfig)
+    model: ArchivedNerModelConfig = ArchivedNerModelConfig()
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class ArchivedNliModelConfig(NliModelConfig):
 class ArchivedNliConfig(NliConfig):
     """The configuration of ``esim``, and of ``decomposable_attention``."""
 
-    data: ArchivedNliData = field(default_factory=ArchivedNliData)
-    model: ArchivedNliModelConfig = field(default_factory=ArchivedNliModelConfig)
+    data: ArchivedNliData = ArchivedNliData()
+    model: ArchivedNliModelConfig = ArchivedNliModelConfig()
     chars: ArchivedCharsConfig | None = None
     elmo: ArchivedElmoConfig | None = None
 
@@ -170,7 +170,7 @@ class ArchivedSrlConfig(SrlConfig):
 
     chars: ArchivedCharsConfig | None = None
     elmo: ArchivedElmoConfig | None = None
-    model: ArchivedSrlModelConfig = field(default_factory=ArchivedSrlModelConfig)
+    model: ArchivedSrlModelConfig = ArchivedSrlModelConfig()
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,9 @@ class ArchivedCorefModelConfig(CorefModelConfig):
 class ArchivedCorefConfig(CorefConfig):
     """The configuration of ``coref``."""
 
-    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    chars: ArchivedCharsConfig | None = ArchivedCharsConfig()
     elmo: ArchivedElmoConfig | None = None
-    model: ArchivedCorefModelConfig = field(default_factory=ArchivedCorefModelConfig)
+    model: ArchivedCorefModelConfig = ArchivedCorefModelConfig()
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,9 @@ class ArchivedQaModelConfig(QaModelConfig):
 class ArchivedQaConfig(QaConfig):
     """The configuration of ``bidaf``, and of ``bidaf-self-atten``."""
 
-    chars: ArchivedCharsConfig | None = field(default_factory=ArchivedCharsConfig)
+    chars: ArchivedCharsConfig | None = ArchivedCharsConfig()
     elmo: ArchivedElmoConfig | None = None
-    model: ArchivedQaModelConfig = field(default_factory=ArchivedQaModelConfig)
+    model: ArchivedQaModelConfig = ArchivedQaModelConfig()
 
 
 ADDED: dict[str, dict[str, type]] = {

@@ -9,7 +9,7 @@ probable one of the two is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -86,18 +86,16 @@ class ParsingModelConfig:
 class ParsingConfig:
     """The configuration of ``constituency_parser``, without ELMo as AllenNLP published it."""
 
-    data: ParsingData = field(default_factory=ParsingData)
-    words: WordsConfig | None = field(default_factory=lambda: WordsConfig(dim=100))
+    data: ParsingData = ParsingData()
+    words: WordsConfig | None = WordsConfig(dim=100)
     chars: ArchivedCharsConfig | None = None
     elmo: ArchivedElmoConfig | None = None
-    model: ParsingModelConfig = field(default_factory=ParsingModelConfig)
-    train: TaskTrainingConfig = field(
-        default_factory=lambda: TaskTrainingConfig(
-            optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
-            epochs=150,
-            patience=20,
-            max_grad_norm=5.0,
-        )
+    model: ParsingModelConfig = ParsingModelConfig()
+    train: TaskTrainingConfig = TaskTrainingConfig(
+        optimizer=OptimizerConfig("adadelta", learning_rate=1.0, rho=0.95, epsilon=1e-6),
+        epochs=150,
+        patience=20,
+        max_grad_norm=5.0,
     )
 
 
