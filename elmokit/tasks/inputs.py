@@ -19,17 +19,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
-from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.word_characters import Spelling, spell
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, Spelling, WordsConfig
 
 Texts = Sequence[Sequence[Sequence[str]]]
 """For each text of examples that have several, such as premise and hypothesis, the sentences of all examples."""
 
 Value = TypeVar("Value")
 N_SPECIAL = 2  # 0 padding, 1 unknown
+# The ids of bytes are those of AllenNLP's character tokenizer: byte + 1, so that row 1 is that of byte 0, which no text
+# contains. Rows 259 and 260 begin and end a word, and there are 262 rows. A byte is written as the character with its
+# number.
+BYTES = [chr(number) for number in range(1, 261)]
+BEGIN_MARK, END_MARK = chr(258), chr(259)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,15 @@ class WordTable:
         return len(self.words) + N_SPECIAL
 
 
+def spell(token: str, spelling: Spelling) -> str:
+    """Return the characters of a token: its own, or one for each byte, with marks around them or not."""
+    if spelling == "characters":
+        return token
+    # Latin-1 writes each byte as the character with its number.
+    spelled = token.encode("utf-8", "surrogatepass").decode("latin-1")
+    return spelled if spelling == "bytes" else f"{BEGIN_MARK}{spelled}{END_MARK}"
+
+
 @dataclass(frozen=True)
 class ElmoShape:
     """The sizes of the biLM's layers."""
@@ -65,6 +79,11 @@ class ElmoShape:
     n_layers: int
     """With layer 0."""
     dim: int
+
+    @classmethod
+    def of(cls, elmo: Elmo) -> ElmoShape:
+        """Return the sizes of a model's layers."""
+        return cls(elmo.n_layers, elmo.output_dim)
 
 
 def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
@@ -82,7 +101,7 @@ def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Te
 
 
 class ElmoLayers(ABC):
-    """Where the layers of ELMo come from; ``elmo_layers`` has the three ways."""
+    """Where the layers of ELMo come from: a ``LayerCache``, the biLM as needed, or the biLM inside the model."""
 
     def __init__(self, shape: ElmoShape) -> None:
         self.shape = shape
@@ -90,6 +109,33 @@ class ElmoLayers(ABC):
     @abstractmethod
     def of_texts(self, texts: Texts) -> Sequence[Sequence[NDArray[Any]]] | None:
         """Return one array ``(layers, tokens, dim)`` per sentence; None if the model computes them itself."""
+
+
+class ComputedLayers(ElmoLayers):
+    """The layers of a frozen biLM, computed for each batch.
+
+    With a stateful ``Elmo``, each text of an example continues from the text before it.
+    """
+
+    def __init__(self, elmo: Elmo) -> None:
+        super().__init__(ElmoShape.of(elmo))
+        self.elmo = elmo
+
+    def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
+        if self.elmo.start != "stateful":
+            return [self.elmo.embed(sentences) for sentences in texts]
+        # Row r of a batch continues from row r of the previous one, so each text is a batch of all examples.
+        n_examples = max(len(texts[0]), 1)
+        sentences = [sentence for text in texts for sentence in text]
+        layers = self.elmo.embed(sentences, batch_size=n_examples)
+        return [layers[start : start + n_examples] for start in range(0, len(sentences), n_examples)]
+
+
+class LayersInModel(ElmoLayers):
+    """The layers of a biLM that is trained with the model, which computes them from the sentences of the batch."""
+
+    def of_texts(self, texts: Texts) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -135,17 +181,15 @@ class Inputs:
         Args:
             texts: For each text, such as premise and hypothesis, the sentences of all examples.
         """
-        if self.layers is None:
-            return tuple(self._batch(sentences) for sentences in texts)
-        layers = self.layers.of_texts(texts)
-        if layers is None:
-            with_sentences = (replace(self._batch(text), sentences=tuple(map(tuple, text))) for text in texts)
-            return tuple(with_sentences)
-        batches = []
-        for sentences, arrays in zip(texts, layers, strict=True):
-            batch = self._batch(sentences)
-            padded = pad_layers(arrays, batch.mask.shape[1], self.layers.shape)
-            batches.append(replace(batch, layers=padded))
+        batches = [self._batch(sentences) for sentences in texts]
+        if self.layers is not None:
+            layers = self.layers.of_texts(texts)
+            for k, batch in enumerate(batches):
+                if layers is None:
+                    batches[k] = replace(batch, sentences=tuple(map(tuple, texts[k])))
+                else:
+                    padded = pad_layers(layers[k], batch.mask.shape[1], self.layers.shape)
+                    batches[k] = replace(batch, layers=padded)
         return tuple(batches)
 
     def _batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:

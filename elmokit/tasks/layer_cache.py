@@ -25,7 +25,7 @@ from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
 from elmokit.storage.progress import ProgressCallback
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
-from elmokit.tasks.inputs import ElmoShape, mask_of, pad_layers
+from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Texts, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
 KEY_BYTES = 16
@@ -34,7 +34,7 @@ BATCH_TOKENS = 2048
 CHUNK_TOKENS = READ_AHEAD_BATCHES * BATCH_TOKENS
 
 
-class LayerCache:
+class LayerCache(ElmoLayers):
     """A cache on disk for the layers of sentences.
 
     Args:
@@ -50,9 +50,9 @@ class LayerCache:
     """
 
     def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
+        super().__init__(ElmoShape.of(elmo))
         check_choice("start", elmo.start, ("warm", "zero"))  # then sentences are independent
         self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
-        self.shape = ElmoShape(elmo.n_layers, elmo.output_dim)
         self._settings = vector_settings(elmo.computer, elmo.start)
         digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
         self.folder = Path(folder) / f"{self.dtype}-{digest}"
@@ -78,6 +78,9 @@ class LayerCache:
             vectors = self.elmo.embed(list(missing.values()))
             computed = dict(zip(missing, map(self._rounded, vectors), strict=True))
         return [computed[key] if key in computed else self._stored(key) for key in keys]
+
+    def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
+        return [self.layers(sentences) for sentences in texts]
 
     def _rounded(self, layers: NDArray[Any]) -> NDArray[Any]:
         advice = 'Choose float32 (dtype="float32"; of a task: elmo.cache_dtype, and restart the run with --overwrite).'

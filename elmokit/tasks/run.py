@@ -32,8 +32,7 @@ from elmokit.storage.workspace import check_folder
 from elmokit.tasks.allennlp.archive_files import is_task_archive
 from elmokit.tasks.allennlp.task_archive import OpenedArchive, open_task_archive
 from elmokit.tasks.config_file import load_config
-from elmokit.tasks.elmo_layers import CachedLayers, ComputedLayers, LayersInModel, shape_of
-from elmokit.tasks.inputs import ElmoLayers, Inputs
+from elmokit.tasks.inputs import ComputedLayers, ElmoLayers, ElmoShape, Inputs, LayersInModel
 from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
@@ -185,7 +184,7 @@ def _read_all(task: AnyTask, config: Any) -> _Examples:
 
 def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
     """Build a model once, which fails for settings that do not fit together, before anything is written."""
-    layers = None if elmo is None else LayersInModel(shape_of(elmo))
+    layers = None if elmo is None else LayersInModel(ElmoShape.of(elmo))
     setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch.device("cpu"))
     setup.build(vocabulary.initial_vectors)
 
@@ -200,8 +199,8 @@ def _start(run: Run, task: AnyTask, config: Any, content: Mapping[str, Any]) -> 
 def _fill_cache(setup: TaskSetup, examples: Sequence[Any], progress: ProgressCallback | None) -> None:
     """Add the layers of examples to the cache of a frozen biLM."""
     layers = setup.inputs.layers
-    if isinstance(layers, CachedLayers):
-        layers.cache.fill((sentence for example in examples for sentence in setup.task.sentences(example)), progress)
+    if isinstance(layers, LayerCache):
+        layers.fill((sentence for example in examples for sentence in setup.task.sentences(example)), progress)
 
 
 def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
@@ -383,10 +382,10 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
     """Return the source of the layers that a config asks for, with the directory for those of a frozen biLM."""
     if config.trainable:
-        return LayersInModel(shape_of(elmo))
+        return LayersInModel(ElmoShape.of(elmo))
     if elmo.start == "stateful":
         return ComputedLayers(elmo)
-    return CachedLayers(LayerCache(cache, elmo, config.cache_dtype))
+    return LayerCache(cache, elmo, config.cache_dtype)
 
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:

@@ -22,10 +22,11 @@ from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
 from elmokit.storage.text_files import find_text_files
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
-from elmokit.tasks.word_characters import Spelling
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
+Spelling = Literal["characters", "bytes", "marked bytes"]
+"""How a word is read for character features: by its characters, by its UTF-8 bytes, or by these between two marks."""
 GOLD_CONLL = "gold_conll"  # what CoNLL-2012's own scripts write, and what AllenNLP reads from a directory
 
 

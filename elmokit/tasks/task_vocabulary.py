@@ -22,10 +22,9 @@ from torch import Tensor
 from elmokit.config import whole_number
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import bounded_lines, open_binary
-from elmokit.tasks.inputs import N_SPECIAL, Vocabularies, WordTable
+from elmokit.tasks.inputs import BYTES, N_SPECIAL, Vocabularies, WordTable
 from elmokit.tasks.task import AnyTask, Labels
-from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths
-from elmokit.tasks.word_characters import BYTES, Spelling
+from elmokit.tasks.task_config import CharsConfig, Spelling, WordsConfig, expand_paths
 
 MAX_DIM = 100_000
 MAX_WORD_BYTES = 10_000

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elmokit.errors import ConfigError
-from elmokit.tasks.inputs import ElmoLayers, ElmoShape, InputLayer, Inputs, Texts, Vocabularies, WordTable
+from elmokit.tasks.inputs import BYTES, ElmoLayers, ElmoShape, InputLayer, Inputs, Texts, Vocabularies, WordTable
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, WordsConfig
-from elmokit.tasks.word_characters import BYTES
 
 SENTENCES = [["The", "cat", "ran"], [], ["cat"]]
 

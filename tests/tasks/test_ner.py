@@ -11,8 +11,7 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import ner
-from elmokit.tasks.elmo_layers import LayersInModel
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
 from elmokit.tasks.scores import Chunk
 from elmokit.tasks.task_config import CharsConfig, WordsConfig
 from tests.helpers.task_examples import NER, tiny

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import nli
-from elmokit.tasks.elmo_layers import LayersInModel
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
 from elmokit.tasks.nli import read_pairs, tokens_of_parse
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import NLI

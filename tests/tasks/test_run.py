@@ -31,7 +31,7 @@ from elmokit.storage.checksums import json_crc32
 from elmokit.tasks import layer_cache
 from elmokit.tasks.config_file import load_config
 from elmokit.tasks.coref import parse_document
-from elmokit.tasks.elmo_layers import CachedLayers
+from elmokit.tasks.layer_cache import LayerCache
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task_config import WordsConfig
 from elmokit.tasks.task_table import TASKS
@@ -133,8 +133,8 @@ def test_a_run_opens_from_another_folder(tmp_path: Path, bilm: str, monkeypatch:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     opened = open_run("../run")
-    assert isinstance(opened.inputs.layers, CachedLayers)
-    assert ["Mira", "visits", "Oslo"] in opened.inputs.layers.cache
+    assert isinstance(opened.inputs.layers, LayerCache)
+    assert ["Mira", "visits", "Oslo"] in opened.inputs.layers
     assert len(opened.predict(opened.read("../data"))) == 3
 
 

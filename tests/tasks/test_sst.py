@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.elmo_layers import LayersInModel
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, Vocabularies, WordTable
+from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
 from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import SST, tiny

@@ -22,8 +22,7 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.tasks import layer_cache
-from elmokit.tasks.elmo_layers import LayersInModel
-from elmokit.tasks.inputs import ElmoShape, Inputs
+from elmokit.tasks.inputs import ElmoShape, Inputs, LayersInModel
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig, OptimizerConfig

@@ -12,17 +12,15 @@ from typing import Any, Literal
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, from_dict, setting, to_dict
 from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
-from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN
 from elmokit.tasks.coref import CorefConfig
 from elmokit.tasks.coref_model import CorefModelConfig
 from elmokit.tasks.ner import NerConfig, NerModelConfig
 from elmokit.tasks.nli import NliConfig, NliData, NliModelConfig
-from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.nn.layers import AllenNLPCharCNN, TokenCharCNN, TokenCharRNN
 from elmokit.tasks.qa import QaConfig, QaModelConfig
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig
 from elmokit.tasks.sst import SstConfig
-from elmokit.tasks.task_config import CharsConfig, ElmoConfig, check_sizes
-from elmokit.tasks.word_characters import Spelling
+from elmokit.tasks.task_config import CharsConfig, ElmoConfig, Spelling, check_sizes
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from elmokit.tasks.allennlp.parsing import ParsingConfig, ParsingData, ParsingMo
 from elmokit.tasks.ner import NerData
 from elmokit.tasks.sst import SstData, SstModelConfig
 from elmokit.tasks.tags import Scheme
-from elmokit.tasks.task_config import MixConfig, WordsConfig
-from elmokit.tasks.word_characters import Spelling
+from elmokit.tasks.task_config import MixConfig, Spelling, WordsConfig
 
 Settings = dict[str, Any]
 """Arguments of a config."""

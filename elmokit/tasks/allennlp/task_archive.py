@@ -34,8 +34,7 @@ from elmokit.tasks.allennlp.task_tensors import (
     split_joint,
 )
 from elmokit.tasks.allennlp.variants import ARCHIVED_TASKS
-from elmokit.tasks.elmo_layers import ComputedLayers
-from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
+from elmokit.tasks.inputs import BYTES, ComputedLayers, Inputs, Vocabularies, WordTable
 from elmokit.tasks.nn.crf import TagRules
 from elmokit.tasks.run_folder import (
     ARCHIVE_SEED,
@@ -48,8 +47,8 @@ from elmokit.tasks.run_folder import (
 from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.tags import PREFIXES, rules_of
 from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
+from elmokit.tasks.task_config import Spelling
 from elmokit.tasks.task_vocabulary import vocabulary_content
-from elmokit.tasks.word_characters import BYTES, Spelling
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
