@@ -233,11 +233,12 @@ def format_evaluation(evaluation: TaskEvaluation) -> str:
         f"seed {evaluation.seed}  epoch {evaluation.epoch}/{evaluation.n_epochs}  loss {evaluation.loss:.4f}  "
         f"dev {scores}{'  *' if evaluation.is_best else ''}"
     )
-    if (cost := evaluation.bilm) is not None:
-        trained = f"layers {', '.join(map(str, cost.layers))} trained" if cost.layers else "frozen"
-        memory = "" if cost.peak_memory_mib is None else f", peak memory {cost.peak_memory_mib:,} MiB"
-        line += f"  (biLM: {trained}, {cost.tokens_per_second:,.0f} tokens/s{memory})"
-    return line
+    layers = evaluation.trained_layers
+    if layers is None:
+        return line
+    if not layers:
+        return f"{line}  (biLM: frozen)"
+    return f"{line}  (biLM: layers {', '.join(map(str, layers))} trained)"
 
 
 def echo_scores(scores: dict[str, dict[str, float]], n_seeds: int) -> None:

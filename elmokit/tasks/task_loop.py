@@ -26,9 +26,6 @@ from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.run_folder import BEST_WEIGHTS, ELMO_WEIGHTS, RESULT, load_best_weights, read_result
 from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.trained_bilm import (
-    BiLMCost,
-    CostMeter,
-    bilm_learning_rate,
     copy_for_training,
     parameter_groups,
     save_trained,
@@ -152,8 +149,8 @@ class TaskEvaluation:
     learning_rate: float
     scores: dict[str, float]
     is_best: bool
-    bilm: BiLMCost | None = None
-    """If the biLM is trained: which layers, and what that costs."""
+    trained_layers: tuple[int, ...] | None = None
+    """The layers of a trainable biLM that are trained; None for a frozen one."""
 
 
 EvaluationCallback = Callable[[TaskEvaluation], None]
@@ -223,8 +220,7 @@ class _SeedLoop:
         self.config = self.setup.config.train
         self.lengths = [self.setup.task.lengths(example) for example in self.train]
         self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
-        self.trained_layers: tuple[int, ...] = ()  # of the biLM
-        self.meter = CostMeter(self.setup.device)
+        self.trained_layers: tuple[int, ...] | None = None  # of the biLM
         self.last_loss = 0.0
         self.started = self.saved = time.monotonic()
 
@@ -250,8 +246,7 @@ class _SeedLoop:
             self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
         batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
         while counters.step < len(batches) and not counters.is_over:
-            with self.meter:
-                self._step(batches[counters.step])
+            self._step(batches[counters.step])
             counters.step += 1
             counters.n_steps += 1
             # The training ends with an evaluation in any case; do not run it twice.
@@ -280,7 +275,6 @@ class _SeedLoop:
             for index in indices
         ]
         model = state.model.train()
-        self.meter.n_tokens += sum(len(tokens) for example in examples for tokens in setup.task.sentences(example))
         batch = setup.batch(examples, model)
         loss = model.loss(batch)
         if not loss.isfinite():
@@ -325,7 +319,7 @@ class _SeedLoop:
             learning_rate=self._scheduled(config.optimizer.learning_rate),
             scores=scores,
             is_best=not counters.best or scores[metric] > counters.best[metric],
-            bilm=self._bilm_cost(),
+            trained_layers=self.trained_layers,
         )
         counters.loss_sum, counters.loss_steps = 0.0, 0
         self.last_loss = evaluation.loss
@@ -341,18 +335,18 @@ class _SeedLoop:
                 counters.n_drops += 1
                 counters.since_drop = 0
         counters.is_over = config.patience is not None and counters.since_best >= config.patience
-        self.run.log(
-            {
-                "epoch": evaluation.epoch,
-                "n_steps": evaluation.n_steps,
-                "loss": evaluation.loss,
-                "learning_rate": evaluation.learning_rate,
-                "dev": scores,
-                "is_best": evaluation.is_best,
-                "seconds": round(time.monotonic() - self.started, 1),
-                **({} if evaluation.bilm is None else {"bilm": asdict(evaluation.bilm)}),
-            }
-        )
+        line = {
+            "epoch": evaluation.epoch,
+            "n_steps": evaluation.n_steps,
+            "loss": evaluation.loss,
+            "learning_rate": evaluation.learning_rate,
+            "dev": scores,
+            "is_best": evaluation.is_best,
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
+        if self.trained_layers is not None:
+            line["trained_layers"] = self.trained_layers
+        self.run.log(line)
         if self.on_evaluation is not None:
             self.on_evaluation(evaluation)
 
@@ -365,13 +359,6 @@ class _SeedLoop:
                 "diverges. Use a lower train.optimizer.learning_rate.",
                 stacklevel=2,
             )
-
-    def _bilm_cost(self) -> BiLMCost | None:
-        elmo = self.setup.config.elmo
-        if self.state.model.inputs.elmo is None:
-            return None
-        rate = bilm_learning_rate(elmo, self.config.optimizer.learning_rate)
-        return self.meter.report(self.trained_layers, self._scheduled(rate))
 
 
 def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:

@@ -10,10 +10,7 @@ model; no gradient flows into it, and it does not change when the weights do.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +36,6 @@ HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
 # A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
 MAX_BATCH_SIZE, MAX_WINDOW_LENGTH = 16, 20
 DEFAULT_RATIO = 0.01  # of the biLM's learning rate to that of the task's model (results/trained-bilm.md)
-
-
-@dataclass(frozen=True)
-class BiLMCost:
-    """What training the biLM costs, since the last evaluation."""
-
-    layers: tuple[int, ...]
-    """The layers that are trained; 0 is the token layer."""
-    learning_rate: float
-    """Of the top layer."""
-    tokens_per_second: float
-    """Tokens of the training batches per second of training."""
-    peak_memory_mib: int | None
-    """The most memory that the process, or on a GPU PyTorch, has used so far; None if the system does not tell."""
 
 
 def copy_for_training(elmo: Elmo) -> ElmoModule:
@@ -95,15 +78,10 @@ def parameter_groups(
     groups: list[dict[str, Any]] = [{"params": others, "initial_lr": learning_rate}]
     if layers:
         assert config is not None
-        rate = bilm_learning_rate(config, learning_rate)
+        rate = DEFAULT_RATIO * learning_rate if config.learning_rate is None else config.learning_rate
         for depth, parameters in enumerate(reversed(layers)):
             groups.append({"params": parameters, "initial_lr": rate * config.layer_decay**depth})
     return groups
-
-
-def bilm_learning_rate(config: ElmoConfig, learning_rate: float) -> float:
-    """Return the initial learning rate of the biLM's top layer, given that of the task's model."""
-    return DEFAULT_RATIO * learning_rate if config.learning_rate is None else config.learning_rate
 
 
 def parameters_of_layers(bilm: BiLM) -> list[list[Parameter]]:
@@ -133,39 +111,6 @@ def unfreeze(inputs: InputLayer, config: ElmoConfig, epoch: int) -> tuple[int, .
         for parameter in parameters:
             parameter.requires_grad_(layer in trained)
     return trained
-
-
-class CostMeter:
-    """Measures the speed and the memory of a training, for its log."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.n_tokens, self.seconds = 0, 0.0
-
-    def __enter__(self) -> CostMeter:
-        self._started = time.perf_counter()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds += time.perf_counter() - self._started
-
-    def report(self, layers: tuple[int, ...], learning_rate: float) -> BiLMCost:
-        """Return the cost since the last report."""
-        speed = self.n_tokens / self.seconds if self.seconds else 0.0
-        self.n_tokens, self.seconds = 0, 0.0
-        return BiLMCost(layers, learning_rate, round(speed, 1), peak_memory_mib(self.device))
-
-
-def peak_memory_mib(device: torch.device) -> int | None:
-    """Return the most memory used so far in MiB: by PyTorch on a GPU, else by the process; None if unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) >> 20
-    try:
-        import resource
-    except ImportError:  # Windows does not have this module
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak >> (20 if sys.platform == "darwin" else 10)  # macOS counts bytes, Linux KiB
 
 
 def finetune_for_task(

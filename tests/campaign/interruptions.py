@@ -205,7 +205,7 @@ def _hasten(hasten: Callable[[], None] | None) -> None:
         hasten()
 
 
-CHANGING = {"seconds", "tokens_per_second", "seconds_left", "peak_memory_mib", "command", "crc32", "metrics.jsonl"}
+CHANGING = {"seconds", "tokens_per_second", "seconds_left", "command", "crc32", "metrics.jsonl"}
 """Keys of JSON files whose values are times, or sizes of files with times, or depend on how and where it was called."""
 
 

@@ -118,8 +118,6 @@ def log_of(seed: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (seed / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
-        for measured in ("tokens_per_second", "peak_memory_mib") if "bilm" in line else ():
-            assert line["bilm"].pop(measured) > 0
     return lines
 
 
