@@ -23,11 +23,19 @@ import torch
 from elmokit.config import setting, whole_number
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines
 from elmokit.tasks.coref_model import HEAD_WORDS, CorefBatch, CorefModel, CorefModelConfig, DocumentBatch
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.scores import Clusters, Mention, coref_scores
-from elmokit.tasks.task import Labels, Sentence, Task, Tokenize, check_learnable, parse_json, require_gold
+from elmokit.tasks.task import (
+    Labels,
+    Sentence,
+    Task,
+    Tokenize,
+    check_learnable,
+    from_first_line,
+    parse_json,
+    require_gold,
+)
 from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
@@ -76,12 +84,8 @@ class Document:
 
 def read_coref(path: str) -> Iterator[Document]:
     """Read the documents of a file. The format is detected from its first line."""
-    numbered = enumerate(read_lines(path), start=1)
-    first = next(((number, line) for number, line in numbered if line.strip()), None)
-    if first is None:
-        return
-    lines = chain([first], numbered)
-    if first[1].lstrip().startswith("{"):
+    first, lines = from_first_line(path)
+    if first.lstrip().startswith("{"):
         for number, line in lines:
             if line.strip():
                 yield parse_document(line, f"{path}, line {number}")

@@ -6,7 +6,7 @@ encoders and the feed-forward layers of its other taggers are in ``allennlp/vari
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -214,11 +214,9 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
                 raise TextError(f"{sentence.where(error.token)}: {error} (data.tags).") from None
             yield NerExample(tokens, chunks, sentence.where())
 
-    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NerConfig) -> Iterator[NerExample]:
-        """Read one sentence per line, or JSON lines."""
-        for number, line in enumerate(lines, start=1):
-            where = f"{name}, line {number}"
-            yield NerExample(read_sentence(line, where, tokenize), None, where)
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: NerConfig) -> NerExample:
+        """Read a sentence, or an object of JSON."""
+        return NerExample(read_sentence(line, where, tokenize), None, where)
 
     def labels(self, examples: Sequence[NerExample], config: NerConfig) -> Labels:
         """Return the tags of all entity types that occur."""

@@ -6,7 +6,7 @@ of Peters et al. 2018. Files are JSON lines (SNLI), or tab-separated tables with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from elmokit.config import MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines
 from elmokit.tasks.classification import ClassificationModel, ClassificationTask
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.nn.layers import (
@@ -29,7 +28,7 @@ from elmokit.tasks.nn.layers import (
     masked_mean,
     run_packed,
 )
-from elmokit.tasks.task import Labels, Tokenize, parse_json
+from elmokit.tasks.task import Labels, Tokenize, from_first_line, parse_json
 from elmokit.tasks.task_config import (
     CharsConfig,
     ElmoConfig,
@@ -41,15 +40,14 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.other_formats import JSON, TABLE
-from elmokit.text.tokenize import get_tokenizer, split_tokens
+from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree
 # Names of the columns in SNLI, in SICK's SemEval release and its full release, and for AllenNLP's predictor.
 FIRST = ("sentence1", "sentence_A", "premise")
 SECOND = ("sentence2", "sentence_B", "hypothesis")
 LABEL = ("gold_label", "entailment_judgment", "entailment_label")
-PARSES = ("sentence1_binary_parse", "sentence2_binary_parse")
-NAMES = (*FIRST, *SECOND, *LABEL, *PARSES)
+NAMES = (*FIRST, *SECOND, *LABEL)
 _JsonPair = msgspec.defstruct("_JsonPair", [(name, str | None, None) for name in NAMES])
 
 
@@ -61,8 +59,6 @@ class RawPair:
     second: str
     label: str | None
     """In lower case; None if the file has no labels."""
-    parses: tuple[str, str] | None
-    """SNLI's binary parses, which contain the tokens."""
     where: str
     """File and line, for error messages."""
 
@@ -72,18 +68,17 @@ def read_pairs(path: str) -> Iterator[RawPair]:
 
     Pairs without a majority label are skipped, as in all published work on SNLI.
     """
-    header: list[str] | None = None
-    is_json: bool | None = None
-    for number, line in enumerate(read_lines(path), start=1):
+    first, lines = from_first_line(path)
+    is_json = first.lstrip().startswith("{")
+    header: list[str] = []
+    for number, line in lines:
+        where = f"{path}, line {number}"
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
-        if is_json is None:
-            is_json = line.lstrip().startswith("{")
-        if not is_json and header is None:
+        if not is_json and not header:
             header = _parse_header(line, where)
             continue
-        values = _parse_json(line, where) if is_json else _parse_row(line, header or [], where)
+        values = _parse_json(line, where) if is_json else _parse_row(line, header, where)
         pair = _pair_of(values, where, (FIRST, SECOND, LABEL))
         if pair.label != NO_MAJORITY:
             yield pair
@@ -92,11 +87,6 @@ def read_pairs(path: str) -> Iterator[RawPair]:
 def parse_pair(line: str, where: str) -> RawPair:
     """Parse a pair in JSON, with or without a label."""
     return _pair_of(_parse_json(line, where), where, (FIRST, SECOND))
-
-
-def tokens_of_parse(parse: str) -> list[str]:
-    """Return the tokens of a binary parse, which is the sentence with brackets added."""
-    return [part for part in split_tokens(parse) if part not in ("(", ")")]
 
 
 def _parse_json(line: str, where: str) -> dict[str, str | None]:
@@ -112,9 +102,7 @@ def _pair_of(values: Mapping[str, str | None], where: str, needed: Sequence[tupl
     label = _first_of(values, LABEL)
     if label is not None:
         label = label.lower()
-    one, two = values.get(PARSES[0]), values.get(PARSES[1])
-    parses = None if one is None or two is None else (one, two)
-    return RawPair(_first_of(values, FIRST) or "", _first_of(values, SECOND) or "", label, parses, where)
+    return RawPair(_first_of(values, FIRST) or "", _first_of(values, SECOND) or "", label, where)
 
 
 def _first_of(values: Mapping[str, str | None], names: Sequence[str]) -> str | None:
@@ -150,8 +138,8 @@ def _parse_row(line: str, header: list[str], where: str) -> dict[str, str | None
 class NliData(TaskDataConfig):
     """Files of JSON lines (SNLI), or tab-separated tables with a header (SICK)."""
 
-    tokenize: Literal["treebank", "spaces", "parse"] = setting(
-        "treebank", "Use the Penn Treebank tokenizer, split at spaces, or use the tokens of SNLI's binary parses."
+    tokenize: Literal["treebank", "spaces"] = setting(
+        "treebank", "Use the Penn Treebank tokenizer, or split at spaces."
     )
 
 
@@ -270,28 +258,10 @@ class NliModel(ClassificationModel):
         return run_packed(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
 
 
-def _pair_tokenizer(config: NliConfig, for_parses: Tokenize | None = None) -> Callable[[RawPair], SentencePair]:
-    """Return the function that tokenizes pairs in the configured way.
-
-    Args:
-        for_parses: Used instead of parses by a run that was trained on them, for text that has none.
-    """
-    tokenize = for_parses
-    if config.data.tokenize != "parse":
-        tokenize = get_tokenizer(config.data.tokenize)
-
-    def tokenized(pair: RawPair) -> SentencePair:
-        if tokenize is not None:
-            return SentencePair(tokenize(pair.first), tokenize(pair.second), pair.label, pair.where)
-        if pair.parses is None:
-            raise TextError(
-                f"{pair.where}: no sentence1_binary_parse and sentence2_binary_parse. Set data.tokenize to 'treebank' "
-                "or 'spaces'."
-            )
-        first, second = map(tokens_of_parse, pair.parses)
-        return SentencePair(first, second, pair.label, pair.where)
-
-    return tokenized
+def _tokenized(pair: RawPair, config: NliConfig) -> SentencePair:
+    """Split the sentences of a pair into tokens in the configured way."""
+    tokenize = get_tokenizer(config.data.tokenize)
+    return SentencePair(tokenize(pair.first), tokenize(pair.second), pair.label, pair.where)
 
 
 _MIX = MixConfig(penalty=0.001, layer_norm=True)
@@ -308,28 +278,20 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
 
     def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
         """Read the pairs of a file, without those that have no majority label."""
-        yield from map(_pair_tokenizer(config), read_pairs(path))
+        for pair in read_pairs(path):
+            yield _tokenized(pair, config)
 
-    def read_text(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
-    ) -> Iterator[SentencePair]:
-        """Read one pair per line: premise and hypothesis separated by a tab, or JSON with the names of a file.
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: NliConfig) -> SentencePair:
+        """Read a premise and a hypothesis separated by a tab, or JSON with the names of a file.
 
-        Blank lines are skipped. Sentences are tokenized like the training data of the run; ``tokenize`` is used only if
-        that consisted of parses.
+        They are tokenized like the training data of the run, and not by ``tokenize``.
         """
-        tokenized = _pair_tokenizer(config, for_parses=tokenize)
-        for number, line in enumerate(lines, start=1):
-            where = f"{name}, line {number}"
-            if not line.strip():
-                continue
-            if line.lstrip().startswith("{"):
-                yield replace(tokenized(parse_pair(line, where)), label=None)
-                continue
-            parts = line.split("\t")
-            if len(parts) != 2:
-                raise TextError(f"{where}: expected a premise and a hypothesis separated by one tab.")
-            yield tokenized(RawPair(parts[0], parts[1], None, None, where))
+        if line.lstrip().startswith("{"):
+            return replace(_tokenized(parse_pair(line, where), config), label=None)
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise TextError(f"{where}: expected a premise and a hypothesis separated by one tab.")
+        return _tokenized(RawPair(parts[0], parts[1], None, where), config)
 
     def named_texts(self, example: SentencePair) -> dict[str, list[str]]:
         return {"premise": example.premise, "hypothesis": example.hypothesis}

@@ -15,10 +15,9 @@ The format of a file is detected from its start:
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +28,6 @@ from torch.nn import functional as F
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting, whole_number
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import RulePenalties, viterbi
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
@@ -42,6 +40,7 @@ from elmokit.tasks.task import (
     Tokenize,
     check_known,
     check_learnable,
+    from_first_line,
     read_sentence,
     require_gold,
 )
@@ -82,12 +81,8 @@ class Proposition:
 
 def read_srl(path: str) -> Iterator[Proposition]:
     """Read the propositions of a file. A sentence without a predicate gives one proposition without roles."""
-    numbered = enumerate(read_lines(path), start=1)
-    first = next(((number, line) for number, line in numbered if line.strip()), None)
-    if first is None:
-        return
-    lines = itertools.chain([first], numbered)
-    if DIVIDER in first[1] and not first[1].startswith(DOCUMENT_BOUNDARIES):
+    first, lines = from_first_line(path)
+    if DIVIDER in first and not first.startswith(DOCUMENT_BOUNDARIES):
         for number, line in lines:
             if line.strip():
                 proposition = parse_proposition(line, f"{path}, line {number}")
@@ -95,7 +90,7 @@ def read_srl(path: str) -> Iterator[Proposition]:
                     _check_predicate(proposition.tags[proposition.predicate or 0], proposition.where)
                 yield proposition
         return
-    from_columns = _conll_2012 if first[1].startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
+    from_columns = _conll_2012 if first.startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
     for sentence in read_column_sentences(
         path, lines, boundaries=DOCUMENT_BOUNDARIES, comment=COMMENT, same_in_file=False
     ):
@@ -352,20 +347,15 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
     def read(self, path: str, config: SrlConfig) -> Iterator[Proposition]:
         return read_srl(path)
 
-    def read_text(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SrlConfig
-    ) -> Iterator[Proposition]:
-        """Read one sentence per line, or JSON lines.
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: SrlConfig) -> Proposition:
+        """Read a sentence, or an object of JSON.
 
         Its predicates are the words that were usually predicates in training. To choose the predicate, write the line
         as ``1 Mira fixed it |||``, with the index of the predicate first.
         """
-        for number, line in enumerate(lines, start=1):
-            where = f"{name}, line {number}"
-            if DIVIDER in line:
-                yield parse_proposition(line, where)
-            else:
-                yield Proposition(where, tuple(read_sentence(line, where, tokenize)), None, None)
+        if DIVIDER in line:
+            return parse_proposition(line, where)
+        return Proposition(where, tuple(read_sentence(line, where, tokenize)), None, None)
 
     def labels(self, examples: Sequence[Proposition], config: SrlConfig) -> Labels:
         """Return the tags of all roles, and the words that are a predicate in most of their occurrences."""

@@ -7,7 +7,7 @@ et al. 2018. Files have one labeled tree in brackets per line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -304,11 +304,9 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
             n_nodes = len(tree.nodes) if config.data.phrases == "all" else 1
             yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)
 
-    def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: SstConfig) -> Iterator[Phrase]:
-        """Read one sentence per line, or JSON lines."""
-        for number, line in enumerate(lines, start=1):
-            where = f"{name}, line {number}"
-            yield Phrase(read_sentence(line, where, tokenize), None, where)
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: SstConfig) -> Phrase:
+        """Read a sentence, or an object of JSON."""
+        return Phrase(read_sentence(line, where, tokenize), None, where)
 
     def named_texts(self, example: Phrase) -> dict[str, list[str]]:
         return {"tokens": example.tokens}

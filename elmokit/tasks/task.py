@@ -7,6 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from elmokit.config import decode_json
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
 from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
@@ -78,6 +80,15 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
         raise TextError(f"{where}, {place}: invalid JSON ({error.msg}), expected {expected}.") from None
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise TextError(f"{where}: not {expected}: {error}.") from None
+
+
+def from_first_line(path: str) -> tuple[str, Iterator[tuple[int, str]]]:
+    """Return the first line of a file that is not blank, which shows its format, and the numbered lines from it on."""
+    numbered = enumerate(read_lines(path), start=1)
+    for number, line in numbered:
+        if line.strip():
+            return line, chain([(number, line)], numbered)
+    return "", numbered
 
 
 class _JsonSentence(msgspec.Struct):
@@ -171,9 +182,18 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
         """Read a training file. Override where training takes other examples from a file than evaluation does."""
         return self.read(path, config)
 
-    @abstractmethod
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: Config) -> Iterable[Example]:
-        """Make examples without gold labels from lines of text; ``name`` is the text's name in errors."""
+        """Make examples without gold labels from lines of text; ``name`` is the text's name in errors.
+
+        The default calls ``read_line`` for each line; for each that is not blank if ``reads_tokens`` is False.
+        """
+        for number, line in enumerate(lines, start=1):
+            if self.reads_tokens or line.strip():
+                yield self.read_line(line, f"{name}, line {number}", tokenize, config)
+
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: Config) -> Example:
+        """Make an example without gold labels from a line of text; ``where`` is its place in errors."""
+        raise NotImplementedError
 
     def sentences(self, example: Example) -> Sequence[Sentence]:
         """Return every list of tokens that the model reads. The default is ``example.tokens``."""

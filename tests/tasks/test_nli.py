@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from elmokit.errors import TextError
 from elmokit.tasks import nli
 from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
-from elmokit.tasks.nli import read_pairs, tokens_of_parse
+from elmokit.tasks.nli import read_pairs
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from tests.helpers.task_examples import NLI
 
@@ -98,34 +98,25 @@ def test_text_is_premise_and_hypothesis_separated_by_a_tab_or_json() -> None:
     first, second = TASK.read_text([lines[0], "", lines[1], " "], "text", str.split, config())
     assert (first.premise, first.hypothesis, first.label) == (["A", "girl", "."], ["No", "one", "."], None)
     assert second.premise == first.premise
-    (by_hand,) = TASK.read_text(lines[:1], "text", str.split, config(tokenize="parse"))
-    assert by_hand.premise == ["A", "girl."]
 
 
 @pytest.mark.parametrize(
-    ("line", "tokenize", "named"),
+    ("line", "named"),
     [
-        ("no tab", "treebank", "line 1: expected a premise and a hypothesis"),
-        ("a\tb\tc", "treebank", "line 1: expected a premise and a hypothesis"),
-        ("{", "treebank", "line 1, .*invalid JSON"),
+        ("no tab", "line 1: expected a premise and a hypothesis"),
+        ("a\tb\tc", "line 1: expected a premise and a hypothesis"),
+        ("{", "line 1, .*invalid JSON"),
     ],
 )
-def test_lines_that_are_no_pair_are_named(line: str, tokenize: str, named: str) -> None:
+def test_lines_that_are_no_pair_are_named(line: str, named: str) -> None:
     with pytest.raises(TextError, match=named):
-        list(TASK.read_text([line], "text", str.split, config(tokenize=tokenize)))
+        list(TASK.read_text([line], "text", str.split, config()))
 
 
-@pytest.mark.parametrize(
-    ("content", "tokenize", "named"),
-    [
-        ("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n", "treebank", "line 3: the pair has no"),
-        (NLI, "parse", "line 1: no sentence1_binary_parse"),
-    ],
-)
-def test_files_that_cannot_be_read_are_named(content: str, tokenize: str, named: str, tmp_path: Path) -> None:
-    (tmp_path / "pairs").write_text(content)
-    with pytest.raises(TextError, match=named):
-        list(TASK.read(str(tmp_path / "pairs"), config(tokenize=tokenize)))
+def test_a_pair_without_a_label_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n")
+    with pytest.raises(TextError, match="line 3: the pair has no"):
+        list(TASK.read(str(tmp_path / "pairs"), config()))
 
 
 def test_predictions_and_scores() -> None:
@@ -147,18 +138,10 @@ def test_json_lines_without_a_majority_are_skipped(tmp_path: Path) -> None:
     rows = [
         {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
         {"gold_label": "-", "sentence1": "A", "sentence2": "B"},
-        {
-            "gold_label": "neutral",
-            "sentence1": "A b.",
-            "sentence2": "C.",
-            "sentence1_binary_parse": "( ( A b ) . )",
-            "sentence2_binary_parse": "( C . )",
-        },
+        {"gold_label": "neutral", "sentence1": "A b.", "sentence2": "C.", "sentence1_binary_parse": "( ( A b ) . )"},
     ]
     first, second = read_pairs(written(tmp_path, "\n".join(map(json.dumps, rows))))
-    assert (first.label, first.first, first.second, first.parses) == ("entailment", "A b.", "C.", None)
-    assert second.parses is not None
-    assert tokens_of_parse(second.parses[0]) == ["A", "b", "."]
+    assert (first.label, first.first, first.second) == ("entailment", "A b.", "C.")
     assert second.where.endswith("line 3")
 
 

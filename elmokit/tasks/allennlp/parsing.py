@@ -8,7 +8,7 @@ probable one of the two is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -261,20 +261,16 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
             tags = tree.tags if config.model.tags else None
             yield ParsingExample(self._tokens(tree.tokens, config), tags, tree, tree.where)
 
-    def read_text(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: ParsingConfig
-    ) -> Iterator[ParsingExample]:
-        """Read one sentence per line, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or JSON lines.
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: ParsingConfig) -> ParsingExample:
+        """Read a sentence, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or an object of JSON.
 
-        A JSON line with a raw ``sentence`` alone is tagged by spaCy.
+        An object with a raw ``sentence`` alone is tagged by spaCy.
         """
-        for number, line in enumerate(lines, start=1):
-            where = f"{name}, line {number}"
-            tokens = read_sentence(line, where, tokenize)
-            tags = None
-            if config.model.tags:
-                tokens, tags = _with_tags(line, tokens, where)
-            yield ParsingExample(self._tokens(tokens, config), tags, None, where)
+        tokens = read_sentence(line, where, tokenize)
+        tags = None
+        if config.model.tags:
+            tokens, tags = _with_tags(line, tokens, where)
+        return ParsingExample(self._tokens(tokens, config), tags, None, where)
 
     @staticmethod
     def _tokens(tokens: list[str], config: ParsingConfig) -> list[str]:

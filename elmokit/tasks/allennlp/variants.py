@@ -7,7 +7,7 @@ coreference and BiDAF (``model.network``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -392,11 +392,8 @@ class AllenNLPNli(NliTask):
         for pair in super().read(path, config):
             yield _with_end_tokens(pair, config)
 
-    def read_text(
-        self, lines: Iterable[str], name: str, tokenize: Tokenize, config: NliConfig
-    ) -> Iterator[SentencePair]:
-        for pair in super().read_text(lines, name, tokenize, config):
-            yield _with_end_tokens(pair, config)
+    def read_line(self, line: str, where: str, tokenize: Tokenize, config: NliConfig) -> SentencePair:
+        return _with_end_tokens(super().read_line(line, where, tokenize, config), config)
 
 
 def _with_end_tokens(pair: SentencePair, config: NliConfig) -> SentencePair:
