@@ -31,7 +31,6 @@ SETTINGS = {
     "hours": "Set the length with epochs or tokens.",
     "keep": "Repeat the whole evaluation, which takes seconds.",
     "max_connections": f"{_NONE} Limit connections in the reverse proxy.",
-    "repair": "Build a vocabulary from your text (elmokit vocab TEXT OUT), or edit the file.",
     "resume": "To resume a run, repeat the command that started it.",
     "save_words": f"{_NONE} Checkpoints are counted in steps (save_every).",
     "workers": (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from elmokit.cli.command import MORE, Flag, HeadedOption, setting_options, with_settings
-from elmokit.cli.parameters import Model, Output, OutputPath, Overwrite, Threads
-from elmokit.cli.running import given_settings, print_note, resumable_command
+from elmokit.cli.parameters import Model, Output, OutputPath, Threads
+from elmokit.cli.running import check_needed, given_settings, print_note, resumable_command
 from elmokit.errors import ConfigError
 from elmokit.storage.progress import ProgressBar, count_of
 
@@ -223,26 +223,47 @@ def vocab(
     texts: tuple[str, ...],
     out: Output,
     *,
+    repair: bool = False,
+    text: tuple[str, ...] = (),
     max_words: int | None = None,
     min_count: int = 1,
-    overwrite: Overwrite = False,
+    overwrite: Annotated[bool, Flag("Replace existing files.")] = False,
 ) -> None:
     """Build a vocabulary from tokenized text.
 
     TEXTS are tokenized, one sentence per line: files (.txt, .gz, .xz, .zst), directories, quoted patterns, or - for
-    standard input. OUT gets one word per line: <S>, </S>, <UNK>, then words by descending frequency.
+    standard input. OUT gets one word per line: <S>, </S>, <UNK>, then words by descending frequency. Counts are
+    written to OUT.counts.tsv (without the .txt of OUT).
 
     Args:
         max_words: Keep the most frequent words, up to this number, including <S>, </S> and <UNK>.
         min_count: Drop words that occur less often.
+        repair: Repair TEXTS, which is one vocabulary file, and list the changes.
+        text: With --repair, sort the words by frequency in this tokenized text. Can be repeated.
 
     Examples:
         elmokit vocab corpus/ vocab.txt --max-words 30000
-        elmokit vocab reviews.txt.gz vocab.txt --min-count 5
+        elmokit vocab old-vocab.txt vocab.txt --repair
+        elmokit vocab old-vocab.txt vocab.txt --repair --text corpus/
     """
     from elmokit.text.vocabulary import name_words
-    from elmokit.text.vocabulary_files import build_vocabulary
+    from elmokit.text.vocabulary_files import build_vocabulary, counts_path, repair_vocabulary
 
+    if repair:
+        if len(texts) != 1 or max_words is not None or min_count != 1:
+            raise ConfigError("--repair takes one vocabulary file and an output, without --max-words and --min-count.")
+        with ProgressBar("B") as progress:
+            changes = repair_vocabulary(texts[0], out, overwrite, text, progress)
+        for line in changes or ("nothing to repair",):
+            click.echo(line)
+        if not changes:
+            print_note(f"wrote {out}, with the same words")
+        else:
+            click.echo(f"wrote {out}. Use it for new models only: in models trained with {texts[0]}, the rows differ.")
+        if not text:
+            print_note("The order of the words was not checked. To sort them by frequency in a text, pass --text TEXT.")
+        return
+    check_needed("--text", text, "--repair", repair)
     with ProgressBar("B") as progress:
         report = build_vocabulary(texts, out, max_words, min_count, overwrite, progress)
     if report.n_boundaries_in_text:
@@ -252,10 +273,16 @@ def vocab(
             "are added when the text is read.",
             err=True,
         )
+    if words := report.unwritable:
+        click.echo(
+            f"Left out {count_of(len(words), 'word')} with white space at the beginning or end, such as {words[0]!r}: "
+            "a vocabulary file cannot hold them.",
+            err=True,
+        )
     named = f" ({name_words(report.unknown_words)})" if report.unknown_words else ""
     click.echo(
         f"{count_of(report.n_sentences, 'sentence')}, {count_of(report.n_tokens, 'token')}, "
         f"{count_of(report.n_types, 'type')}; "
         f"{report.unknown_ratio:.2%} of the tokens{named} are outside the vocabulary of {report.n_words:,}"
     )
-    print_note(f"wrote {out}")
+    print_note(f"wrote {out} and {counts_path(out)}")

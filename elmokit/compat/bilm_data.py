@@ -32,7 +32,7 @@ from elmokit.text.characters import (
     encode_tokens,
 )
 from elmokit.text.text import Text
-from elmokit.text.vocabulary import IGNORED_LINE, columns_problem
+from elmokit.text.vocabulary import IGNORED_LINE, find_columns
 from elmokit.text.vocabulary import Vocabulary as WordList
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.windows import WindowStream
@@ -74,8 +74,9 @@ class Vocabulary:
         """Raise a FormatError unless all these words are listed."""
         missing = [word for word in words if word not in self._word_to_id]
         if missing:
-            problem = columns_problem(self._id_to_word) or ""
-            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}. {problem}".rstrip())
+            columns = find_columns(self._id_to_word)
+            reason = "" if columns is None else f" {columns.problem[0].upper()}{columns.problem[1:]}"
+            raise FormatError(f"The vocabulary {filename} lacks {', '.join(missing)}.{reason}")
 
     @property
     def size(self) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import gzip
 import heapq
+import re
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -232,10 +234,12 @@ def read_words(path: str | Path) -> list[str]:
     Warns if the file has several columns, because no token equals such a line.
     """
     words = read_rows(path)
-    problem = columns_problem(words)
-    if problem is not None:
+    columns = find_columns(words)
+    if columns is not None:
         # One location for all readers, so that a file that is read twice is reported once.
-        warnings.warn(f"{path}: {problem} As it is, all words are unknown.", stacklevel=1)
+        warnings.warn(
+            f"{path}: {columns.problem} Keep that column alone: as it is, all words are unknown.", stacklevel=1
+        )
     return words
 
 
@@ -243,12 +247,18 @@ def read_new_vocabulary(path: str | Path) -> Vocabulary:
     """Read the vocabulary of a model that is to be trained.
 
     Raises:
-        ModelNotFoundError, FormatError: As in ``Vocabulary.from_file``, or the file has several columns.
+        ModelNotFoundError, FormatError: As in ``Vocabulary.from_file``, or a line has white space inside, as those of
+            a file with counts in a second column.
     """
     words = read_rows(path)
-    problem = columns_problem(words)
-    if problem is not None:
-        raise FormatError(f"{path}: {problem}")
+    columns = find_columns(words)
+    if columns is not None:
+        raise FormatError(f"{path}: {columns.problem} {_repair_advice(path)}")
+    for number, word in enumerate(words, start=1):
+        if has_space(word):
+            raise FormatError(
+                f"{path}, line {number}: {word!r} has a space, so no token equals it. {_repair_advice(path)}"
+            )
     return _vocabulary_of_file(path, words)
 
 
@@ -265,25 +275,66 @@ def read_rows(path: str | Path) -> list[str]:
     return _parse_words(text)
 
 
-def columns_problem(words: Sequence[str]) -> str | None:
-    """Say that most lines of a word list have several columns, such as words and counts; None if they have one.
+_NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
+
+
+def has_space(word: str) -> bool:
+    """Say whether a word has a space or a tab inside, as no token has."""
+    return " " in word or "\t" in word
+
+
+@dataclass(frozen=True)
+class WordColumns:
+    """The columns of a file of words with counts, scores or vectors."""
+
+    rows: list[list[str]]
+    """The cells of each line."""
+    word_column: int
+    """The column of the words: the first one that is not of numbers."""
+    problem: str
+    """A sentence that shows the columns."""
+
+    def word(self, row: list[str]) -> str:
+        """Return the word of a line. A line with one cell is a word without a number."""
+        return row[self.word_column] if len(row) > max(1, self.word_column) else " ".join(row)
+
+
+def find_columns(words: Sequence[str]) -> WordColumns | None:
+    """Split a word list into columns if most of its lines have several; None if it has one column.
 
     White space inside of few words is not a column. Special words often have no count.
     """
     text = "\n".join(words)
     for separator in "\t ":
         # Nearly all files have none, which is seen without a look at each word.
-        if separator not in text:
+        if separator not in text or not _have_columns(words, separator):
             continue
-        others = [word for word in words if word not in SPECIALS]
-        several = [word for word in others if separator in word]
-        if 2 * len(several) > len(others):
-            line = words.index(several[0]) + 1
-            return (
-                f"the lines have several columns: line {line} is {several[0][:40]!r}. Keep the column of the words "
-                "alone."
-            )
+        rows = [[cell.strip() for cell in word.split(separator) if cell.strip()] for word in words]
+        number = next(number for number, row in enumerate(rows) if len(row) > 1)
+        problem = f"the lines have several columns: line {number + 1} is {words[number][:40]!r}."
+        return WordColumns(rows, _word_column(rows), problem)
     return None
+
+
+def _have_columns(words: Sequence[str], separator: str) -> bool:
+    """Check whether more lines have a separator than have none."""
+    n_several = n_single = 0
+    for word in words:
+        if separator in word:
+            n_several += 1
+        elif word not in SPECIALS:
+            n_single += 1
+    return n_several > n_single
+
+
+def _word_column(rows: Sequence[Sequence[str]]) -> int:
+    """Return the first column that is not of numbers: counts can come before the words, too."""
+    several = [row for row in rows if len(row) > 1]
+    for column in range(min(map(len, several))):
+        n_numbers = sum(_NUMBER.fullmatch(row[column]) is not None for row in several)
+        if 2 * n_numbers <= len(several):
+            return column
+    return 0
 
 
 def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
@@ -322,4 +373,8 @@ def _vocabulary_of_file(path: str | Path, words: list[str], strict: bool = True)
     try:
         return Vocabulary(words, strict)
     except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
+        raise FormatError(f"{path}: {error} {_repair_advice(path)}") from None
+
+
+def _repair_advice(path: str | Path) -> str:
+    return f"Repair it for a new model with: elmokit vocab --repair {path} OUT"

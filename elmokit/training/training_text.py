@@ -171,8 +171,9 @@ def word_order_notice(
     worst = words[int(np.argmax(counts * (log_ranks - best_ranks)))]
     return TrainingNotice(
         "The vocabulary is not in the order of frequency, which the sampled softmax assumes (n_samples), so perplexity "
-        f"will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text and is word "
-        f"{vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Build one from your text: elmokit vocab TEXT OUT"
+        f"will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text "
+        f"and is word {vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Sort it: elmokit vocab OLD NEW --repair "
+        "--text TEXT"
     )
 
 

@@ -183,6 +183,10 @@ def conllu(folder: Path) -> None:
     (folder / "text.conllu").write_text("\n".join(["# sent_id = 1", *lines, "", *lines, ""]))
 
 
+def vocabulary(folder: Path) -> None:
+    (folder / "words.txt").write_text("<S>\n</S>\n<UNK>\nthe\n.\ncat\ncat\n\nsat\n", encoding="utf-8")
+
+
 def share_model(folder: Path) -> None:
     """Move the model away and link to it: an index names its model's path, which copies of the directory must share."""
     if (folder / "model").exists():
@@ -287,6 +291,7 @@ SPECIMENS = {
         _embed("model", source="text.txt.gz")("compressed text", compressed_text, ("text.txt.gz",)),
         _embed("model", "--text-kind", "fasta", source="proteins.fasta")("FASTA", fasta, ("proteins.fasta",)),
         Specimen("CoNLL-U", conllu, ("text.conllu",), ("neighbors", "index", "text.conllu", "i", "--model", "model")),
+        Specimen("vocabulary", vocabulary, ("words.txt",), ("vocab", "words.txt", "new.txt", "--repair")),
         Specimen(
             "interrupted training",
             partial(interrupted, command="train", ratio=0.9),

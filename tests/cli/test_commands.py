@@ -103,6 +103,7 @@ def test_vocab_counts_and_reports(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     assert (ran.code, ran.out) == (0, expected)
     assert "The text contains <S> or </S> 1 time." in ran.err
     assert Path("new/vocab.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\n.\n"
+    assert Path("new/vocab.counts.tsv").read_text().splitlines()[2:] == ["<UNK>\t5", "the\t3", ".\t2"]
 
 
 def test_an_output_in_the_home_directory_is_written_there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +113,19 @@ def test_an_output_in_the_home_directory_is_written_there(shell: Shell, monkeypa
     assert shell("surprisal", "text.txt", "--model", "model", "--out=~/table.tsv").code == 0
     assert Path("home/table.tsv").is_file()
     assert not Path("~").exists()
+
+
+def test_vocab_sorts_a_list_by_a_text(shell: Shell) -> None:
+    Path("text.txt").write_text("the cat saw the dog\nthe dog\n")
+    Path("old.txt").write_text("<S>\n</S>\n<UNK>\ncat\ndog\nmat\nthe\n")
+    ran = shell("vocab", "old.txt", "new.txt", "--repair", "--text", "text.txt")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0] == "sorted by frequency: from line 4, which has the instead of cat"
+    assert "not checked" not in ran.err
+    assert Path("new.txt").read_text() == "<S>\n</S>\n<UNK>\nthe\ndog\ncat\nmat\n"
+    ran = shell("vocab", "new.txt", "again.txt", "--repair", "--text", "text.txt")
+    assert (ran.code, ran.out) == (0, "nothing to repair\n")
+    assert "not checked" not in ran.err
 
 
 def test_perplexity_says_every_mean_and_the_unknown(shell: Shell) -> None:

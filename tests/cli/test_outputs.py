@@ -79,6 +79,15 @@ def test_a_carriage_return_in_a_token_ends_no_row(shell: Shell) -> None:
     assert "ca\\rt" in ran.out
 
 
+def test_words_that_a_vocabulary_file_cannot_hold_are_named(shell: Shell) -> None:
+    Path("french.txt").write_text("Oui\u00a0! dit \u00a0: il\n", encoding="utf-8")
+    ran = shell("vocab", "french.txt", "words.txt")
+    assert ran.code == 0
+    assert r"Left out 1 word with white space at the beginning or end, such as '\xa0:'" in ran.err
+    ran = shell("vocab", "words.txt", "same.txt", "--repair")
+    assert "wrote same.txt, with the same words" in ran.err
+
+
 def test_an_index_reads_annotated_files_of_a_directory_and_warns_of_raw_text(shell: Shell) -> None:
     ran = shell("neighbors", "index", str(EXAMPLES / "understand"), "index", "--model", "model")
     assert ran.code == 0, ran.err

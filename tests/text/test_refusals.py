@@ -31,7 +31,7 @@ from elmokit.text.lexicon import Lexicon, Marks
 from elmokit.text.text import Text
 from elmokit.text.tokenize import get_tokenizer, locate_tokens, text_splitter, tokenize
 from elmokit.text.vocabulary import SPECIALS, Vocabulary, read_new_vocabulary, read_words, row_vocabulary
-from elmokit.text.vocabulary_files import WordCounts, build_vocabulary
+from elmokit.text.vocabulary_files import WordCounts, build_vocabulary, counts_path
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.windows import WindowStream
 
@@ -97,15 +97,16 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (read_windows, "\n \n", TextError, "nothing to train on"),
     (read_windows, b"the .\nthe \xff\n", TextError, "line 2: not UTF-8"),
     (count, "", TextError, "contains no sentence"),
-    (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>."),
+    (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>. Repair it"),
     (Vocabulary.from_file, f"{FIRST}a\nb\na\n", FormatError, "Word 4 of the vocabulary"),
     (Vocabulary.from_file, "<S>\n</S>\n\n<UNK>\n", FormatError, "Word 3 of the vocabulary"),
     (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "utf-8"),
     *(
         (read_new_vocabulary, content, FormatError, name)
         for content, name in (
-            (f"{FIRST}the\t9\ncat\t5\n", "line 4 is 'the\\t9'. Keep the column"),
+            (f"{FIRST}the\t9\ncat\t5\n", "line 4 is 'the\\t9'. Repair it"),
             ("<S> 4\n</S> 4\n<UNK> 2\nthe 9\n", "the lines have several columns: line 1 is '<S> 4'"),
+            (f"{FIRST}the\nNew York\ncat\n", "line 5: 'New York' has a space"),
             (f"{FIRST}a\nb\na\n", "Word 4 of the vocabulary"),
         )
     ),
@@ -169,7 +170,7 @@ OUTPUTS: list[tuple[str, str, dict[str, Any], type[ElmoError], str]] = [
     ("vocab.txt", "the cat\n", {"min_count": 9}, ConfigError, "9 times"),
     ("vocab.zst", "the cat\n", {}, ConfigError, ".zst"),
     ("vocab.txt", "\n", {}, TextError, "text.txt contains no sentence"),
-    ("mine", "the cat\n", {}, OutputError, "mine already exists"),
+    ("mine", "the cat\n", {}, OutputError, "mine.counts.tsv already exists"),
     ("folder", "the cat\n", {"overwrite": True}, OutputError, "is a directory"),
     ("text.txt", "the cat\n", {"overwrite": True}, OutputError, "both the input and the output"),
     ("vocab.txt", "the cat\n", {"max_words": 3}, ConfigError, "max_words"),
@@ -183,12 +184,12 @@ def test_no_vocabulary_is_written_on_an_error(
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "text.txt").write_text(text)
-    (tmp_path / "mine").write_text("mine")
+    counts_path(tmp_path / "mine").write_text("mine")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(kind, match=re.escape(name)):
         build_vocabulary([tmp_path / "text.txt"], tmp_path / output, **limits)
     assert sorted(tmp_path.iterdir()) == before
-    assert ((tmp_path / "text.txt").read_text(), (tmp_path / "mine").read_text()) == (text, "mine")
+    assert ((tmp_path / "text.txt").read_text(), counts_path(tmp_path / "mine").read_text()) == (text, "mine")
 
 
 def test_a_language_that_spacy_cannot_split_is_refused_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
