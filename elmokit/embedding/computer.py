@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -157,7 +158,7 @@ class Computer:
         # only says where to look closer.
         with np.errstate(over="ignore", invalid="ignore"):
             total = results.sum()
-        if not np.isfinite(total) and not bool(np.isfinite(results).all()):
+        if not math.isfinite(total) and not bool(np.isfinite(results).all()):
             raise FormatError(
                 f"{self.model.source or 'The model'} computes NaN or infinity: its weights are finite, but so large "
                 "that sums overflow."

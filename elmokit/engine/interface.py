@@ -124,9 +124,11 @@ def read_weights(
     return weights
 
 
-def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Sequence[int]) -> None:
+def check_batch(
+    config: BiLMConfig, dtype: Any, inputs: NetworkInput, lengths: Sequence[int], wanted: Sequence[int]
+) -> None:
     """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
-    if not _are_in_range(config, inputs, wanted):
+    if not _are_in_range(config, inputs, lengths, wanted):
         raise ValueError("The words, lengths, start state or wanted layers of the batch do not fit the model.")
     vectors, words, _, start = inputs
     check_array("vectors", vectors, dtype, (-1, config.projection_dim))
@@ -136,14 +138,14 @@ def check_batch(config: BiLMConfig, dtype: Any, inputs: NetworkInput, wanted: Se
     check_array("cell", np.ascontiguousarray(start.cell), dtype, (*rows, config.hidden_dim))
 
 
-def _are_in_range(config: BiLMConfig, inputs: NetworkInput, wanted: Sequence[int]) -> bool:
+def _are_in_range(config: BiLMConfig, inputs: NetworkInput, lengths: Sequence[int], wanted: Sequence[int]) -> bool:
     """Check the numbers of a batch: rows, lengths and layers."""
-    vectors, words, lengths, start = inputs
+    vectors, words, _, start = inputs
     if len(words) and (words.min() < 0 or words.max() >= len(vectors)):
         return False
-    if len(lengths) and lengths.min() < 0:
+    if min(lengths, default=0) < 0:
         return False
-    if lengths.sum() != len(words) or start.n_rows not in (1, len(lengths)):
+    if sum(lengths) != len(words) or start.n_rows not in (1, len(lengths)):
         return False
     distinct = set(wanted)
     return len(distinct) == len(wanted) and distinct.issubset(range(config.n_layers + 1))

@@ -96,6 +96,11 @@ def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | No
     if array is None:
         return None
     check_array(name, array, dtype, shape)
+    return start_of(array)
+
+
+def start_of(array: NDArray[Any]) -> int:
+    """Return where the numbers of an array begin that was checked, or made here."""
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.engine.architecture import BiLMConfig
 from elmokit.engine.interface import NetworkInput, check_batch, check_direction, read_weights
-from elmokit.engine.library import Library, address, check, open_packed, pointers
+from elmokit.engine.library import Library, address, check, open_packed, pointers, start_of
 from elmokit.engine.precision import Precision
-from elmokit.engine.state import Floats, Ids, State
+from elmokit.engine.state import Floats, State
 
 
 class LSTM:
@@ -24,6 +24,7 @@ class LSTM:
     ) -> None:
         self.config, self._library = config, library
         self._row = np.dtype(library.structs["row"])
+        self._slots = ctypes.c_int64 * (config.n_layers + 1)
         backward = np.array(config.read_backward, np.int64)
         sizes = library.structs["lstm_sizes"](
             n_directions=config.n_directions,
@@ -62,9 +63,11 @@ class LSTM:
     ) -> tuple[list[Floats], State | None]:
         """Compute the layers of some sentences; see :meth:`~elmokit.engine.interface.Network.layers`."""
         dim = self.config.output_dim
-        layers, rows = self._layers_of_sentences(np.maximum(inputs.lengths - 2 * n_edges, 0), wanted, dim)
-        state = self._run(rows, inputs, wanted, n_edges, dim, (0, None), returns_state, threads)
-        return layers, state
+        lengths: list[int] = inputs.lengths.tolist()
+        # An array of its own for each sentence, so that keeping one does not keep its whole batch in memory.
+        layers = [np.empty((len(wanted), max(0, n - 2 * n_edges), dim), np.float32) for n in lengths]
+        call = _Call((0, self.config.n_directions), n_edges, dim, [start_of(array) for array in layers])
+        return layers, self._run(call, inputs, lengths, wanted, returns_state, threads)
 
     def direction(
         self, number: int, inputs: NetworkInput, wanted: Sequence[int], *, threads: int = 1
@@ -72,43 +75,32 @@ class LSTM:
         """Compute one direction of some sentences; see :meth:`~elmokit.engine.interface.Network.direction`."""
         dim = self.config.projection_dim
         check_direction(self.config, number)
-        layers, rows = self._layers_of_sentences(inputs.lengths, wanted, dim)
+        lengths: list[int] = inputs.lengths.tolist()
+        layers = [np.empty((len(wanted), max(0, n), dim), np.float32) for n in lengths]
         # C writes each direction next to the others, so the arrays begin as many numbers before the first one.
-        rows["layers"] -= 4 * number * dim
-        state = self._run(rows, inputs, wanted, 0, dim, (number, number + 1), True, threads)
+        before = 4 * number * dim
+        call = _Call((number, number + 1), 0, dim, [start_of(array) - before for array in layers])
+        state = self._run(call, inputs, lengths, wanted, True, threads)
         assert state is not None
         return layers, state
 
-    def _layers_of_sentences(self, sizes: Ids, wanted: Sequence[int], dim: int) -> tuple[list[Floats], NDArray[Any]]:
-        """Return an array for the layers of each sentence, and the rows of a batch that C writes there."""
-        # An array of its own for each sentence, so that keeping one does not keep its whole batch in memory.
-        layers = [np.empty((len(wanted), max(0, size), dim), np.float32) for size in sizes.tolist()]
-        rows = np.zeros(len(layers), self._row)
-        rows["layers"] = [array.__array_interface__["data"][0] for array in layers]
-        rows["layer_stride"] = sizes * dim
-        return layers, rows
-
     def _run(
         self,
-        rows: NDArray[Any],
+        call: _Call,
         inputs: NetworkInput,
+        lengths: list[int],
         wanted: Sequence[int],
-        n_edges: int,
-        place_stride: int,
-        directions: tuple[int, int | None],
         returns_state: bool,
         threads: int,
     ) -> State | None:
         config, library = self.config, self._library
-        check_batch(config, np.float32, inputs, wanted)
-        vectors, words, lengths, start = inputs
-        n_rows = len(lengths)
-        n_directions = config.n_directions
-        shape = (n_directions, config.n_layers)
-        rows["length"] = lengths
-        rows["words"] = _row_addresses("words", words, lengths)
-        slots = np.full(config.n_layers + 1, -1)
-        slots[list(wanted)] = range(len(wanted))
+        check_batch(config, np.float32, inputs, lengths, wanted)
+        n_rows, start = len(lengths), inputs.start
+        shape = (config.n_directions, config.n_layers)
+        slots = self._slots(*[-1] * (config.n_layers + 1))
+        for slot, layer in enumerate(wanted):
+            slots[layer] = slot
+        rows = self._rows(call, start_of(inputs.words), lengths)
         hidden, cell = (np.ascontiguousarray(part) for part in start)
         end = (
             State(
@@ -118,29 +110,41 @@ class LSTM:
             if returns_state
             else None
         )
-        first, last = directions
+        first, last = call.directions
         batch = library.structs["batch"](
             n_rows=n_rows,
-            rows=rows.__array_interface__["data"][0],
-            vectors=address("vectors", vectors, np.float32),
-            slots=address("slots", slots, np.int64),
-            place_stride=place_stride,
-            n_edges=n_edges,
+            rows=start_of(rows),
+            vectors=start_of(inputs.vectors),
+            slots=ctypes.addressof(slots),
+            place_stride=call.place_stride,
+            n_edges=call.n_edges,
             first_direction=first,
-            last_direction=n_directions if last is None else last,
+            last_direction=last,
             start_rows=start.n_rows,
-            start_hidden=address("hidden", hidden, np.float32),
-            start_cell=address("cell", cell, np.float32),
-            end_hidden=None if end is None else address("hidden", end.hidden, np.float32),
-            end_cell=None if end is None else address("cell", end.cell, np.float32),
+            start_hidden=start_of(hidden),
+            start_cell=start_of(cell),
+            end_hidden=None if end is None else start_of(end.hidden),
+            end_cell=None if end is None else start_of(end.cell),
         )
         check(library, library.layers(self._handle, threads, ctypes.byref(batch)))
         return end
 
+    def _rows(self, call: _Call, words: int, lengths: list[int]) -> NDArray[Any]:
+        """Return the rows of a batch, whose numbers of words begin at the address ``words``."""
+        rows = []
+        for length, layers in zip(lengths, call.layers, strict=True):
+            n_places = max(0, length - 2 * call.n_edges)
+            rows.append((length, words, 0, layers, n_places * call.place_stride))
+            words += 8 * length
+        return np.array(rows, self._row)
 
-def _row_addresses(name: str, numbers: Ids, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where the numbers of each row begin, in an array of rows of these lengths."""
-    base = address(name, numbers, np.int64, (-1,))
-    assert base is not None
-    addresses: NDArray[np.int64] = base + 8 * (np.cumsum(lengths) - lengths)
-    return addresses
+
+class _Call(NamedTuple):
+    """What C computes of a batch, and where it goes."""
+
+    directions: tuple[int, int]
+    """The first one, and the one behind the last."""
+    n_edges: int
+    place_stride: int
+    layers: list[int]
+    """For each sentence the address of place 0 of its first wanted layer."""

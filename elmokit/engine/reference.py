@@ -88,7 +88,7 @@ class ReferenceEngine(Network):
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        check_batch(self.config, self.dtype, inputs, wanted)
+        check_batch(self.config, self.dtype, inputs, inputs.lengths.tolist(), wanted)
         runs = [self._run(number, inputs) for number in range(self.config.n_directions)]
         layers = np.concatenate([run.layers for run in runs], axis=2)
         sentences = _sentences(layers, inputs.lengths, wanted, n_edges)
@@ -100,7 +100,7 @@ class ReferenceEngine(Network):
     @overflow_is_checked_later
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
         check_direction(self.config, number)
-        check_batch(self.config, self.dtype, inputs, wanted)
+        check_batch(self.config, self.dtype, inputs, inputs.lengths.tolist(), wanted)
         run = self._run(number, inputs)
         both = self.config.n_directions
         state = State(np.stack([run.hidden] * both), np.stack([run.cell] * both))

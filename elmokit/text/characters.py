@@ -22,7 +22,11 @@ BEGIN_SENTENCE = "<S>"
 END_SENTENCE = "</S>"
 UNKNOWN = "<UNK>"
 
-_BOUNDARY_CHARS = {BEGIN_SENTENCE: BEGIN_SENTENCE_CHAR, END_SENTENCE: END_SENTENCE_CHAR}
+# Bytes that no UTF-8 text has, from 0xFB on, stand for the marks while tokens are joined.
+_BEGIN_TOKEN, _END_TOKEN, _PADDING = b"\xfb", b"\xfc", b"\xfd"
+_BOUNDARIES = {BEGIN_SENTENCE: b"\xfe", END_SENTENCE: b"\xff"}
+_ID_OF_BYTE = np.arange(1, 257, dtype=np.int64)
+_ID_OF_BYTE[0xFB:] = BEGIN_TOKEN_CHAR, END_TOKEN_CHAR, PADDING_CHAR, BEGIN_SENTENCE_CHAR, END_SENTENCE_CHAR
 
 CharIds = NDArray[np.int64]
 
@@ -33,15 +37,11 @@ def encode_tokens(tokens: Sequence[str], max_chars: int) -> CharIds:
     As in bilm-tf and AllenNLP, bytes beyond ``max_chars - 2`` are cut off, even in the middle of a character, and lone
     surrogates are dropped. The tokens ``<S>`` and ``</S>`` get the marks of a sentence boundary.
     """
-    ids = np.full((len(tokens), max_chars), PADDING_CHAR, dtype=np.int64)
-    ids[:, 0] = BEGIN_TOKEN_CHAR
-    for row, token in zip(ids, tokens, strict=True):
-        if token in _BOUNDARY_CHARS:
-            row[1] = _BOUNDARY_CHARS[token]
-            row[2] = END_TOKEN_CHAR
-            continue
-        data = token.encode("utf-8", errors="ignore")[: max_chars - 2]
-        row[1 : 1 + len(data)] = np.frombuffer(data, dtype=np.uint8)
-        row[1 : 1 + len(data)] += 1
-        row[1 + len(data)] = END_TOKEN_CHAR
-    return ids
+    spelled: list[bytes] = []
+    for token in tokens:
+        data = _BOUNDARIES.get(token)
+        if data is None:
+            data = token.encode("utf-8", errors="ignore")[: max_chars - 2]
+        spelled.append((_BEGIN_TOKEN + data + _END_TOKEN).ljust(max_chars, _PADDING))
+    characters = np.frombuffer(b"".join(spelled), dtype=np.uint8)
+    return _ID_OF_BYTE.take(characters).reshape(len(tokens), max_chars)
