@@ -7,8 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from elmokit import Elmo
 from elmokit.config import deep_merge, to_dict, to_toml
 from elmokit.tasks.config_file import config_of
+from elmokit.tasks.inputs import ElmoShape, Inputs, LayersInModel
+from elmokit.tasks.task import TaskSetup
+from elmokit.tasks.task_vocabulary import make_vocabulary
+from elmokit.tasks.trained_bilm import copy_for_training
 
 NER = """-DOCSTART- -X- -X- O
 
@@ -108,6 +115,20 @@ def tiny(name: str, path: Path | str, elmo: dict[str, Any] | None = None, **tabl
     return config_of(deep_merge(content, tables), "the test")
 
 
+def built(
+    name: str, folder: Path, elmo: dict[str, Any] | None = None, **tables: Any
+) -> tuple[TaskSetup, Any, list[Any]]:
+    """A task's untrained model, with the biLM inside if it has one, and the examples that it knows the words of."""
+    task, config = tiny(name, folder / f"{name}.data", elmo, **tables)
+    examples = list(task.read(str(folder / f"{name}.data"), config))
+    opened = None if elmo is None else Elmo.from_pretrained(config.elmo.model, start=config.elmo.start)
+    layers = None if opened is None else LayersInModel(ElmoShape.of(opened))
+    inputs = Inputs(make_vocabulary(task, config, examples, []).vocabularies, layers)
+    setup = TaskSetup(task, config, inputs, task.labels(examples, config), torch.device("cpu"))
+    torch.manual_seed(0)
+    return setup, setup.build(bilm=None if opened is None else copy_for_training(opened)), examples
+
+
 def changed(config: Any, **train: Any) -> Any:
     """The config with other training settings."""
     return replace(config, train=replace(config.train, **train))
@@ -128,15 +149,10 @@ def kept(seed: Path) -> dict[str, Any]:
     return {"log": log_of(seed), **files}
 
 
-def tables_of(config: Any, name: str) -> dict[str, Any]:
-    """The config as its file would say it."""
-    return {"task": name, **to_dict(config)}
-
-
 def write_config(name: str = "ner", folder: Path | str = ".", **tables: Any) -> None:
     """Write a task's examples, ``data``, and a config that fits them, ``config.toml``."""
     (Path(folder) / "data").write_text(TEXTS[name], encoding="utf-8")
     _, config = tiny(name, Path(folder) / "data", **tables)
-    data = {"train": "data", "dev": "data"}
-    content = deep_merge(tables_of(config, name), {"data": data})
+    content = {"task": name, **to_dict(config)}
+    content["data"] |= {"train": "data", "dev": "data"}
     (Path(folder) / "config.toml").write_text(to_toml(content), encoding="utf-8")

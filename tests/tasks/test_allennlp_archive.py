@@ -201,11 +201,31 @@ def unpack(kind: str, folder: Path, version: str = "2.10.1") -> Path:
     return folder
 
 
-def changed(folder: Path, **tables: Any) -> None:
-    """Replace top-level values of the config; None removes one."""
-    path = folder / "config.json"
-    content = {**json.loads(path.read_text()), **tables}
-    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+@pytest.fixture
+def ner(tmp_path: Path) -> Path:
+    """A directory with the files of the archive of NER."""
+    return unpack("ner", tmp_path / "ner")
+
+
+def scores_by(path: Path, kind: str = "ner") -> Tensor:
+    """Return the scores of the model of an archive for the written examples."""
+    run = open_run(path)
+    return scores_of(run, run.read(str(TEXTS[kind])))
+
+
+def setting(path: str, value: Any) -> Callable[[Path], None]:
+    """Change one value of the config."""
+
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        *tables, key = path.replace("EMBEDDERS", "model.text_field_embedder.token_embedders").split(".")
+        table = config
+        for name in tables:
+            table = table.setdefault(name, {})
+        table[key] = value
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return change
 
 
 def with_tensors(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
@@ -230,15 +250,19 @@ def test_every_setting_of_the_published_configs_can_be_opened(kind: str) -> None
     assert all(note.startswith("dataset_reader.tokenizer") for note in notes)
 
 
-def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
-    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+def edit_options(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change the options of the ELMo in an archive, and return their file."""
     (path,) = folder.glob("fta/*options_file")
     options = json.loads(path.read_text())
-    del options["bidirectional"]
+    change(options)
     path.write_text(json.dumps(options))
-    run, before = open_run(folder), open_run(archive_of("srl", "0.9.0"))
-    examples = run.read(str(TEXTS["srl"]))
-    assert torch.equal(scores_of(run, examples), scores_of(before, examples))
+    return path
+
+
+def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
+    folder = unpack("srl", tmp_path / "srl", "0.9.0")
+    path = edit_options(folder, lambda options: options.pop("bidirectional"))
+    assert torch.equal(scores_by(folder, "srl"), scores_by(archive_of("srl", "0.9.0"), "srl"))
     path.write_text('{"lstm": 1}')
     with pytest.raises(FormatError, match="no table 'lstm'"):
         open_run(folder)
@@ -246,33 +270,25 @@ def test_options_of_published_models_name_no_directions(tmp_path: Path) -> None:
 
 def test_what_is_assumed_without_the_options_of_elmo_is_said(task_shell: Shell, tmp_path: Path) -> None:
     folder = unpack("srl", tmp_path / "srl", "0.9.0")
-    (path,) = folder.glob("fta/*options_file")
-    options = json.loads(path.read_text())
-    options["char_cnn"]["activation"] = "tanh"
-    path.write_text(json.dumps(options))
-    with_tanh = open_run(folder)
-    examples = with_tanh.read(str(TEXTS["srl"]))
+    path = edit_options(folder, lambda options: options["char_cnn"].update(activation="tanh"))
+    with_tanh = scores_by(folder, "srl")
     assert open_task_archive(folder).assumed is None
     path.rename(tmp_path / "options.json")
     with pytest.warns(UserWarning, match=r"assumed are activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
-        assumed = open_run(folder)
-    assert not torch.allclose(scores_of(assumed, examples), scores_of(with_tanh, examples), atol=0.1)
+        assumed = scores_by(folder, "srl")
+    assert not torch.allclose(assumed, with_tanh, atol=0.1)
     assert "options.json' does not exist here: assumed are" in task_shell("open", str(folder)).err
     ran = task_shell("open", str(folder), "--options", "options.json", "--run", "run")
     assert (ran.code, ran.err) == (0, "")
-    torch.testing.assert_close(scores_of(open_run("run"), examples), scores_of(with_tanh, examples))
+    torch.testing.assert_close(scores_by(Path("run"), "srl"), with_tanh)
 
 
 @pytest.mark.parametrize(("name", "is_assumed"), [("original", False), ("pubmed", True)])
-def test_the_options_of_the_published_english_models_are_known(name: str, is_assumed: bool, tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
+def test_the_options_of_the_published_english_models_are_known(name: str, is_assumed: bool, ner: Path) -> None:
     found = find_published(name)
-    assert found is not None
-    config = json.loads((folder / "config.json").read_text())
-    table = config["model"]["text_field_embedder"]["token_embedders"]["elmo"]
-    table |= {"weight_file": found.locations[0].weights, "options_file": found.locations[0].options}
-    changed(folder, **config)
-    assert (open_task_archive(folder).assumed is not None) is is_assumed
+    setting("EMBEDDERS.elmo.weight_file", found.locations[0].weights)(ner)
+    setting("EMBEDDERS.elmo.options_file", found.locations[0].options)(ner)
+    assert (open_task_archive(ner).assumed is not None) is is_assumed
 
 
 def test_options_that_do_not_fit_the_archive_are_refused(tmp_path: Path) -> None:
@@ -288,39 +304,28 @@ def test_options_that_do_not_fit_the_archive_are_refused(tmp_path: Path) -> None
         open_task_archive(archive_of("ner"), options=path)
 
 
-def test_character_features_include_padding_before_version_1_3(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    assert open_run(folder).config.chars.windows == "complete"
-    (folder / "meta.json").write_text('{"version": "1.2.2"}')
-    chars = open_run(folder).config.chars
+def test_character_features_include_padding_before_version_1_3(ner: Path) -> None:
+    assert open_run(ner).config.chars.windows == "complete"
+    (ner / "meta.json").write_text('{"version": "1.2.2"}')
+    chars = open_run(ner).config.chars
     assert (chars.windows, chars.min_chars) == ("batch", 3)
 
 
-def test_the_unknown_word_may_have_any_row(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    before = open_run(folder)
-    examples = before.read(str(TEXTS["ner"]))
-    path = folder / "vocabulary" / "tokens.txt"
+def test_the_unknown_word_may_have_any_row(ner: Path) -> None:
+    path = ner / "vocabulary" / "tokens.txt"
     unknown, first, second, *rest = path.read_text().splitlines()
     path.write_text("\n".join([first, second, unknown, *rest]) + "\n")
-
-    def move(tensors: dict[str, Tensor]) -> None:
-        table = tensors["text_field_embedder.token_embedder_tokens.weight"]
-        tensors["text_field_embedder.token_embedder_tokens.weight"] = table[[0, 2, 3, 1, *range(4, len(table))]]
-
-    with_tensors(folder, move)
-    assert torch.equal(scores_of(open_run(folder), examples), scores_of(before, examples))
+    tensor(WORDS, lambda table: table[[0, 2, 3, 1, *range(4, len(table))]])(ner)
+    assert torch.equal(scores_by(ner), scores_by(archive_of("ner")))
 
 
-def test_only_a_star_at_the_beginning_matches_several_namespaces(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    vocabulary = folder / "vocabulary"
+def test_only_a_star_at_the_beginning_matches_several_namespaces(ner: Path) -> None:
+    vocabulary = ner / "vocabulary"
     for name in ("tag?", "tags", "old_tags"):
         (vocabulary / f"{name}.txt").write_text("one\n")
     (vocabulary / "non_padded_namespaces.txt").write_text("tag?\n*labels\n*d_tags\n")
-    namespaces = read_archive(folder).namespaces
-    lengths = {name: len(namespaces[name]) for name in ("tag?", "tags", "old_tags")}
-    assert lengths == {"tag?": 1, "tags": 2, "old_tags": 1}
+    namespaces = read_archive(ner).namespaces
+    assert [len(namespaces[name]) for name in ("tag?", "tags", "old_tags")] == [1, 2, 1]
 
 
 def content(file: str, text: str | None) -> Callable[[Path], None]:
@@ -328,21 +333,6 @@ def content(file: str, text: str | None) -> Callable[[Path], None]:
 
     def change(folder: Path) -> None:
         (folder / file).unlink() if text is None else (folder / file).write_text(text, encoding="utf-8")
-
-    return change
-
-
-def setting(path: str, value: Any) -> Callable[[Path], None]:
-    """Change one value of the config."""
-
-    def change(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        *tables, key = path.replace("EMBEDDERS", "model.text_field_embedder.token_embedders").split(".")
-        table = config
-        for name in tables:
-            table = table.setdefault(name, {})
-        table[key] = value
-        changed(folder, **config)
 
     return change
 
@@ -360,7 +350,8 @@ def tensor(name: str, change: Callable[[Tensor], Tensor | None]) -> Callable[[Pa
 
 ELMO = {"type": "elmo_token_embedder"}
 WORDS = "text_field_embedder.token_embedder_tokens.weight"
-CHAR_CNN = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder.char_conv_0.weight"
+ELMO_LSTM = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm"
+CHAR_CNN = f"{ELMO_LSTM}._token_embedder.char_conv_0.weight"
 REFUSED: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("ner", content("config.json", "{"), FormatError, "config.json"),
     ("ner", content("config.json", "[]"), FormatError, "config.json"),
@@ -407,41 +398,28 @@ def test_an_archive_that_cannot_be_opened_is_refused_by_name(
     assert "\n" not in str(raised.value)
 
 
-def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    expected = open_task_archive(folder)
-    assert expected.elmo is not None
-    save_model(expected.elmo.model, tmp_path / "elmo_weights.hdf5")
+def test_an_archive_without_the_tensors_of_its_elmo_opens_the_one_it_names(ner: Path, tmp_path: Path) -> None:
+    inside = open_task_archive(ner).elmo
+    save_model(inside.model, tmp_path / "elmo_weights.hdf5")
 
     def drop(tensors: dict[str, Tensor]) -> None:
         for name in [name for name in tensors if "_elmo_lstm" in name]:
             del tensors[name]
 
-    with_tensors(folder, drop)
-    model = json.loads((folder / "config.json").read_text())["model"]
-    table = model["text_field_embedder"]["token_embedders"]["elmo"]
-    names = {"weight_file": "elmo_weights.hdf5", "options_file": "elmo_options.json"}
-    table |= {key: str(tmp_path / name) for key, name in names.items()}
-    changed(folder, model=model)
-    run, before = open_run(folder), open_run(archive_of("ner"))
-    examples = run.read(str(TEXTS["ner"]))
-    torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples))
+    with_tensors(ner, drop)
+    for key, name in (("weight_file", "elmo_weights.hdf5"), ("options_file", "elmo_options.json")):
+        setting(f"EMBEDDERS.elmo.{key}", str(tmp_path / name))(ner)
+    torch.testing.assert_close(scores_by(ner), scores_by(archive_of("ner")))
 
 
-def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    config = json.loads((folder / "config.json").read_text())
-    config["model"]["text_field_embedder"]["token_embedders"]["elmo"]["requires_grad"] = True
-    changed(folder, **config)
-    name = "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm._token_embedder._projection.bias"
-    with_tensors(folder, lambda tensors: tensors.update({name: tensors[name] + 1}))
-    run, before = open_run(folder), open_run(archive_of("ner"))
-    examples = run.read(str(TEXTS["ner"]))
-    assert not torch.allclose(scores_of(run, examples), scores_of(before, examples))
-    opened = open_task_archive(folder)
+def test_an_elmo_that_was_trained_with_the_task_is_taken_from_the_archive(ner: Path, tmp_path: Path) -> None:
+    setting("EMBEDDERS.elmo.requires_grad", True)(ner)
+    tensor(f"{ELMO_LSTM}._token_embedder._projection.bias", lambda bias: bias + 1)(ner)
+    assert not torch.allclose(scores_by(ner), scores_by(archive_of("ner")))
+    opened = open_task_archive(ner)
     assert opened.elmo is not None
     save_as_run(opened, tmp_path / "run")
-    assert open_run(tmp_path / "run").predict(examples) == run.predict(examples)
+    assert torch.equal(scores_by(tmp_path / "run"), scores_by(ner))
 
 
 @pytest.mark.parametrize("name", [name for name, version in ARCHIVES if name.startswith("ner") and version == "2.10.1"])
@@ -452,9 +430,7 @@ def test_an_archive_is_decoded_by_the_constraints_of_its_weights(name: str, tmp_
     is_constrained = not bool((stored[:n_tags, :n_tags] > 0).all())
     assert opened.setup.config.model.constraints == ("decoding" if is_constrained else "none")
     folder = unpack(name, tmp_path / "ner")
-    config = json.loads((folder / "config.json").read_text())
-    config["model"]["constrain_crf_decoding"] = not is_constrained
-    changed(folder, **config)
+    setting("model.constrain_crf_decoding", not is_constrained)(folder)
     edited = open_task_archive(folder)
     assert edited.setup.config == opened.setup.config
     assert any("the config was edited" in note for note in edited.notes)
@@ -477,20 +453,14 @@ def test_an_archive_has_one_model() -> None:
     [("EMBEDDERS.elmo.scalar_mix_parameters", [0.1, 0.9, -0.3]), ("model.ignore_loss_on_o_tags", True)],
 )
 def test_a_setting_that_only_training_reads_or_that_the_tensors_have_changes_nothing(
-    path: str, value: Any, tmp_path: Path
+    path: str, value: Any, ner: Path
 ) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    before = open_run(folder)
-    setting(path, value)(folder)
-    run = open_run(folder)
-    examples = before.read(str(TEXTS["ner"]))
-    assert torch.equal(scores_of(run, examples), scores_of(before, examples))
+    setting(path, value)(ner)
+    assert torch.equal(scores_by(ner), scores_by(archive_of("ner")))
 
 
-def test_word_vectors_that_are_projected_open_as_what_they_become(tmp_path: Path) -> None:
-    folder = unpack("ner", tmp_path / "ner")
-    before = open_run(folder)
-    setting("EMBEDDERS.tokens.projection_dim", 4)(folder)
+def test_word_vectors_that_are_projected_open_as_what_they_become(ner: Path) -> None:
+    setting("EMBEDDERS.tokens.projection_dim", 4)(ner)
     generator = torch.Generator().manual_seed(1)
     weight = torch.linalg.qr(torch.randn(4, 4, generator=generator)).Q
     bias = torch.randn(4, generator=generator)
@@ -500,7 +470,5 @@ def test_word_vectors_that_are_projected_open_as_what_they_become(tmp_path: Path
         name = WORDS.removesuffix("weight")
         tensors |= {f"{name}_projection.weight": weight, f"{name}_projection.bias": bias}
 
-    with_tensors(folder, add_projection)
-    run = open_run(folder)
-    examples = before.read(str(TEXTS["ner"]))
-    torch.testing.assert_close(scores_of(run, examples), scores_of(before, examples), atol=1e-5, rtol=1e-5)
+    with_tensors(ner, add_projection)
+    torch.testing.assert_close(scores_by(ner), scores_by(archive_of("ner")), atol=1e-5, rtol=1e-5)

@@ -27,8 +27,9 @@ from elmokit.tasks.coref import (
     read_coref,
     to_conll,
 )
-from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
-from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
+from elmokit.tasks.coref_model import CorefModelConfig
+from elmokit.tasks.inputs import Inputs, Vocabularies, WordTable
+from elmokit.tasks.task import TaskSetup
 from tests.helpers.task_examples import COREF
 
 TASK = CorefTask()
@@ -49,58 +50,29 @@ SIZES = CorefModelConfig(
 COARSE = replace(SIZES, layers=2, coarse_to_fine=True, rounds=2, antecedents=4)
 
 
-def tiny(sizes: CorefModelConfig = SIZES) -> tuple[CorefConfig, CorefModel, Inputs]:
+def tiny(sizes: CorefModelConfig = SIZES) -> tuple[TaskSetup, Any]:
     torch.manual_seed(3)
     config = replace(TASK.presets["small"], model=sizes)
     words = sorted({token for document in DOCUMENTS for sentence in document.sentences for token in sentence})
     tables = {"words": WordTable(words, 12, False), "head_words": WordTable(words, 7, False)}
+    config = replace(config, head_words=config.words)
     inputs = Inputs(Vocabularies(tables, sorted(set("".join(words)))))
-    assert config.words is not None
-    layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
-    model = TASK.build(config, layer, KNOWN)
-    assert isinstance(model, CorefModel)
-    return config, model, inputs
-
-
-@pytest.mark.parametrize(
-    ("preset", "n_heads", "span_dim", "pair_dim"), [("published", 500, 1320, 4020), ("coarse-to-fine", 450, 1270, 3870)]
-)
-def test_the_published_sizes(preset: str, n_heads: int, span_dim: int, pair_dim: int) -> None:
-    config = TASK.presets[preset]
-    assert config.words is not None
-    tables = {"words": WordTable([], config.words.dim or 0, False)}
-    if config.head_words is not None:
-        tables["head_words"] = WordTable([], config.head_words.dim or 0, False)
-    inputs = Inputs(Vocabularies(tables, list("abc")))
-    layer = InputLayer(inputs, dict.fromkeys(tables, config.words), config.chars, None)
-    model = TASK.build(config, layer, {"genres": [""] * 8})
-    assert isinstance(model, CorefModel)
-    assert model.vectors.parts == (400, 400, 20, n_heads)
-    assert model.vectors.output_dim == span_dim
-    assert model.pairs.scorer.first.in_features == pair_dim
-    assert model.lstm.layers[0].input_weight.shape == (2, 600, 500 if n_heads == 500 else 450)
-
-
-def test_the_loss_is_a_sum_over_spans_and_a_mean_over_documents() -> None:
-    config, model, inputs = tiny()
-    model.eval()
-    apart = [model.loss(TASK.collate([document], inputs, KNOWN, config)).item() for document in DOCUMENTS]
-    together = model.loss(TASK.collate(DOCUMENTS, inputs, KNOWN, config)).item()
-    assert together == pytest.approx(sum(apart) / 2, rel=1e-5)
+    setup = TaskSetup(TASK, config, inputs, KNOWN, torch.device("cpu"))
+    return setup, setup.build()
 
 
 @pytest.mark.parametrize("sizes", [SIZES, COARSE], ids=["2017", "coarse to fine"])
 def test_results_do_not_depend_on_the_blocks_that_bound_memory(
     sizes: CorefModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, model, inputs = tiny(sizes)
+    setup, model = tiny(sizes)
     model.double().eval()
     results = []
     for bound in (1 << 24, 5):
         monkeypatch.setattr(coref_model, "FLOATS_AT_ONCE", bound)
         monkeypatch.setattr(coref_model, "TOKENS_AT_ONCE", bound)
         monkeypatch.setattr(coref, "BLOCK_POSITIONS", bound)
-        document = TASK.collate(DOCUMENTS[:1], inputs, KNOWN, config).documents[0]
+        document = setup.batch(DOCUMENTS[:1], model).documents[0]
         found = model.antecedents(document)
         results.append((len(document.blocks), found.starts, found.ends, found.scores))
     assert results[0][0] == 1
@@ -110,7 +82,7 @@ def test_results_do_not_depend_on_the_blocks_that_bound_memory(
 
 
 def test_speakers_and_genre_reach_the_model() -> None:
-    config, model, inputs = tiny()
+    setup, model = tiny()
     model.eval()
     alike = [
         DOCUMENTS[0],
@@ -119,7 +91,7 @@ def test_speakers_and_genre_reach_the_model() -> None:
         replace(DOCUMENTS[0], key="zz/unseen"),
         replace(DOCUMENTS[0], key="novel"),
     ]
-    losses = [model.loss(TASK.collate([one], inputs, KNOWN, config)).item() for one in alike]
+    losses = [model.loss(setup.batch([one], model)).item() for one in alike]
     assert len(set(losses[:4])) == 4
     assert losses[3] == losses[4]  # both without a known genre
 
@@ -138,31 +110,25 @@ def test_training_sees_a_random_window_with_the_mentions_in_it() -> None:
 
 
 def test_a_cluster_with_one_mention_in_the_window_can_be_trained_on() -> None:
-    config, model, inputs = tiny()
+    setup, model = tiny()
     lonely = replace(DOCUMENTS[0], clusters=(((4, 4),), ((0, 0),)))
-    assert model.loss(TASK.collate([lonely], inputs, KNOWN, config)).isfinite()
+    assert model.loss(setup.batch([lonely], model)).isfinite()
 
 
 @pytest.mark.parametrize("sentences", [(), (("Hi",),)])
 def test_a_document_may_be_empty_or_have_one_token(sentences: tuple[tuple[str, ...], ...]) -> None:
     for sizes in (SIZES, COARSE):
-        config, model, inputs = tiny(sizes)
-        document = Document("here", "x", sentences, None, ())
-        batch = TASK.collate([document], inputs, KNOWN, config)
+        setup, model = tiny(sizes)
+        batch = setup.batch([Document("here", "x", sentences, None, ())], model)
         assert model.predict(batch) == [[]]
         assert model.loss(batch).isfinite()
 
 
-def test_a_record_can_be_read_again() -> None:
-    clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
+def test_a_record_can_be_read_again_and_mentions_are_shown_in_brackets() -> None:
+    clusters = [[*cluster] for cluster in DOCUMENTS[0].clusters or ()]
     record = TASK.to_record(DOCUMENTS[0], clusters)
-    again = parse_document(json.dumps(record), DOCUMENTS[0].where)
-    assert again == DOCUMENTS[0]
+    assert parse_document(json.dumps(record), DOCUMENTS[0].where) == DOCUMENTS[0]
     assert record["words"] == [["Mira", "her", "She"], ["her bike", "It"]]
-
-
-def test_mentions_are_shown_in_brackets() -> None:
-    clusters = [[tuple(mention) for mention in cluster] for cluster in DOCUMENTS[0].clusters or ()]
     lines = TASK.to_text(DOCUMENTS[0], clusters).splitlines()
     assert lines == ["[1 Mira] fixed [2 [1 her] bike] .", "[2 It] rides well .", "[1 She] is happy ."]
 
@@ -306,9 +272,5 @@ def test_the_shared_litbank_data_is_read_completely(shared: Path) -> None:
     assert sum(len(cluster) for document in documents for cluster in document.clusters or ()) == 3053
     assert sum(len(document.clusters or ()) for document in documents) == 776
     for document in documents:
-        (again,) = read_lines_of(to_conll(document, document.clusters or ()), document)
-        assert again == document.clusters
-
-
-def read_lines_of(text: str, document: Document) -> list[object]:
-    return [found.clusters for found in read_conll(document.key, enumerate(text.splitlines(), start=1))]
+        written = to_conll(document, document.clusters or ()).splitlines()
+        assert [again.clusters for again in read_conll(document.key, enumerate(written))] == [document.clusters]

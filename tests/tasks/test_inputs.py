@@ -43,11 +43,8 @@ def test_ids_are_padded_and_unknown_words_are_one() -> None:
     assert batch.words["words"].tolist() == [[2, 3, 1], [0, 0, 0], [3, 0, 0]]
     assert batch.words["heads"].tolist() == [[1, 2, 1], [0, 0, 0], [2, 0, 0]]
     assert batch.mask.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
-    assert batch.chars is not None
     assert batch.chars.tolist() == [[2, 5, 6], [3, 4, 1], [1, 4, 7]]  # The, cat, ran, cut at three
-    assert batch.char_index is not None
     assert batch.char_index.tolist() == [[0, 1, 2], [0, 0, 0], [1, 0, 0]]
-    assert batch.layers is not None
     assert batch.layers.shape == (3, 3, 3, 4)
     assert not batch.layers[:, 1].any()
     np.testing.assert_array_equal(batch.layers[:, 0].numpy(), fake_layers(SENTENCES)[0].astype(np.float32))
@@ -64,8 +61,8 @@ def test_the_parts_stand_side_by_side_and_sizes_are_derived() -> None:
     assert not vectors[~batch.mask].any()
     torch.testing.assert_close(vectors[..., :5], layer.word_vectors(batch))
     torch.testing.assert_close(vectors[..., 5:11], layer.char_features(batch))
-    torch.testing.assert_close(vectors[..., 11:], batch.layers.mean(0))  # type: ignore[union-attr]
-    assert layer.word_vectors(batch, "heads").shape == (3, 3, 2)  # type: ignore[union-attr]
+    torch.testing.assert_close(vectors[..., 11:], batch.layers.mean(0))
+    assert layer.word_vectors(batch, "heads").shape == (3, 3, 2)
     assert made_layer(made_inputs(with_elmo=False)).output_dim == 11
 
 
@@ -78,7 +75,7 @@ def test_the_output_mix_is_appended_above() -> None:
     dropped = layer.at_output(hidden, batch)[..., 2:]
     assert (dropped[0] == 0).any()
     layer.eval()
-    torch.testing.assert_close(layer.at_output(hidden, batch)[..., 2:], batch.layers.mean(0))  # type: ignore[union-attr]
+    torch.testing.assert_close(layer.at_output(hidden, batch)[..., 2:], batch.layers.mean(0))
     assert made_layer(inputs).at_output(hidden, batch) is hidden
 
 
@@ -89,7 +86,6 @@ def test_the_penalty_is_lambda_times_the_raw_weights_squares() -> None:
         layer.mixes["output"].weight.copy_(torch.tensor([1.0, 0.0, 0.0]))
         layer.mixes["input"].gamma.fill_(7.0)
     penalty = layer.penalty()
-    assert isinstance(penalty, Tensor)
     torch.testing.assert_close(penalty, torch.tensor(0.1 * 14 + 2.0))
     weights = layer.mix_weights()["input"]
     torch.testing.assert_close(torch.tensor(weights["weights"]), torch.tensor([1.0, 2.0, 3.0]).softmax(0))
@@ -104,7 +100,6 @@ def test_top_only_average_and_chosen_layers(layers: Any, expected: list[int]) ->
     inputs = made_inputs()
     layer = made_layer(inputs, ElmoConfig(input=MixConfig(layers=layers, penalty=0.1)))
     batch = inputs.batch(SENTENCES)
-    assert batch.layers is not None
     torch.testing.assert_close(layer.elmo_mix(batch, "input"), batch.layers[expected].mean(0))
     learned = {name for name, weight in layer.mixes.named_parameters() if weight.requires_grad}
     with_weights = layers in ("all", (0, 1))
@@ -130,10 +125,8 @@ def test_given_vectors_are_the_start_and_may_stay_as_they_are() -> None:
 def test_words_can_be_spelled_in_bytes() -> None:
     """The rows are those of AllenNLP's character tokenizer: byte + 1, and 259 and 260 around the word."""
     marked = Inputs(Vocabularies({}, BYTES, spelling="marked bytes")).batch([["a\u00e9"]])
-    assert marked.chars is not None
     assert marked.chars.tolist() == [[259, ord("a") + 1, 0xC3 + 1, 0xA9 + 1, 260]]
     plain = Inputs(Vocabularies({}, BYTES, spelling="bytes")).batch([["a"]])
-    assert plain.chars is not None
     assert plain.chars.tolist() == [[ord("a") + 1]]
 
 
@@ -144,7 +137,5 @@ def test_the_layers_of_several_texts_are_computed_together() -> None:
 
     inputs = Inputs(Vocabularies({}), NumberedTexts(ElmoShape(1, 2)))
     first, second = inputs.batches([["a"]], [["b", "c"]])
-    assert first.layers is not None
-    assert second.layers is not None
     assert (first.layers == 0).all()
     assert second.layers.tolist() == [[[[1.0, 1.0], [1.0, 1.0]]]]

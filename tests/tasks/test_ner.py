@@ -11,10 +11,8 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import ner
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
 from elmokit.tasks.scores import Chunk
-from elmokit.tasks.task_config import CharsConfig, WordsConfig
-from tests.helpers.task_examples import NER, tiny
+from tests.helpers.task_examples import NER, built
 
 TASK = ner.NerTask()
 
@@ -22,7 +20,7 @@ TASK = ner.NerTask()
 def read(tmp_path: Path, text: str, **data: object) -> list[ner.NerExample]:
     path = tmp_path / "data.conll"
     path.write_text(text, encoding="utf-8")
-    config = replace(ner.NerConfig(), data=ner.NerData(**data))  # type: ignore[arg-type]
+    config = replace(ner.NerConfig(), data=ner.NerData(**data))
     return list(TASK.read(str(path), config))
 
 
@@ -71,64 +69,14 @@ def test_labels_are_the_tags_of_all_types(tmp_path: Path) -> None:
     assert tags == ["O", "B-LOC", "I-LOC", "L-LOC", "U-LOC", "B-PER", "I-PER", "L-PER", "U-PER"]
 
 
-@pytest.mark.parametrize(
-    ("with_elmo", "expected"),
-    [(False, 1.57e6), (True, 3.21e6)],
-)
-def test_the_published_sizes_have_the_published_number_of_weights(with_elmo: bool, expected: float) -> None:
-    layers = LayersInModel(ElmoShape(3, 1024)) if with_elmo else None
-    inputs = Inputs(Vocabularies({"words": WordTable([], 50, True)}, list("ab")), layers)
-    elmo = TASK.elmo if with_elmo else None
-    layer = InputLayer(inputs, {"words": WordsConfig(dim=50)}, CharsConfig(), elmo)
-    assert layer.output_dim == (1202 if with_elmo else 178)
-    model = ner.NerModel(ner.NerModelConfig(), layer, ["O", *"abcdefghijklmnop"])
-    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
-    assert n_weights == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("model", "chars"),
-    [
-        ({}, {}),
-        ({"encoder": "gru", "hidden": [5, 4], "tags": "IOB1"}, {"layer": "gru", "hidden": 3, "n_layers": 2}),
-        ({"encoder": "highway", "hidden": [5, 4], "recurrent_dropout": 0.3}, {"layer": "lstm", "bidirectional": False}),
-        ({"encoder": "alternating", "hidden": [5, 4, 3], "feedforward": [6, 4], "activation": "tanh"}, {}),
-    ],
-)
-def test_the_loss_is_the_sum_over_the_batch_and_padding_does_not_matter(
-    model: dict[str, Any], chars: dict[str, Any], tmp_path: Path
-) -> None:
-    task, config = tiny("ner", tmp_path / "data", model=model, chars=chars)
-    examples = list(TASK.read(str(tmp_path / "data"), config))
-    known = TASK.labels(examples, config)
-    inputs = Inputs(Vocabularies({"words": WordTable(["mira", "oslo"], 8, True)}, list("Mirasto")))
-    torch.manual_seed(0)
-    layer = InputLayer(inputs, {"words": config.words}, config.chars, None)
-    built = task.build(config, layer, known)
-    built.loss(TASK.collate(examples, inputs, known, config)).backward()
-    assert all(weight.grad is not None for weight in built.parameters())
-    built.eval()
-    together = built.loss(TASK.collate(examples, inputs, known, config))
-    alone = sum(built.loss(TASK.collate([example], inputs, known, config)) for example in examples)
-    torch.testing.assert_close(together, alone)
-    predicted = built.predict(TASK.collate(examples, inputs, known, config))
-    assert predicted == [built.predict(TASK.collate([example], inputs, known, config))[0] for example in examples]
-
-
 def test_decoded_tags_are_valid_even_from_an_untrained_model(tmp_path: Path) -> None:
     for scheme in ("BIOUL", "IOB2"):
-        task, config = tiny(
-            "ner", tmp_path / "data", model={"tags": scheme, "constraints": "both", "variational": True}
-        )
-        examples = list(TASK.read(str(tmp_path / "data"), config))
-        known = TASK.labels(examples, config)
-        inputs = Inputs(Vocabularies({"words": WordTable(["mira"], 8, True)}, list("Mir")))
+        settings = {"tags": scheme, "constraints": "both", "variational": True}
+        setup, model, examples = built("ner", tmp_path, model=settings)
+        batch = setup.batch(examples, model.eval())
         for seed in range(5):
             torch.manual_seed(seed)
-            model = task.build(config, InputLayer(inputs, {"words": config.words}, config.chars, None), known).eval()
-            batch = TASK.collate(examples, inputs, known, config)
-            paths = model.crf.decode(model.emissions(batch.tokens), batch.tokens.mask)
-            for path in paths:
+            for path in model.crf.decode(torch.randn(3, 5, len(model.tags)), batch.tokens.mask):
                 ner.chunks_in([model.tags[tag] for tag in path], model.scheme)
 
 

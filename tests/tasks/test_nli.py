@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elmokit.errors import TextError
 from elmokit.tasks import nli
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
+from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.nli import read_pairs
-from elmokit.tasks.task_config import ElmoConfig, WordsConfig
+from elmokit.tasks.task_config import WordsConfig
 from tests.helpers.task_examples import NLI
 
 TASK = nli.NliTask()
@@ -28,26 +27,11 @@ def config(**data: Any) -> nli.NliConfig:
     return replace(nli.NliConfig(), data=nli.NliData(**data))
 
 
-def made(elmo: ElmoConfig | None = None, words: bool = True, **sizes: Any) -> tuple[nli.NliModel, Inputs]:
+def made(**sizes: Any) -> tuple[nli.NliModel, Inputs]:
     torch.manual_seed(0)
-    tables = {"words": WordTable(["a", "b", "c"], 300, False)} if words else {}
-    inputs = Inputs(Vocabularies(tables), LayersInModel(ElmoShape(3, 1024)) if elmo else None)
-    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)} if words else {}, None, elmo)
+    inputs = Inputs(Vocabularies({"words": WordTable(["a", "b", "c"], 300, False)}))
+    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)}, None, None)
     return nli.NliModel(nli.NliModelConfig(**sizes), layer, CLASSES), inputs
-
-
-@pytest.mark.parametrize(
-    ("elmo", "words", "expected"),
-    [(None, True, 4.33e6), (ElmoConfig(), False, 6.07e6), (TASK.elmo, True, 8.0e6)],
-    ids=["words", "ELMo alone", "words and both mixes"],
-)
-def test_the_published_sizes_have_the_published_number_of_weights(
-    elmo: ElmoConfig | None, words: bool, expected: float
-) -> None:
-    model, _ = made(elmo, words)
-    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
-    assert n_weights == pytest.approx(expected, rel=3e-3)
-    assert model.attention_dropout.p == (0.5 if elmo else 0.0)
 
 
 def test_the_network_computes_the_formulas_of_the_paper() -> None:
@@ -56,7 +40,7 @@ def test_the_network_computes_the_formulas_of_the_paper() -> None:
     premise, hypothesis = ["a", "b", "c"], ["c", "a"]
 
     def encoded(sentence: list[str]) -> Tensor:
-        return model.encoder(model.inputs(inputs.batch([sentence])))[0][0]  # type: ignore[no-any-return]
+        return model.encoder(model.inputs(inputs.batch([sentence])))[0][0]
 
     a, b = encoded(premise), encoded(hypothesis)
     e = a @ b.T
@@ -64,7 +48,7 @@ def test_the_network_computes_the_formulas_of_the_paper() -> None:
 
     def composed(own: Tensor, other: Tensor) -> Tensor:
         compared = torch.cat([own, other, own - other, own * other], dim=1)
-        return model.composer(F.relu(model.project(compared))[None])[0][0]  # type: ignore[no-any-return]
+        return model.composer(F.relu(model.project(compared))[None])[0][0]
 
     va, vb = composed(a, a_), composed(b, b_)
     pooled = torch.cat([va.mean(0), va.amax(0), vb.mean(0), vb.amax(0)])
@@ -85,12 +69,11 @@ def test_weights_start_glorot_and_orthogonal_with_a_forget_bias_of_1() -> None:
 
 
 def test_sentences_are_tokenized_as_configured(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(NLI)
-    first, *rest = TASK.read(str(path), config())
+    path = written(tmp_path, NLI)
+    first, *rest = TASK.read(path, config())
     assert first.premise == ["A", "girl", "fixes", "a", "bike", "."]
     assert len(rest) == 3
-    assert next(iter(TASK.read(str(path), config(tokenize="spaces")))).premise[-1] == "bike."
+    assert next(iter(TASK.read(path, config(tokenize="spaces")))).premise[-1] == "bike."
 
 
 def test_text_is_premise_and_hypothesis_separated_by_a_tab_or_json() -> None:
@@ -98,25 +81,6 @@ def test_text_is_premise_and_hypothesis_separated_by_a_tab_or_json() -> None:
     first, second = TASK.read_text([lines[0], "", lines[1], " "], "text", str.split, config())
     assert (first.premise, first.hypothesis, first.label) == (["A", "girl", "."], ["No", "one", "."], None)
     assert second.premise == first.premise
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("no tab", "line 1: expected a premise and a hypothesis"),
-        ("a\tb\tc", "line 1: expected a premise and a hypothesis"),
-        ("{", "line 1, .*invalid JSON"),
-    ],
-)
-def test_lines_that_are_no_pair_are_named(line: str, named: str) -> None:
-    with pytest.raises(TextError, match=named):
-        list(TASK.read_text([line], "text", str.split, config()))
-
-
-def test_a_pair_without_a_label_is_named(tmp_path: Path) -> None:
-    (tmp_path / "pairs").write_text("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n")
-    with pytest.raises(TextError, match="line 3: the pair has no"):
-        list(TASK.read(str(tmp_path / "pairs"), config()))
 
 
 def test_predictions_and_scores() -> None:
@@ -134,24 +98,30 @@ def written(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_json_lines_without_a_majority_are_skipped(tmp_path: Path) -> None:
-    rows = [
-        {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
-        {"gold_label": "-", "sentence1": "A", "sentence2": "B"},
-        {"gold_label": "neutral", "sentence1": "A b.", "sentence2": "C.", "sentence1_binary_parse": "( ( A b ) . )"},
-    ]
-    first, second = read_pairs(written(tmp_path, "\n".join(map(json.dumps, rows))))
-    assert (first.label, first.first, first.second) == ("entailment", "A b.", "C.")
-    assert second.where.endswith("line 3")
+JSON_LINES = [
+    {"gold_label": "Entailment", "sentence1": "A b.", "sentence2": "C."},
+    {"gold_label": "-", "sentence1": "A", "sentence2": "B"},  # without a majority
+    {"gold_label": "neutral", "sentence1": "A b.", "sentence2": "C.", "sentence1_binary_parse": "( ( A b ) . )"},
+]
+SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t4.5\tNEUTRAL\n"
+SNLI = "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA\tB\tneutral\n"
 
 
-def test_tables_are_read_by_their_header(tmp_path: Path) -> None:
-    sick = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t4.5\tNEUTRAL\n"
-    (pair,) = read_pairs(written(tmp_path, sick))
-    assert (pair.first, pair.second, pair.label) == ("A b", "C d", "neutral")
-    snli = "gold_label\tsentence1\tsentence2\tlabel1\tlabel2\nneutral\tA\tB\tneutral\n"
-    (pair,) = read_pairs(written(tmp_path, snli))
-    assert pair.label == "neutral"
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("\n".join(map(json.dumps, JSON_LINES)), [("entailment", "A b.", "C."), ("neutral", "A b.", "C.")]),
+        (SICK, [("neutral", "A b", "C d")]),
+        (SNLI, [("neutral", "A", "B")]),
+    ],
+)
+def test_pairs_are_read_from_json_lines_and_from_tables_by_their_header(
+    content: str, expected: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    pairs = list(read_pairs(written(tmp_path, content)))
+    assert [(pair.label, pair.first, pair.second) for pair in pairs] == expected
+    if len(pairs) == 2:
+        assert pairs[1].where.endswith("line 3")
 
 
 def test_the_shared_pairs_are_read_completely(shared: Path) -> None:

@@ -6,13 +6,13 @@ import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.errors import TextError
-from elmokit.tasks.allennlp.parsing import ParsingTask, _Scored, _spacy_tagger, without_crossing
+from elmokit.tasks.allennlp.parsing import _Scored, _spacy_tagger, without_crossing
 from elmokit.tasks.allennlp.trees import Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.tasks.config_file import config_of
 from elmokit.tasks.run import open_run, train_task
@@ -25,12 +25,11 @@ TREES = DATA / "allennlp-tasks" / "parsing.txt"
 SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
 
 
-def trees(text: str) -> list[Tree]:
-    return list(read_trees(enumerate(text.splitlines(), start=1), "text"))
+ARCHIVE = str(DATA / "allennlp-tasks" / "parsing.tar.gz")
 
 
 def tree(text: str) -> Tree:
-    (only,) = trees(text)
+    (only,) = read_trees(enumerate(text.splitlines(), start=1), "text")
     return only
 
 
@@ -89,25 +88,6 @@ def test_a_tree_that_is_written_is_read_back_and_has_no_error(written: Tree) -> 
     assert evalb([written], [read.spans]) == dict.fromkeys(("f1", "precision", "recall", "exact"), 100.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "mentioned"),
-    [
-        ("(S (NP (PRP She))", "line 1: a tree begins here"),
-        (f"{SENTENCE}\n\n(S", "line 3: a tree begins here"),
-        ("She left", "line 1: 'She' is unexpected"),
-        (f"{SENTENCE}\n)", "line 2: '\\)' is unexpected"),
-        ("(S (NP she he))", "'he' is unexpected"),
-        ("(S she (NP he))", "'\\(' is unexpected"),
-        ("(S (NP (PRP he) she))", "'she' is unexpected"),
-        ("(S ())", "'\\)' is unexpected"),
-        ("(S)", "'\\)' is unexpected"),
-    ],
-)
-def test_brackets_that_are_no_tree_are_refused(text: str, mentioned: str) -> None:
-    with pytest.raises(TextError, match=mentioned):
-        trees(text)
-
-
 # Correct, predicted and gold brackets, as evalb prints them.
 SCORED: list[tuple[str, str, tuple[int, int, int]]] = [
     (SENTENCE, SENTENCE, (4, 4, 4)),
@@ -163,30 +143,25 @@ def test_a_parser_is_trained_on_trees(tmp_path: Path) -> None:
     results = train_task(*config_of(content, "the test"), tmp_path / "run")
     assert results["dev"]["f1"]["mean"] > 80
     run = open_run(tmp_path / "run")
-    assert isinstance(run.task, ParsingTask)
     (example,) = run.task.read_text(["She/PRP ran/VBD"], "text", str.split, run.config)
     assert run.task.to_text(example, run.predict([example])[0]).startswith("(S ")
 
 
 def test_one_dropped_tag_or_a_raw_sentence_is_refused_by_a_model_that_reads_tags(task_shell: Shell) -> None:
-    archive = str(DATA / "allennlp-tasks" / "parsing.tar.gz")
     tagged = "She/PRP read/VBD it/PRP ./.\n"
-    Path("text").write_text(tagged)
-    ran = task_shell("predict", archive, "text")
-    assert (ran.code, ran.out) == (0, "(S (NP (PRP She)) (VBD read) (PRP it) (. .))\n")
-    Path("text").write_text('{"tokens": ["She", "read", "it", "."], "pos_tags": ["PRP", "VBD", "PRP", "."]}\n')
-    assert task_shell("predict", archive, "text").out == ran.out
-    for wrong in ("She/PRP read it/PRP", '{"tokens": ["She"]}', '{"tokens": ["She", "ran"], "pos_tags": ["PRP"]}'):
-        Path("text").write_text(f"{tagged if wrong[0] != '{' else ''}{wrong}\n")
-        refused = task_shell("predict", archive, "text")
+    in_json = '{"tokens": ["She", "read", "it", "."], "pos_tags": ["PRP", "VBD", "PRP", "."]}\n'
+    for text in (tagged, in_json):
+        Path("text").write_text(text)
+        ran = task_shell("predict", ARCHIVE, "text")
+        assert (ran.code, ran.out) == (0, "(S (NP (PRP She)) (VBD read) (PRP it) (. .))\n")
+    one_tag = '{"tokens": ["She", "ran"], "pos_tags": ["PRP"]}'
+    for text in (f"{tagged}She/PRP read it/PRP\n", '{"tokens": ["She"]}\n', f"{one_tag}\n"):
+        Path("text").write_text(text)
+        refused = task_shell("predict", ARCHIVE, "text")
         assert refused.code == 2
         assert "expected a part of speech for each token" in refused.err
-
-
-def test_an_empty_sentence_has_no_constituents(task_shell: Shell) -> None:
     Path("text").write_text("\n")
-    ran = task_shell("predict", str(DATA / "allennlp-tasks" / "parsing.tar.gz"), "text", "--json")
-    assert '"constituents": []' in ran.out
+    assert '"constituents": []' in task_shell("predict", ARCHIVE, "text", "--json").out
 
 
 class Word:
@@ -197,23 +172,21 @@ class Word:
 
 
 def test_a_raw_sentence_is_tagged_by_spacy_as_in_allennlp(task_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    spacy = types.ModuleType("spacy")
+    spacy: Any = types.ModuleType("spacy")
     words = [Word("She", "PRP"), Word("read", "VBD"), Word(" ", "_SP"), Word("it", "PRP"), Word(".", ".")]
-    spacy.load = lambda name, disable: lambda text: words  # type: ignore[attr-defined]
+    spacy.load = lambda name, disable: lambda text: words
     monkeypatch.setitem(sys.modules, "spacy", spacy)
     _spacy_tagger.cache_clear()
-    archive = str(DATA / "allennlp-tasks" / "parsing.tar.gz")
     Path("text").write_text('{"sentence": "She read  it."}\n')
-    assert task_shell("predict", archive, "text").out == "(S (NP (PRP She)) (VBD read) (PRP it) (. .))\n"
+    assert task_shell("predict", ARCHIVE, "text").out == "(S (NP (PRP She)) (VBD read) (PRP it) (. .))\n"
 
     def missing(name: str, disable: Sequence[str]) -> None:
         raise OSError(f"[E050] Can't find model '{name}'. It doesn't seem to be a Python package. And more.")
 
-    spacy.load = missing  # type: ignore[attr-defined]
+    spacy.load = missing
     _spacy_tagger.cache_clear()
-    assert (
-        "Can't find model 'en_core_web_sm'. Install it (python -m spacy" in task_shell("predict", archive, "text").err
-    )
+    advice = "Can't find model 'en_core_web_sm'. Install it (python -m spacy"
+    assert advice in task_shell("predict", ARCHIVE, "text").err
     monkeypatch.setitem(sys.modules, "spacy", None)
-    assert "[spacy]" in task_shell("predict", archive, "text").err
+    assert "[spacy]" in task_shell("predict", ARCHIVE, "text").err
     _spacy_tagger.cache_clear()

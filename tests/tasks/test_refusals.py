@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
+from elmokit.tasks.allennlp import trees
 from elmokit.tasks.coref import read_coref
 from elmokit.tasks.nli import read_pairs
 from elmokit.tasks.qa import read_questions, read_squad
 from elmokit.tasks.srl import Proposition, read_srl
 from elmokit.tasks.sst import LabeledTree, TreeNode, read_trees
 from elmokit.tasks.task_table import TASKS
-from tests.helpers.srl_columns import CONLL_2012
 from tests.tasks.test_coref import CONLL
 from tests.tasks.test_qa import question, squad_file
-from tests.tasks.test_srl import CONLL_2005, ONE_LINE, PROPBANK
+from tests.tasks.test_srl import CONLL_2005, CONLL_2012, ONE_LINE, PROPBANK
 
 
 def questions(path: str) -> Iterable[object]:
@@ -33,6 +33,14 @@ def all_answers(path: str) -> Iterable[object]:
 
 def named_entities(path: str) -> Iterable[object]:
     return TASKS["ner"].read(path, TASKS["ner"].presets["small"])
+
+
+def phrases(path: str) -> Iterable[object]:
+    return TASKS["sst"].read(path, TASKS["sst"].presets["small"])
+
+
+def constituents(path: str) -> Iterable[object]:
+    return trees.read_trees(enumerate(Path(path).read_text().splitlines(), start=1), path)
 
 
 def texts_of(name: str) -> Callable[[str], Iterable[object]]:
@@ -58,12 +66,25 @@ TREES = [
     ("(", "the end"),
     ("(2 a", "'a'"),
 ]
+SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
+CONSTITUENTS = [
+    ("(S (NP (PRP She))", "line 1: a tree begins here"),
+    (f"{SENTENCE}\n\n(S", "line 3: a tree begins here"),
+    ("She left", "line 1: 'She' is unexpected"),
+    (f"{SENTENCE}\n)", "line 2: ')' is unexpected"),
+    ("(S (NP she he))", "'he' is unexpected"),
+    ("(S she (NP he))", "'(' is unexpected"),
+    ("(S (NP (PRP he) she))", "'she' is unexpected"),
+    ("(S ())", "')' is unexpected"),
+    ("(S)", "')' is unexpected"),
+]
 PAIRS = [
     (PAIR.replace("sentence2", "other"), "line 1: the pair has no sentence2 or sentence_B"),
     (PAIR.replace("sentence1", "other"), "no sentence1"),
     (PAIR.replace("gold_label", "other"), "no gold_label"),
     (PAIR.replace("neutral", " "), "no gold_label"),
     (PAIR.replace('"neutral"', "1"), "gold_label"),
+    ("gold_label\tsentence1\tsentence2\nneutral\ta\tb\n\ta c\tb\n", "line 3: the pair has no"),
     (f"{PAIR}\n{{broken", "line 2, column 2: "),
     (f"{PAIR}\n[]", "line 2: "),
     ("sentence1\tsentence2\nA\tB\n", "line 1: expected JSON lines, or a header"),
@@ -135,6 +156,11 @@ SENTENCES = [
     ('\n{"sentence": 3}', "line 2: not one JSON object per line with sentence, tokens or words"),
     ('{"sentence": "Mira"', "line 1, column 20: invalid JSON"),
 ]
+TEXT_PAIRS = [
+    ("no tab", "line 1: expected a premise and a hypothesis"),
+    ("a\tb\tc", "line 1: expected a premise and a hypothesis"),
+    ("{", "line 1, column 2: invalid JSON"),
+]
 DOCUMENTS = [
     ('{"document": " "}', "line 1: the document ' ' contains no word"),
     ('{"text": "Mira sleeps."}', "line 1: "),
@@ -142,13 +168,16 @@ DOCUMENTS = [
 COLUMNS = ["Anna left Paris yesterday, with John.\n" * 3, "Anna left her home.\nJohn stayed at his home.\n"]
 REFUSED: list[tuple[Callable[[str], Iterable[object]], str, str]] = [
     *((read_trees, *row) for row in TREES),
+    *((constituents, *row) for row in CONSTITUENTS),
     *((read_pairs, *row) for row in PAIRS),
     *((read_coref, *row) for row in COREF),
     *((read_srl, *row) for row in SRL),
     *((all_answers, *row) for row in SQUAD),
     *((questions, *row) for row in QUESTIONS),
     *((texts_of(name), *row) for name in ("ner", "sst", "srl") for row in SENTENCES),
+    *((texts_of("nli"), *row) for row in TEXT_PAIRS),
     *((texts_of("coref"), *row) for row in DOCUMENTS),
+    (phrases, "(2 a)\n(2 (5 a) (1 b))\n", "line 2: the label is '5'"),
     *((named_entities, text, "looks like raw text: ") for text in COLUMNS),
 ]
 

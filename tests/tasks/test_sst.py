@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from elmokit.errors import TextError
 from elmokit.tasks import sst
-from elmokit.tasks.inputs import ElmoShape, InputLayer, Inputs, LayersInModel, Vocabularies, WordTable
+from elmokit.tasks.inputs import InputLayer, Inputs, Vocabularies, WordTable
 from elmokit.tasks.sst import LabeledTree, TreeNode, parse_tree, read_trees
-from elmokit.tasks.task_config import ElmoConfig, WordsConfig
+from elmokit.tasks.task_config import WordsConfig
 from tests.helpers.task_examples import SST, tiny
 
 TASK = sst.SstTask()
@@ -55,30 +55,11 @@ def test_three_classes_merge_labels_and_two_drop_the_neutral_ones(path: str) -> 
     assert TASK.labels([], config()) == {"classes": list(sst.FIVE)}
 
 
-def test_a_label_out_of_range_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "trees").write_text("(2 a)\n(2 (5 a) (1 b))\n")
-    with pytest.raises(TextError, match=r"trees, line 2: the label is '5'"):
-        list(TASK.read(str(tmp_path / "trees"), config()))
-
-
-def made(elmo: ElmoConfig | None = None, **sizes: Any) -> tuple[sst.SstModel, Inputs]:
+def made(**sizes: Any) -> tuple[sst.SstModel, Inputs]:
     torch.manual_seed(0)
-    layers = LayersInModel(ElmoShape(3, 1024)) if elmo else None
-    inputs = Inputs(Vocabularies({"words": WordTable(["a", "b"], 300, False)}), layers)
-    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)}, None, elmo)
+    inputs = Inputs(Vocabularies({"words": WordTable(["a", "b"], 300, False)}))
+    layer = InputLayer(inputs, {"words": WordsConfig(dim=300)}, None, None)
     return sst.SstModel(sst.SstModelConfig(**sizes), layer, sst.FIVE), inputs
-
-
-def test_the_published_sizes_have_the_published_number_of_weights() -> None:
-    model, _ = made()
-    n_weights = sum(weight.numel() for name, weight in model.named_parameters() if "inputs.words" not in name)
-    assert n_weights == pytest.approx(21.0e6, rel=1e-3)
-    assert model.input_dropout.p == 0.25
-    with_elmo, _ = made(TASK.elmo)
-    assert with_elmo.input_dropout.p == 0.5
-    assert with_elmo.project.in_features == 1324
-    assert with_elmo.output[0].linear.in_features == 6496
-    assert [layer.p for layer in with_elmo.output if isinstance(layer, torch.nn.Dropout)] == [0.2, 0.3, 0.0]
 
 
 def test_the_network_computes_the_formulas_of_the_paper() -> None:

@@ -15,28 +15,19 @@ from torch.optim.swa_utils import AveragedModel
 from elmokit.errors import TrainingError
 from elmokit.tasks.run import train_task
 from elmokit.tasks.task_config import OptimizerConfig, PlateauConfig, StepDecayConfig
-from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
+from elmokit.tasks.task_loop import TaskEvaluation, epoch_batches, l2_penalty
 from elmokit.training.optimizers import clip_gradients
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.task_examples import changed, kept, log_of, tiny
 from tests.helpers.tiny_training import newest_checkpoint
 
 
-def train(  # type: ignore[no-untyped-def]
-    tmp_path: Path,
-    run: str = "run",
-    progress: Any = None,
-    on_evaluation: Any = None,
-    **train: Any,
-):
+def train(
+    tmp_path: Path, run: str = "run", progress: Any = None, on_evaluation: Any = None, **train: Any
+) -> dict[str, Any]:
     task, config = tiny("ner", tmp_path / "data.conll")
-    return train_task(
-        task,
-        changed(config, **{"epochs": 4, **train}),
-        tmp_path / run,
-        progress=progress,
-        on_evaluation=on_evaluation,
-    )
+    config = changed(config, **{"epochs": 4, **train})
+    return train_task(task, config, tmp_path / run, progress=progress, on_evaluation=on_evaluation)
 
 
 Report = tuple[str, int, int | None]
@@ -56,11 +47,9 @@ def test_a_loss_that_grows_names_the_remedy(rate: float, tmp_path: Path) -> None
 def test_each_epoch_is_a_line_and_the_best_is_kept(tmp_path: Path) -> None:
     reports: list[Report] = []
     evaluations: list[TaskEvaluation] = []
-
-    def progress(*report: Any) -> None:
-        reports.append(report)
-
-    results = train(tmp_path, progress=progress, on_evaluation=evaluations.append, epochs=20)
+    results = train(
+        tmp_path, progress=lambda *report: reports.append(report), on_evaluation=evaluations.append, epochs=20
+    )
     lines = log_of(tmp_path / "run/seed-0")
     assert [line["epoch"] for line in lines] == list(range(1, 21))
     scores = [line["dev"]["f1"] for line in lines]
@@ -102,26 +91,6 @@ def test_interrupted_at_any_step_the_result_is_the_same(
         train(tmp_path, "broken", progress=kill_at("seed 0", stop_at), **settings)
     train(tmp_path, "broken", **settings)
     assert kept(tmp_path / "straight/seed-0") == kept(tmp_path / "broken/seed-0")
-
-
-def kill(evaluation: TaskEvaluation) -> None:
-    raise Killed
-
-
-def test_an_evaluation_is_followed_by_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        train(tmp_path, progress=kill_at("seed 0", 4), eval_every=3)
-    folder = tmp_path / "run/seed-0"
-    checkpoint = newest_checkpoint(folder)
-    assert checkpoint.n_steps == 3
-    model, best = checkpoint.tensors("model"), load_file(folder / "best.safetensors")
-    assert all(model[name].equal(best[name]) for name in best)
-
-
-def test_weights_are_kept_only_with_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        train(tmp_path, on_evaluation=kill)
-    assert not (tmp_path / "run/seed-0/best.safetensors").exists()
 
 
 def test_patience_stops_and_plateau_lowers_the_rate(tmp_path: Path) -> None:
@@ -185,8 +154,7 @@ def test_gradients_are_clipped_entry_by_entry_then_by_norm() -> None:
 def test_l2_acts_on_matrices_and_not_on_tables_biases_and_mixes() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(3, 2), "linear": nn.Linear(2, 2), "lstm": nn.LSTM(2, 2)})
     penalty = l2_penalty(model, 0.01)
-    assert isinstance(penalty, torch.Tensor)
-    penalty.backward()  # type: ignore[no-untyped-call]
+    penalty.backward()
     found = {name: weight for name, weight in model.named_parameters() if weight.grad is not None}
     assert found.keys() == {"linear.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"}
     for weight in found.values():
@@ -207,3 +175,22 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(TrainingError, match=r"step-\d+ is damaged"):
         train(tmp_path)
+
+
+LENGTHS = [(n % 17 + 1,) for n in range(100)]
+
+
+def test_batches_of_an_epoch_have_every_example_once_in_an_order_that_follows_from_seed_and_epoch() -> None:
+    def batches(bucketed: bool = True, seed: int = 1, epoch: int = 3) -> list[list[int]]:
+        return epoch_batches(LENGTHS, 8, bucketed, seed=seed, epoch=epoch)
+
+    def n_padded(bucketed: bool) -> int:
+        return sum(len(batch) * max(LENGTHS[place][0] for place in batch) for batch in batches(bucketed))
+
+    for bucketed in (False, True):
+        assert sorted(place for batch in batches(bucketed) for place in batch) == list(range(100))
+        assert sorted(map(len, batches(bucketed))) == [4] + [8] * 12
+    assert batches() == batches()
+    assert batches() != batches(epoch=4)
+    assert batches() != batches(seed=2)
+    assert n_padded(True) < 1.25 * sum(length for (length,) in LENGTHS) < n_padded(False)  # buckets are of like lengths

@@ -43,7 +43,6 @@ def test_words_of_dev_get_a_row_where_a_file_has_a_vector(vectors: str) -> None:
     made = make_table("words", WordsConfig(vectors=vectors, min_count=2), TRAIN, DEV)
     assert made.table.words == ["the", "The", "cat", "cow"]
     assert made.table.dim == 2
-    assert made.vectors is not None
     assert made.vectors[2].tolist() == [3, 4]
     assert made.vectors[5].tolist() == [1, 1]
     assert not made.vectors[0].any()
@@ -53,7 +52,6 @@ def test_words_of_dev_get_a_row_where_a_file_has_a_vector(vectors: str) -> None:
 
 def test_coverage_counts_training_words_without_a_vector(vectors: str) -> None:
     coverage = make_table("words", WordsConfig(vectors=vectors), TRAIN, DEV).coverage
-    assert coverage is not None
     assert (coverage.unknown_types, coverage.unknown_tokens) == (0.5, 0.4)
 
 
@@ -61,7 +59,6 @@ def test_files_stand_side_by_side_each_scaled_to_length_one(vectors: str) -> Non
     config = WordsConfig(vectors=(vectors, vectors), unit_length=True, unknown="zero")
     made = make_table("words", config, TRAIN, DEV)
     assert made.table.dim == 4
-    assert made.vectors is not None
     torch.testing.assert_close(made.vectors[2], torch.tensor([0.6, 0.8, 0.6, 0.8]))
     assert not made.vectors[1].any()
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from elmokit import Elmo
 from elmokit.cli.task_commands import format_evaluation
@@ -22,12 +21,11 @@ from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
 from elmokit.tasks import layer_cache
-from elmokit.tasks.inputs import ElmoShape, Inputs, LayersInModel
+from elmokit.tasks.inputs import LayersInModel
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
 from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig, OptimizerConfig
 from elmokit.tasks.task_loop import TaskEvaluation, l2_penalty
-from elmokit.tasks.task_vocabulary import make_vocabulary
 from elmokit.tasks.trained_bilm import (
     copy_for_training,
     finetune_for_task,
@@ -39,7 +37,7 @@ from elmokit.tasks.trained_bilm import (
 from tests.conftest import aligned_model, random_model
 from tests.helpers.killing import Killed, kill_at
 from tests.helpers.shell import Shell
-from tests.helpers.task_examples import changed, kept, log_of, tiny, write_config
+from tests.helpers.task_examples import built, changed, kept, log_of, tiny, write_config
 from tests.helpers.tiny_training import newest_checkpoint
 
 GRADUAL = {"freeze_epochs": 1, "unfreeze_every": 1, "layer_decay": 0.5}
@@ -60,21 +58,12 @@ def config_for(tmp_path: Path, bilm: str, name: str = "ner", elmo: dict[str, Any
 
 def setup_and_model(
     tmp_path: Path, bilm: str, name: str = "ner", elmo: dict[str, Any] | None = None
-) -> tuple[TaskSetup, TaskModel[Any, Any], list[Any]]:
+) -> tuple[TaskSetup, Any, list[Any]]:
     """A task's model with the biLM inside, and its examples."""
-    task, config = config_for(tmp_path, bilm, name, elmo)
-    examples = list(task.read(str(tmp_path / f"{name}.data"), config))
-    vocabulary = make_vocabulary(task, config, examples, [])
-    opened = Elmo.from_pretrained(bilm)
-    inputs = Inputs(vocabulary.vocabularies, LayersInModel(ElmoShape(opened.n_layers, opened.output_dim)))
-    setup = TaskSetup(task, config, inputs, task.labels(examples, config), torch.device("cpu"))
-    torch.manual_seed(0)
-    model = setup.build(bilm=copy_for_training(opened))
-    return setup, model, examples
+    return built(name, tmp_path, {"model": bilm, "trainable": True, **(elmo or {})})
 
 
 def bilm_of(model: TaskModel[Any, Any]) -> ElmoModule:
-    assert model.inputs.elmo is not None
     return model.inputs.elmo
 
 
@@ -125,40 +114,6 @@ def test_gradients_reach_each_unfrozen_layer_and_no_frozen_one(name: str, tmp_pa
                     assert parameter.grad is None
 
 
-@pytest.mark.parametrize("name", ["ner", "sst", "qa"])
-def test_the_loss_and_its_gradient_equal_those_of_the_reference(name: str, tmp_path: Path, bilm: str) -> None:
-    """With sentences of different lengths, both directions, and weights whose values reach the bounds."""
-    setup, model, examples = setup_and_model(
-        tmp_path, bilm, name, {} if name == "ner" else {"output": {"dropout": 0.5}}
-    )
-    model.double()
-    embedder = bilm_of(model)
-    unfreeze(model.inputs, setup.config.elmo, 0)
-    assert name == "qa" or len({length for one in examples for length in setup.task.lengths(one)}) > 1
-    with torch.no_grad():
-        _, after = embedder.bilm(*_reference_inputs(embedder, setup.task.sentences(examples[0])))
-    assert after.cell.abs().max() == 3.0  # cells are clipped
-    found = []
-    for backend in ("auto", "reference"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("ELMOKIT_BACKEND", backend)
-            torch.manual_seed(3)
-            model.zero_grad()
-            loss = model.train().loss(setup.batch(examples, model))
-            loss.backward()
-        gradients = {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
-        found.append((loss.detach(), gradients))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-10, rtol=0)
-    assert sum(key.startswith("inputs.elmo.bilm") for key in found[0][1]) == len(list(embedder.bilm.parameters()))
-    for key, gradient in found[1][1].items():
-        torch.testing.assert_close(found[0][1][key], gradient, atol=1e-9, rtol=1e-9, msg=key)
-
-
-def _reference_inputs(embedder: ElmoModule, sentences: Any) -> tuple[Any, ...]:
-    ids = embedder.ids([list(sentence) for sentence in sentences])
-    return ids, (ids > 0).any(-1), embedder.start_state(len(ids))
-
-
 def test_the_bilm_has_no_dropout_while_it_is_trained(tmp_path: Path, bilm: str) -> None:
     setup, model, examples = setup_and_model(tmp_path, bilm)
     unfreeze(model.inputs, setup.config.elmo, 0)
@@ -172,14 +127,12 @@ def test_repeated_sentences_are_read_once_and_empty_ones_are_zero(tmp_path: Path
     setup, model, _ = setup_and_model(tmp_path, bilm)
     sentences = [["Mira", "visits"], [], ["Mira", "visits"], ["Oslo"]]
     layers = model.inputs.with_layers(setup.inputs.batch(sentences)).layers
-    assert layers is not None
     assert layers.shape == (3, 4, 2, 64)
     assert torch.equal(layers[:, 0], layers[:, 2])
     assert not layers[:, 1].any()
     expected = bilm_of(model).embed([["Oslo"]], layers="all")[0]
     torch.testing.assert_close(layers[:, 3, :1].detach(), torch.from_numpy(expected), atol=1e-5, rtol=0)
     nothing = model.inputs.with_layers(setup.inputs.batch([[], []])).layers
-    assert nothing is not None
     assert nothing.shape == (3, 2, 1, 64)
 
 
@@ -244,7 +197,7 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
     task, config = config_for(tmp_path, bilm, elmo={"start": start}, epochs=2)
     config = changed(config, optimizer=OptimizerConfig("adam", 0.05))
     train_task(task, config, tmp_path / "run")
-    pretrained = Elmo.from_pretrained(bilm, start=start)  # type: ignore[arg-type]
+    pretrained = Elmo.from_pretrained(bilm, start=start)
     opened = bilm_of(open_run(tmp_path / "run").model)
     assert np.array_equal(opened.start_hidden.numpy(), pretrained.start_state.hidden)
     assert np.array_equal(opened.start_cell.numpy(), pretrained.start_state.cell)
@@ -259,11 +212,9 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
     ("stop_at", "settings"),
     [
         (2, {}),
-        (5, {}),
         (5, {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "eval_every": 3}),
-        (7, {"optimizer": OptimizerConfig("sgd", 0.05, momentum=0.9), "max_grad_norm": 1.0}),
     ],
-    ids=["adam, 2", "adam, 5", "adadelta, average, every three steps", "sgd, clipped"],
+    ids=["adam", "adadelta, average, every three steps"],
 )
 def test_interrupted_at_any_step_the_result_is_the_same(
     tmp_path: Path, bilm: str, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
@@ -299,8 +250,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
     setup, model, _ = setup_and_model(tmp_path, bilm)
     unfreeze(model.inputs, setup.config.elmo, 0)
     penalty = l2_penalty(model, 0.01)
-    assert isinstance(penalty, Tensor)
-    penalty.backward()  # type: ignore[no-untyped-call]
+    penalty.backward()
     assert all(parameter.grad is None for parameter in bilm_of(model).parameters())
     assert any(parameter.grad is not None for parameter in model.parameters())
 
@@ -358,7 +308,6 @@ def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) ->
     save_model(random_model(), tmp_path / "weights.hdf5")
     finetune_for_task(str(tmp_path / "weights.hdf5"), SENTENCES, FinetuneConfig(), tmp_path / "tuned", CPU)
     tuned = open_model(tmp_path / "tuned")
-    assert tuned.vocabulary is not None
     assert "zebra" in tuned.vocabulary.ids
 
 

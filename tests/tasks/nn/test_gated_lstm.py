@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM, CoupledLSTM, CoupledLSTMStack, HighwayLSTM
 
@@ -47,22 +48,33 @@ def test_padding_changes_nothing(stack: AlternatingLSTM | CoupledLSTMStack) -> N
     assert not batched[1, 3:].any()
 
 
-def test_it_starts_orthogonal_with_an_open_forget_gate() -> None:
+def assert_gates_are_orthonormal(weight: Tensor) -> None:
+    for gate in weight.detach().split(4):
+        assert torch.allclose(gate @ gate.t(), torch.eye(4), atol=1e-5)
+
+
+def test_gates_start_orthonormal_and_a_highway_lstm_with_an_open_forget_gate() -> None:
     layer = HighwayLSTM(4, 4, dropout=0.0, input_bias=True, reverse=False)
-    for weight in (layer.input_weight, layer.state_weight):
-        for block in weight.detach().split(4):
-            assert torch.allclose(block @ block.t(), torch.eye(4), atol=1e-5)
+    assert_gates_are_orthonormal(layer.input_weight)
+    assert_gates_are_orthonormal(layer.state_weight)
     assert layer.state_bias.tolist() == [0] * 4 + [1] * 4 + [0] * 12
+    coupled = CoupledLSTM(3, 4, dropout=0.0)
+    for direction in range(2):  # each gate over input and state
+        weights = [coupled.input_weight[direction], coupled.state_weight[direction]]
+        assert_gates_are_orthonormal(torch.cat(weights, dim=1))
+    assert not coupled.bias.any()
+    assert coupled.first_hidden.any()
 
 
-def test_dropout_falls_on_the_state_not_on_the_output() -> None:
-    layer = HighwayLSTM(3, 50, dropout=0.5, input_bias=True, reverse=False).train()
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    inputs = torch.randn(1, 2, 3)
-    dropped, whole = layer(inputs, mask), layer.eval()(inputs, mask)
-    assert torch.allclose(dropped[:, 0], whole[:, 0])  # the first step feeds nothing back
-    assert not torch.allclose(dropped[:, 1], whole[:, 1])
-    assert (dropped != 0).all()
+def test_dropout_falls_on_the_state_that_is_fed_back_not_on_the_output() -> None:
+    highway = HighwayLSTM(3, 50, dropout=0.5, input_bias=True, reverse=False)
+    inputs, mask = torch.randn(1, 3, 3), torch.ones(1, 3, dtype=torch.bool)
+    for layer in (highway, CoupledLSTM(3, 50, dropout=0.5)):
+        dropped, whole = layer.train()(inputs, mask), layer.eval()(inputs, mask)
+        assert not torch.allclose(dropped[:, 1], whole[:, 1])
+        assert (dropped != 0).all()
+        if layer is highway:
+            assert torch.allclose(dropped[:, 0], whole[:, 0])  # the first step feeds nothing back
 
 
 @pytest.mark.slow
@@ -90,16 +102,6 @@ def test_two_steps_follow_the_formula() -> None:
             assert np.allclose(outputs[step, 2 * direction : 2 * direction + 2], hidden)
 
 
-def test_each_gate_starts_orthonormal_over_input_and_state() -> None:
-    layer = CoupledLSTM(3, 4, dropout=0.0)
-    for direction in range(2):
-        whole = torch.cat([layer.input_weight[direction], layer.state_weight[direction]], dim=1).detach()
-        for block in whole.split(4):
-            assert torch.allclose(block @ block.t(), torch.eye(4), atol=1e-5)
-    assert not layer.bias.any()
-    assert layer.first_hidden.any()
-
-
 def test_the_upper_layers_gate_between_their_output_and_input() -> None:
     stack = CoupledLSTMStack(3, 4, n_layers=2, dropout=0.0)
     inputs = torch.randn(3, 5, 3)
@@ -111,10 +113,3 @@ def test_the_upper_layers_gate_between_their_output_and_input() -> None:
     with torch.no_grad():
         stack.gates[0].bias.fill_(30.0)
     assert torch.allclose(stack(inputs, MASK), stack.layers[1](below, MASK), atol=1e-6)
-
-
-def test_dropout_falls_on_the_state_that_is_fed_back() -> None:
-    layer = CoupledLSTM(3, 50, dropout=0.5).train()
-    inputs, mask = torch.randn(1, 3, 3), torch.ones(1, 3, dtype=torch.bool)
-    assert not torch.allclose(layer(inputs, mask), layer.eval()(inputs, mask))
-    assert (layer.train()(inputs, mask) != 0).all()
