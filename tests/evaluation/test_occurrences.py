@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.storage.workspace import Workspace
 from elmokit.text.text import Text
 from tests.conftest import random_model
+from tests.helpers.killing import Killed, kill_at
 
 CORPUS = [
     line.split()
@@ -124,42 +124,13 @@ def test_words_without_context_are_compared_by_layer_0(index: OccurrenceIndex) -
     assert {(one.word, one.count) for one in often} == {("the", 5), (".", 4)}
 
 
-def test_an_interrupted_index_resumes_with_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
-    build_index(ELMO, corpus, tmp_path / "straight")
-    embed, calls = ELMO.embed, []
-
-    def killed(sentences: list[list[str]], **settings: Any) -> object:
-        calls.append(len(sentences))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return embed(sentences, **settings)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ELMO, "embed", killed)
-        with pytest.raises(KeyboardInterrupt):
-            build_index(ELMO, corpus, tmp_path / "resumed")
-    with pytest.raises(OutputError, match="is not finished"):
-        OccurrenceIndex(tmp_path / "resumed")
-    build_index(ELMO, corpus, tmp_path / "resumed")
-    files = sorted(path.name for path in (tmp_path / "straight").iterdir())
-    assert files == sorted(path.name for path in (tmp_path / "resumed").iterdir())
-    for name in files:
-        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
-    monkeypatch.setattr(ELMO, "embed", None)
-    build_index(ELMO, corpus, tmp_path / "resumed")  # finished: nothing is computed again
-
-
 def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK_TOKENS", 8)
     model = Elmo(random_model())
-
-    def interrupt(stage: str, n_done: int, total: int | None) -> None:
-        if n_done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_index(model, corpus, tmp_path / "index", progress=interrupt)
+    with pytest.raises(Killed):
+        build_index(model, corpus, tmp_path / "index", progress=kill_at("index", 1))
+    with pytest.raises(OutputError, match="is not finished"):
+        OccurrenceIndex(tmp_path / "index")
     before = model.computer.network.computation()
     monkeypatch.setenv("ELMOKIT_BACKEND", "reference")
     now = model.computer.network.computation()
@@ -194,8 +165,8 @@ REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] 
     (lambda index: index.neighbors(ELMO, *DOG, layers=[True]), ConfigError, "no layer True"),
     (lambda index: index.neighbors(ELMO, *DOG, n_neighbors=0), ConfigError, "n_neighbors is 0"),
     (lambda index: index.neighbors(ELMO, *DOG, min_count=-1), ConfigError, "min_count is -1"),
-    (lambda index: index.neighbors(ELMO, *DOG, min_count=float("nan")), ConfigError, "min_count is nan"),  # type: ignore[arg-type]
-    (lambda index: index.neighbors(ELMO, *DOG, among="most"), ConfigError, "among is 'most'"),  # type: ignore[arg-type]
+    (lambda index: index.neighbors(ELMO, *DOG, min_count=float("nan")), ConfigError, "min_count is nan"),
+    (lambda index: index.neighbors(ELMO, *DOG, among="most"), ConfigError, "among is 'most'"),
     (lambda index: index.neighbors(ELMO, ["dog"], 7), ConfigError, "token is 7"),
     (lambda index: index.neighbors(ELMO, [], 0), ConfigError, "token is 0"),
     (lambda index: build_index(ELMO, lambda: iter([]), index.path), TextError, "no words"),

@@ -79,12 +79,13 @@ def test_pairs_are_read_from_csv_with_quotes_and_line_ends_within_them(tmp_path:
 
 def test_lists_of_word_pairs_are_read_with_their_columns(tmp_path: Path) -> None:
     expected = [ScoredPair(["cat"], ["dog"], 7.5), ScoredPair(["cat"], ["mat"], 1.0)]
-    (tmp_path / "tabs.tsv").write_text("Word 1\tWord 2\tScore\ncat\tdog\t7.5\ncat\tmat\t1\n")
-    (tmp_path / "spaces.txt").write_text("cat dog 7.5\n\ncat  mat 1\n")
-    (tmp_path / "more.txt").write_text("word1\tword2\tPOS\tSimLex\ncat\tdog\tN\t7.5\ncat\tmat\tN\t1\n")
-    assert read_scored_pairs(tmp_path / "tabs.tsv") == expected
-    assert read_scored_pairs(tmp_path / "spaces.txt") == expected
-    assert read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 4)) == expected
+    for name, content, columns in (
+        ("tabs.tsv", "Word 1\tWord 2\tScore\ncat\tdog\t7.5\ncat\tmat\t1\n", None),
+        ("spaces.txt", "cat dog 7.5\n\ncat  mat 1\n", None),
+        ("more.txt", "word1\tword2\tPOS\tSimLex\ncat\tdog\tN\t7.5\ncat\tmat\tN\t1\n", (1, 2, 4)),
+    ):
+        (tmp_path / name).write_text(content)
+        assert read_scored_pairs(tmp_path / name, columns=columns) == expected
     with pytest.raises(TextError, match=r"row 1: .*in columns 1, 2 and 9"):
         read_scored_pairs(tmp_path / "more.txt", columns=(1, 2, 9))
 

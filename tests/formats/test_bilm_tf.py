@@ -6,12 +6,10 @@ import codecs
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.elmo import Elmo
@@ -23,6 +21,7 @@ from elmokit.formats.open import open_model
 from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import fixture_sentences, random_model
 from tests.helpers.weights import same_weights
+from tests.reference.bilm_numpy import layers_of_sentence
 
 CONFIGS = {
     "two layers": PRESETS["tiny"],
@@ -131,63 +130,16 @@ def test_old_loaders_find_all_that_they_ask_for_and_the_same_vectors(kind: str, 
             wanted[f"{cell}/W_P_0"] = (hidden_dim, dim)
     for name, shape in wanted.items():
         assert found[name].shape == shape, name
-    tokens = [["the", "cat", "sat"], ["on"], [], ["the", "mat"]]
-    ours = Elmo(read_hdf5(options, weights), start="zero").embed(tokens)
-    theirs = vectors_of_an_old_loader(lstm, found, model, tokens)
-    for mine, (forward, backward) in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine[..., :dim], forward, atol=1e-5)
-        expected = backward if config.bidirectional else np.zeros_like(backward)
-        np.testing.assert_allclose(expected, backward, atol=1e-6)
+    sentences = [["the", "cat", "sat"], ["on"], [], ["the", "mat"]]
+    states = [[(np.zeros(dim), np.zeros(hidden_dim))] * lstm["n_layers"]] * 2
+    for sentence, ours in zip(sentences, Elmo(read_hdf5(options, weights), start="zero").embed(sentences), strict=True):
+        ids = model.encode(["<S>", *sentence, "</S>"])
+        theirs = layers_of_sentence(found, content, ids, states)[0][:, 1:-1]
+        np.testing.assert_allclose(ours[..., :dim], theirs[..., :dim], atol=1e-5)
         if config.bidirectional:
-            np.testing.assert_allclose(mine[..., dim:], backward, atol=1e-5)
-
-
-def vectors_of_an_old_loader(
-    lstm: dict[str, Any], found: dict[str, np.ndarray], model: PretrainedBiLM, sentences: list[list[str]]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Each sentence's layers in both directions, by the formulas of AllenNLP's cell: it always projects.
-
-    Layer 0 of the backward direction is left zero, where AllenNLP repeats the forward one.
-    """
-    vectors = []
-    for sentence in sentences:
-        tokens = torch.from_numpy(model.encode(["<S>", *sentence, "</S>"]))
-        inputs = model.build_bilm().token_vectors(tokens).detach().numpy()
-        directions = []
-        for d in range(2):
-            read = inputs[::-1] if d else inputs
-            layers = [read]
-            for k in range(lstm["n_layers"]):
-                cell = f"RNN_{d}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
-                outputs = run_cell(lstm, *(found[f"{cell}/{name}"] for name in ("W_0", "B", "W_P_0")), layers[-1])
-                layers.append(outputs + layers[-1] if k and lstm["use_skip_connections"] else outputs)
-            stacked = np.stack(layers)
-            stacked = stacked[:, ::-1] if d else stacked
-            directions.append(stacked[:, 1:-1])
-        if not model.config.bidirectional:
-            directions[1][0] = 0
-        vectors.append((directions[0], directions[1]))
-    return vectors
-
-
-def run_cell(
-    lstm: dict[str, Any], kernel: np.ndarray, bias: np.ndarray, projection: np.ndarray, inputs: np.ndarray
-) -> np.ndarray:
-    cell, hidden, outputs = np.zeros(lstm["dim"]), np.zeros(lstm["projection_dim"]), []
-    for step in inputs:
-        i, g, f, o = np.split(np.concatenate([step, hidden]) @ kernel + bias, 4)
-        cell = sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(g)
-        if lstm["cell_clip"]:
-            cell = cell.clip(-lstm["cell_clip"], lstm["cell_clip"])
-        hidden = (sigmoid(o) * np.tanh(cell)) @ projection
-        if lstm["proj_clip"]:
-            hidden = hidden.clip(-lstm["proj_clip"], lstm["proj_clip"])
-        outputs.append(hidden)
-    return np.stack(outputs)
-
-
-def sigmoid(values: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-values))
+            np.testing.assert_allclose(ours[..., dim:], theirs[..., dim:], atol=1e-5)
+        else:
+            np.testing.assert_allclose(theirs[1:, :, dim:], 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("n_characters", [261, 262])
@@ -229,7 +181,7 @@ def test_a_clip_of_zero_means_no_clip_and_that_of_an_absent_projection_is_not_wr
     options = bilm_tf.options_from_config(PRESETS["tiny"])
     options["lstm"] |= {"cell_clip": 0, "proj_clip": 0}
     config = bilm_tf.config_from_options(options, {}, "here")
-    assert (config.cell_clip, config.projection_clip) == (None, None)
+    assert config.cell_clip is config.projection_clip is None
     config = dataclasses.replace(PRESETS["tiny"], hidden_dim=32, projection_clip=0.5)
     assert bilm_tf.options_from_config(config)["lstm"]["proj_clip"] is None
 

@@ -27,14 +27,3 @@ def test_hdf5_files_have_no_card_of_what_they_cannot_hold(tmp_path: Path) -> Non
     model.card["alignment"] = {"target": "another model"}
     save_model(model, tmp_path / "m.hdf5")
     assert "alignment" not in open_model(tmp_path / "m.hdf5").card
-
-
-def test_a_copy_of_another_precision_leaves_the_model_as_it_is() -> None:
-    model = random_model()
-    model = model.replace(precision="int8")
-    for precision in ("float32", None):
-        copy = model.replace(precision=precision)
-        assert (copy.precision, model.precision) == (precision, "int8")
-        np.testing.assert_array_equal(
-            copy.arrays["token_layer.projection.bias"], model.arrays["token_layer.projection.bias"]
-        )

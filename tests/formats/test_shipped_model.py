@@ -27,7 +27,6 @@ SENTENCES = [split_tokens(line) for line in read_lines(ROOT / "examples" / "sent
 
 def test_it_is_small_and_says_where_it_comes_from() -> None:
     model = open_model()
-    assert model.source is not None
     assert sum(file.stat().st_size for file in model.source.iterdir()) < 16_000_000
     assert {"sources", "corpus", "command", "n_steps", "held_out_perplexity", "warm_state"} <= set(model.card)
     assert model.softmax is not None

@@ -34,7 +34,6 @@ from elmokit.formats.sources import (
     published_names,
 )
 from elmokit.network.bilm import BiLM
-from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers.http_server import Server
 from tests.helpers.paths import DATA
@@ -57,15 +56,11 @@ def serve(server: Server, folder: str, files: dict[str, bytes]) -> str:
     return server.address(folder)
 
 
-def assert_is_the_model(model: PretrainedBiLM) -> None:
-    assert same_weights(model, random_model())
-
-
 def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str, bytes]) -> None:
     there = serve(server, "/named", files)
-    assert_is_the_model(open_model(f"{there}/elmo_weights.hdf5"))
+    assert same_weights(open_model(f"{there}/elmo_weights.hdf5"), random_model())
     plain = {"elmo_weights.hdf5": files["elmo_weights.hdf5"], "options.json": files["elmo_options.json"]}
-    assert_is_the_model(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"))
+    assert same_weights(open_model(f"{serve(server, '/plain', plain)}/elmo_weights.hdf5"), random_model())
     with pytest.raises(ModelNotFoundError, match=r"options\.json"):
         open_model(f"{serve(server, '/none', {'weights.hdf5': b''})}/weights.hdf5")
 
@@ -73,10 +68,10 @@ def test_a_url_opens_with_the_options_next_to_it(server: Server, files: dict[str
 def test_a_file_url_and_a_home_path_open(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_is_the_model(open_model((tmp_path / "made" / "elmo_weights.hdf5").as_uri()))
-    assert_is_the_model(open_model((tmp_path / "made").as_uri()))
+    assert same_weights(open_model((tmp_path / "made" / "elmo_weights.hdf5").as_uri()), random_model())
+    assert same_weights(open_model((tmp_path / "made").as_uri()), random_model())
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert_is_the_model(open_model("~/made", options="~/made/elmo_options.json"))
+    assert same_weights(open_model("~/made", options="~/made/elmo_options.json"), random_model())
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
@@ -96,7 +91,7 @@ def test_a_published_name_opens_from_the_first_location_that_has_it(
     publish(monkeypatch, first, serve(server, "/mirror", files))
     for _ in range(2):
         model = open_model("Tiny-Test")
-        assert_is_the_model(model)
+        assert same_weights(model, random_model())
         assert model.card["name"] == "tiny-test"
         assert model.card["from"] == server.address("/mirror/elmo_weights.hdf5")
     publish(monkeypatch, first, server.address("/dead"))
@@ -131,7 +126,7 @@ def test_a_path_comes_before_a_published_name(
 ) -> None:
     (tmp_path / "made").rename(tmp_path / "original")
     monkeypatch.chdir(tmp_path)
-    assert_is_the_model(open_model("original"))
+    assert same_weights(open_model("original"), random_model())
 
 
 def test_the_table_of_published_models_is_complete() -> None:
@@ -158,7 +153,6 @@ def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
     import torch
 
     model = find_published(name)
-    assert model is not None
     with torch.device("meta"):
         n_parameters = BiLM(PRESETS[name]).n_parameters
     assert model.megabytes == pytest.approx(n_parameters * 4 / 1e6, abs=1)
@@ -168,11 +162,8 @@ def test_sizes_in_the_table_are_those_of_the_presets(name: str) -> None:
 def test_models_of_the_nlpl_repository_have_names() -> None:
     assert (many_languages()["arabic"], many_languages()["dutch"], many_languages()["chinese"]) == (136, 164, 179)
     found = find_published("nlpl:210")
-    assert found is not None
     assert found.locations == (ModelLocation("https://vectors.nlpl.eu/repository/20/210.zip"),)
     finnish, number = find_published("many-langs:finnish"), find_published("nlpl:149")
-    assert finnish is not None
-    assert number is not None
     assert finnish.locations == number.locations
     assert len(finnish.locations) == 2
     assert find_published("nlpl:x") is find_published("many-langs:klingon") is find_published("nothing") is None
@@ -190,7 +181,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: object) -> list[tuple[str,
         return str(answer)
 
     hub = types.ModuleType("huggingface_hub")
-    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    hub.snapshot_download = snapshot_download
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     return asked
 
@@ -200,7 +191,7 @@ def test_a_hub_id_opens_the_folder_that_huggingface_hub_gives(
 ) -> None:
     asked = fake_hub(monkeypatch, tmp_path / "made")
     for name in ("hf:owner/name", "owner/name", "hf:owner/name@v1"):
-        assert_is_the_model(open_model(name))
+        assert same_weights(open_model(name), random_model())
     assert asked == [("owner/name", None), ("owner/name", None), ("owner/name", "v1")]
 
 

@@ -16,7 +16,6 @@ from elmokit.formats import bilm_tf
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.formats.tf_hub import MIX, stored_mix
-from elmokit.pretrained.model import PretrainedBiLM
 from tests.conftest import random_model
 from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import module_tensors
@@ -34,10 +33,6 @@ DEEPPAVLOV_MIX: dict[str, Any] = {
 STATES: dict[str, Any] = {f"bilm/Variable{end}": np.zeros((8, 4), dtype=np.float32) for end in ("", "_1", "_2")}
 
 
-def assert_same(model: PretrainedBiLM, other: PretrainedBiLM) -> None:
-    assert same_weights(model, other)
-
-
 @pytest.mark.parametrize("graph", ["saved_model.pb", "tfhub_module.pb"])
 @pytest.mark.parametrize("mix", [GOOGLE_MIX, DEEPPAVLOV_MIX], ids=["google", "deeppavlov"])
 @pytest.mark.parametrize("zero_row", [False, True], ids=["261 rows", "262 rows"])
@@ -47,7 +42,7 @@ def test_a_module_gives_back_the_model_and_its_mix(
     model = random_model(TINY)
     opened = open_model(write_module(tmp_path, module_tensors(model, zero_row) | mix | STATES, graph))
     assert opened.family == "tf-hub"
-    assert_same(opened, model)
+    assert same_weights(opened, model)
     assert opened.card["mix"] == {"weights": [0.5, -1.0, 2.0], "gamma": 1.5}
     assert opened.card["skipped"] == ["bilm/Variable", "bilm/Variable_1", "bilm/Variable_2"]
 
@@ -60,20 +55,19 @@ def test_a_module_gives_back_the_model_and_its_mix(
 def test_sizes_are_inferred_from_the_variables(tmp_path: Path, config: Any) -> None:
     model = random_model(config)
     opened = open_model(write_module(tmp_path, module_tensors(model)))
-    assert_same(opened, model)
+    assert same_weights(opened, model)
     assert opened.card == {}
 
 
 def test_options_next_to_the_module_complete_the_variables(tmp_path: Path) -> None:
-    assert TINY.char_cnn is not None
     config = replace(TINY, skip_connections=False, cell_clip=None, char_cnn=replace(TINY.char_cnn, activation="tanh"))
     model = random_model(config)
     folder = write_module(tmp_path / "module", module_tensors(model, zero_row=True))
     (tmp_path / "options.json").write_text(json.dumps(bilm_tf.options_from_config(config)))
     assert open_model(folder).config != config
-    assert_same(open_model(folder, options=tmp_path / "options.json"), model)
+    assert same_weights(open_model(folder, options=tmp_path / "options.json"), model)
     (tmp_path / "options.json").rename(folder / "options.json")
-    assert_same(open_model(folder), model)
+    assert same_weights(open_model(folder), model)
 
 
 def with_tensors(**changes: np.ndarray | None) -> dict[str, Any]:
@@ -82,16 +76,13 @@ def with_tensors(**changes: np.ndarray | None) -> dict[str, Any]:
     return {name: tensor for name, tensor in (tensors | changes).items() if tensor is not None}
 
 
+WEIGHTS = "aggregation/weights"
 ONES = np.ones((262, 8), np.float32)
 # The variables, the error, and the name that it mentions.
 REFUSED: list[tuple[Callable[[], dict[str, Any]], type[ElmoError], str]] = [
     (lambda: with_tensors(**{"bilm/char_embed": ONES}), FormatError, "262 rows"),
     (lambda: with_tensors(**{"bilm/CNN/b_cnn_1": None}), TensorMismatchError, "CNN/b_cnn_1"),
-    (
-        lambda: with_tensors(**{"aggregation/weights": np.zeros(4, np.float32)}),
-        TensorMismatchError,
-        "aggregation/weights",
-    ),
+    (lambda: with_tensors(**{WEIGHTS: np.zeros(4, np.float32)}), TensorMismatchError, WEIGHTS),
     (lambda: {"dense/kernel": ONES}, FormatError, "dense/kernel"),
     (lambda: {"bilm/char_embed": ONES[0]}, TensorMismatchError, "module"),
     (lambda: {"bilm/char_embed": ONES[:261], "bilm/CNN/W_cnn_0": ONES[0]}, TensorMismatchError, "module"),
@@ -116,17 +107,13 @@ def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None
     sentences = [["the", "cat"]]
     expected = Elmo(model, start="zero").embed(sentences)[0]
     for other in (opened, converted):
-        assert_same(other, model)
+        assert same_weights(other, model)
         np.testing.assert_allclose(Elmo(other, start="zero").embed(sentences)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "mix",
-    [
-        {"weights": [0.0, 1.0], "gamma": 1.0},
-        {"weights": [0.0, 1.0, 2.0], "gamma": "one"},
-        "mean",
-    ],
+    [{"weights": [0.0, 1.0], "gamma": 1.0}, {"weights": [0.0, 1.0, 2.0], "gamma": "one"}, "mean"],
     ids=str,
 )
 def test_a_mix_in_a_card_that_does_not_fit_the_model_is_refused(mix: Any) -> None:

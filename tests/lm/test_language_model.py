@@ -26,7 +26,7 @@ TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
 
 
 def as_lists(sentences: object) -> list[tuple[list[str], list[list[float]]]]:
-    return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]  # type: ignore[attr-defined]
+    return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]
 
 
 def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None:
@@ -80,8 +80,6 @@ def test_progress_counts_every_prediction(model: PretrainedBiLM, tmp_path: Path)
 
 
 def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> None:
-    assert model.softmax is not None
-    assert model.vocabulary is not None
     lm, sentence, position = LanguageModel(model), TEXT[2], 2
     # The surprisal of each word of the vocabulary in the word's place is minus the log of its probability there.
     variants = [[*sentence[:position], word, *sentence[position + 1 :]] for word in model.vocabulary.words]
@@ -96,21 +94,20 @@ def test_substitutes_equal_those_of_a_direct_softmax(model: PretrainedBiLM) -> N
         ("backward", np.exp(-nats[:, 1])),
         ("both", both / both.sum()),
     ):
-        found = lm.substitutes(sentence, position, direction, n=1000, special_words=True)  # type: ignore[arg-type]
+        found = lm.substitutes(sentence, position, direction, n=1000, special_words=True)
         assert [model.vocabulary.words[substitute.word_id] for substitute in found] == [s.word for s in found]
         assert sorted(s.word for s in found) == sorted(model.vocabulary.words)
         probabilities = np.array([s.probability for s in found])
         np.testing.assert_allclose(probabilities, expected[[s.word_id for s in found]], rtol=1e-4)
         assert (np.diff(probabilities) <= 0).all()
         assert probabilities.sum() == pytest.approx(1)
-        again = lm.substitutes(sentence, position - len(sentence), direction, n=3, special_words=True)  # type: ignore[arg-type]
+        again = lm.substitutes(sentence, position - len(sentence), direction, n=3, special_words=True)
         assert again == found[:3]
 
 
 @pytest.mark.filterwarnings("error")
 def test_substitutes_of_huge_scores_have_probabilities_or_are_refused(model: PretrainedBiLM) -> None:
     _, softmax = model.build_modules()
-    assert softmax is not None
     with torch.no_grad():
         softmax.bias[4] = -3.4e38
     model = model.replace(softmax=softmax)
@@ -125,8 +122,8 @@ def test_substitutes_of_huge_scores_have_probabilities_or_are_refused(model: Pre
 def test_substitutes_leave_out_special_words_and_renormalize(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for direction in ("forward", "backward", "both"):
-        every = lm.substitutes(TEXT[0], 1, direction, n=1000, special_words=True)  # type: ignore[arg-type]
-        kept = lm.substitutes(TEXT[0], 1, direction, n=1000)  # type: ignore[arg-type]
+        every = lm.substitutes(TEXT[0], 1, direction, n=1000, special_words=True)
+        kept = lm.substitutes(TEXT[0], 1, direction, n=1000)
         words = [substitute for substitute in every if substitute.word not in SPECIALS]
         assert len(words) == len(every) - 3
         assert [(s.word, s.score) for s in kept] == [(s.word, s.score) for s in words]
@@ -137,10 +134,10 @@ def test_substitutes_leave_out_special_words_and_renormalize(model: PretrainedBi
 def test_substitutes_without_a_position_are_for_every_token(model: PretrainedBiLM) -> None:
     lm = LanguageModel(model)
     for direction in ("forward", "both"):
-        found = lm.substitutes(TEXT[0], direction=direction, n=3, special_words=True)  # type: ignore[call-overload]
+        found = lm.substitutes(TEXT[0], direction=direction, n=3, special_words=True)
         assert len(found) == len(TEXT[0])
         for position, words in enumerate(found):
-            here = lm.substitutes(TEXT[0], position, direction, 3, special_words=True)  # type: ignore[call-overload]
+            here = lm.substitutes(TEXT[0], position, direction, 3, special_words=True)
             assert [one.word for one in words] == [one.word for one in here]
     assert lm.substitutes([]) == []
 
@@ -149,7 +146,7 @@ def test_substitutes_in_a_document_have_the_probabilities_of_its_surprisal(model
     lm = LanguageModel(model)
     (scored,) = lm.surprisal_documents([TEXT])
     for number, direction in enumerate(("forward", "backward")):
-        found = lm.substitutes(TEXT[2], 2, direction, n=1000, special_words=True, before=TEXT[:2])  # type: ignore[call-overload]
+        found = lm.substitutes(TEXT[2], 2, direction, n=1000, special_words=True, before=TEXT[:2])
         (word,) = [one for one in found if one.word == TEXT[2][2]]
         assert -np.log(word.probability) == pytest.approx(float(scored[2].nats[number, 3]), abs=1e-5)
 

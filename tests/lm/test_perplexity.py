@@ -31,15 +31,12 @@ N_PREDICTIONS = sum(len(sentence) + 1 for sentence in TEXT)
 
 def scored(model: PretrainedBiLM, **settings: object) -> Perplexity:
     texts = [TEXT] if settings.get("documents") else TEXT
-    return perplexity(model, texts, **settings)  # type: ignore[arg-type]
+    return perplexity(model, texts, **settings)
 
 
 def plain_nats(model: PretrainedBiLM, direction: int, carried: bool) -> list[float]:
     """Token by token, one sentence after another: what the text's surprisal is by definition."""
-    assert model.softmax is not None
-    assert model.vocabulary is not None
     nats, (bilm, softmax) = [], model.build_modules()
-    assert softmax is not None
     states = bilm.zero_state(1).of_direction(direction)
     for sentence in TEXT:
         tokens = ["<S>", *sentence, "</S>"]

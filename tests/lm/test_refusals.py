@@ -34,9 +34,9 @@ def of_one_direction() -> LanguageModel:
 
 Call = Callable[[LanguageModel], Any]
 ROWS: list[tuple[str, Call, type[Exception], str]] = [
-    ("a name", lambda _: LanguageModel("en-mini"), ConfigError, "'en-mini'"),  # type: ignore[arg-type]
-    ("an Elmo", lambda lm: LanguageModel(Elmo(lm.model)), ConfigError, "Expected a model"),  # type: ignore[arg-type]
-    ("an unknown start", lambda lm: LanguageModel(lm.model, start="cold"), ConfigError, "start is 'cold'"),  # type: ignore[arg-type]
+    ("a name", lambda _: LanguageModel("en-mini"), ConfigError, "'en-mini'"),
+    ("an Elmo", lambda lm: LanguageModel(Elmo(lm.model)), ConfigError, "Expected a model"),
+    ("an unknown start", lambda lm: LanguageModel(lm.model, start="cold"), ConfigError, "start is 'cold'"),
     ("an unknown start of a call", lambda lm: lm.perplexity(TEXT, start="cold"), ConfigError, "start is 'cold'"),
     ("no softmax", lambda _: perplexity(without_softmax(), TEXT), ModelNotFoundError, "has no softmax"),
     ("a string", lambda lm: lm.surprisal("The cat sat"), TextError, "'The cat sat'"),

@@ -55,9 +55,8 @@ def test_a_model_spells_with_its_letters_or_else_with_its_vocabulary(
     model: PretrainedBiLM, with_letters: PretrainedBiLM
 ) -> None:
     def spelled(model: PretrainedBiLM, **how: str) -> float:
-        lm = LanguageModel(model, **how)  # type: ignore[arg-type]
+        lm = LanguageModel(model, **how)
         (sentence,) = lm.surprisal([["the", "zebra"]])
-        assert sentence.spelling_nats is not None
         result = lm.perplexity([["the", "zebra"]])
         assert result.spelling_bits == pytest.approx(sentence.spelling_nats[2] / math.log(2))
         assert str(result.spelled_by) in result.to_text()
@@ -69,15 +68,14 @@ def test_a_model_spells_with_its_letters_or_else_with_its_vocabulary(
     assert by_words == spelled(model)
     assert by_words != by_letters
     with pytest.raises(ConfigError, match="spelling"):
-        LanguageModel(model, spelling="letters")  # type: ignore[arg-type]
+        LanguageModel(model, spelling="letters")
 
 
 def test_letters_are_saved_and_belong_to_their_vocabulary(with_letters: PretrainedBiLM, tmp_path: Path) -> None:
     for storage, tolerance in (("float32", 0.0), ("float16", 1e-2), ("int8", 0.1)):
-        save_model(with_letters, tmp_path / storage, storage=storage)  # type: ignore[arg-type]
+        save_model(with_letters, tmp_path / storage, storage=storage)
         found = spelling_of(open_model(tmp_path / storage)).nats("zebra")
         assert found == pytest.approx(spelling_of(with_letters).nats("zebra"), rel=tolerance)
-    assert with_letters.vocabulary is not None
     other = Vocabulary([*with_letters.vocabulary.words])
     assert with_letters.replace(vocabulary=other).letters is None
     assert with_letters.replace(card={}).letters is not None
@@ -92,8 +90,5 @@ def test_letters_that_overflow_are_an_error() -> None:
 def test_letters_of_unknown_words_cost_less_in_the_included_model() -> None:
     model = open_model()
     names = ["Zbigniew", "Wyalusing", "1,234.5", "chimney-piece", "leukocytes"]
-    by_letters, by_words = (
-        sum(map(spelling_of(model, name).bits, names))  # type: ignore[arg-type]
-        for name in ("model", "vocabulary")
-    )
+    by_letters, by_words = (sum(map(spelling_of(model, name).bits, names)) for name in ("model", "vocabulary"))
     assert by_letters < by_words

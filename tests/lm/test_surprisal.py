@@ -33,7 +33,6 @@ def test_each_direction_predicts_every_token_but_its_first(
 
 
 def test_probabilities_of_all_words_add_up_to_one(model: PretrainedBiLM) -> None:
-    assert model.vocabulary is not None
     found = surprisals(model, [["the", word] for word in model.vocabulary.words])
     assert sum(math.exp(-sentence.nats[0, 2]) for sentence in found) == pytest.approx(1)
 
@@ -44,7 +43,6 @@ def test_an_export_gets_its_softmax_from_the_checkpoint_next_to_it(tmp_path: Pat
     save_model(checkpoint, run / "dump_weights.hdf5")
     opened = open_model(run)
     assert opened.family == "bilm-tf"
-    assert opened.vocabulary is not None
     assert perplexity(opened, TEXT) == perplexity(checkpoint, TEXT)
     with pytest.raises(ModelNotFoundError, match="has no softmax"):
         softmax_vocabulary(open_model(run / "dump_weights.hdf5"))

@@ -60,7 +60,6 @@ def test_a_cache_equals_the_plain_reference_in_parts_of_any_length(size: int) ->
 @pytest.mark.parametrize("direction", [0, 1])
 def test_probabilities_of_all_words_and_strings_add_up_to_one(model: PretrainedBiLM, direction: int) -> None:
     lm = LanguageModel(model)
-    assert model.vocabulary is not None
     strings = ["zebra", "gnu"]
     unknown = model.vocabulary.words[model.vocabulary.unknown_id]
     known = [word for word in model.vocabulary.words if word != unknown]
@@ -72,11 +71,11 @@ def test_probabilities_of_all_words_and_strings_add_up_to_one(model: PretrainedB
         last[place] = word
         documents.append([*DOCUMENT, last])
     words = [document[-1] for document in lm.surprisal_documents(documents, cache=True)]
-    total = [one.nats[direction, position] + one.spelling_nats[position] for one in words]  # type: ignore[index]
+    total = [one.nats[direction, position] + one.spelling_nats[position] for one in words]
     # All other strings share what <UNK> has, less the letters of the strings of the cache.
     left = 1 - sum(math.exp(-lm._spelling.nats(word)) for word in strings)
     others = math.exp(-words[-1].nats[direction, position]) * left
-    assert [one.spelling_nats[position] for one in words[-3:-1]] == [0, 0]  # type: ignore[index]
+    assert [one.spelling_nats[position] for one in words[-3:-1]] == [0, 0]
     assert np.exp(-np.array(total[:-1], float)).sum() + others == pytest.approx(1, abs=1e-5)
 
 
@@ -142,8 +141,6 @@ def test_backward_reads_the_words_after_and_the_sentences_before(model: Pretrain
     lm = LanguageModel(model)
     ((once,),) = lm.surprisal_documents([[["zebra", "the", "zebra"]]], cache=True)
     ((plain,),) = lm.surprisal_documents([[["zebra", "the", "zebra"]]])
-    assert plain.spelling_nats is not None
-    assert once.spelling_nats is not None
     assert plain.spelling_nats[1] > 0
     assert once.spelling_nats.tolist() == [0] * 5  # either has the other in one of the directions
     # Nothing is expected from itself: forward the first word has nothing before it, backward the last has </S> alone.
