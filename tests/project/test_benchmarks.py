@@ -8,7 +8,6 @@ import json
 import lzma
 import os
 import random
-import re
 import runpy
 import shlex
 import sys
@@ -104,12 +103,6 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_program_is_started() -> None:
     listed = {shlex.split(command)[0] for command, _ in PROGRAMS}
     assert listed | STARTED_ELSEWHERE == {path.name for path in BENCHMARKS.glob("*.py")}
-
-
-def test_results_name_no_program_of_the_past_without_its_commit() -> None:
-    for page in (ROOT / "results").rglob("*.md"):
-        named = re.findall(r"(?<![:\w])benchmarks/(\w+\.\w+)", page.read_text(encoding="utf-8"))
-        assert not [name for name in named if not (BENCHMARKS / name).exists()], page
 
 
 @pytest.mark.slow

@@ -145,17 +145,6 @@ def test_code_of_the_readme_prints_what_it_says(code: str, folder: Path, capsys:
     assert capsys.readouterr().out.splitlines() == PRINTS.findall(code)
 
 
-def test_the_picture_of_the_speed_shows_the_numbers_of_its_table() -> None:
-    page = (ROOT / "results" / "speed.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| original \| \d+ \|(( [\d,]+( \(\S+\))? \|){5})$", page, re.MULTILINE)
-    assert len(table) == 3
-    picture = (DOCS / "pictures" / "speed.svg").read_text(encoding="utf-8")
-    for cells, *_ in table:
-        for number in re.findall(r" ([\d,]+)", cells):
-            # matplotlib writes the text of a label above its glyphs.
-            assert f"<!-- {number} -->" in picture, f"{number} is missing: run python docs/make_pictures.py"
-
-
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS, *NOTEBOOKS], ids=name_of)
 def test_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))

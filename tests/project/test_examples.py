@@ -1,16 +1,14 @@
-"""The examples run, fit their sentences and stay short; benchmarks can import what they need."""
+"""The examples run, fit their sentences and stay short."""
 
 from __future__ import annotations
 
 import runpy
-from pathlib import Path
 
 import pytest
 
 from tests.helpers.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
-BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 
 
 @pytest.mark.slow
@@ -27,14 +25,3 @@ def test_example_fits_its_sentences(name: str, capsys: pytest.CaptureFixture[str
     if name == "finetune_jointly":
         assert "moved by up to 0.00" in printed
         assert "moved by up to 0.0000" not in printed
-
-
-@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(path.parent)  # as Python does when it runs the file
-    try:
-        runpy.run_path(str(path))
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("elmokit"):
-            raise
-        pytest.skip(f"{error.name} is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import elmokit
-from tests.helpers.syntax import statements_of, tree_of
 
 PACKAGE = Path(elmokit.__file__).parent
 ROWS = [
@@ -39,6 +41,27 @@ COMPATIBLE = ("compat", "integrations")
 integrations follow the library, such as ``ElmoConfig`` for a config of transformers."""
 TWICE = {"bilm.py"}  # the old API has this name
 """Names that several files of the package share."""
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_trees() -> Iterator[None]:
+    """Forget the syntax trees afterwards: every later garbage collection would search their million nodes."""
+    yield
+    tree_of.cache_clear()
+
+
+def statements_of(path: Path) -> list[ast.AST]:
+    """Return all statements of a file, inner ones too. They are far fewer than its nodes."""
+    found: list[ast.AST] = [*tree_of(path).body]
+    for node in found:  # it grows meanwhile
+        for inside in ("body", "handlers", "orelse", "finalbody", "cases"):
+            found += getattr(node, inside, [])
+    return found
 
 
 def layer_member(module: str) -> str:

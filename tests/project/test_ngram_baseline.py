@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import random
-import sys
 from collections import Counter, defaultdict
 
 import pytest
 
+from benchmarks.ngram_baseline import FALLBACK_DISCOUNTS, encode_text, ngram_nats
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
-from tests.helpers.paths import ROOT
 
-spec = importlib.util.spec_from_file_location("ngram_baseline", ROOT / "benchmarks" / "ngram_baseline.py")
-assert spec is not None
-assert spec.loader is not None
-baseline = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = baseline  # a dataclass looks itself up there
-spec.loader.exec_module(baseline)
-encode_text, ngram_nats, FALLBACK_DISCOUNTS = baseline.encode_text, baseline.ngram_nats, baseline.FALLBACK_DISCOUNTS
 BEGIN, END, _ = SPECIALS
 
 

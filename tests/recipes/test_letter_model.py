@@ -26,5 +26,4 @@ def test_letters_of_unknown_words_are_learned_and_stored(
     before, _, after = capsys.readouterr().out.splitlines()
     assert float(after.split()[-3]) < 0.5 * float(before.split()[-3])
     stored = open_model("new")
-    assert stored.letters is not None
     assert stored.letters.n_context == 3

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-
-from tests.helpers.paths import ROOT
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
@@ -19,19 +15,11 @@ N_WORDS = 60
 VOCABULARY = ["a" * (1 + rank % 9) + chr(97 + rank // 26) + chr(97 + rank % 26) for rank in range(N_WORDS)]
 
 
-@pytest.fixture
-def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reading_times", ROOT / "recipes" / "reading_times.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(recipe: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["reading_times.py", *arguments])
-    recipe.main()
+    from recipes import reading_times  # which needs the libraries above
+
+    reading_times.main()
 
 
 def write_release(folder: Path, stories: list[list[tuple[str, float]]]) -> None:
@@ -48,16 +36,16 @@ def write_release(folder: Path, stories: list[list[tuple[str, float]]]) -> None:
 
 
 def test_stories_are_printed_as_they_were_shown(
-    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     story = ["Mr.", "Ada !", "she", "said .", "' Forty - seven ' ."]
     write_release(tmp_path / "stories", [[(text, 300.0) for text in story], [("No", 300.0)]])
-    run(recipe, monkeypatch, str(tmp_path / "stories"))
+    run(monkeypatch, str(tmp_path / "stories"))
     assert capsys.readouterr().out == "Mr. Ada! she said. 'Forty-seven'.\n\nNo\n\n"
 
 
 def test_the_regression_finds_the_slopes_and_the_gain_of_a_known_effect(
-    recipe: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = np.random.default_rng(1)
     frequency = -np.log(np.arange(1, N_WORDS + 1))
@@ -77,7 +65,7 @@ def test_the_regression_finds_the_slopes_and_the_gain_of_a_known_effect(
     (tmp_path / "model.tsv").write_text("\n".join(rows) + "\n")
     (tmp_path / "vocabulary.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *VOCABULARY]) + "\n")
     paths = [str(tmp_path / name) for name in ("stories", "model.tsv", "vocabulary.txt")]
-    run(recipe, monkeypatch, paths[0], paths[1], "--vocabulary", paths[2], "--by-story")
+    run(monkeypatch, paths[0], paths[1], "--vocabulary", paths[2], "--by-story")
     out = capsys.readouterr().out
     rows = [line.strip("| ").split(" | ") for line in out.splitlines()[2:7]]
     forward, backward, with_letters, _, letters = rows

@@ -45,8 +45,6 @@ def test_a_head_learns_what_makes_sentences_similar_and_is_stored(
     assert float(before.split()[-1]) < 0.5 < 0.8 < float(after.split()[-1])
     assert trained == "Trained on 200 scored and 0 entailed pairs."
     stored = open_model("new")
-    assert stored.vocabulary is not None
-    assert stored.sentence_head is not None
     weights = dict(zip(stored.vocabulary.words, stored.sentence_head.word_weights, strict=True))
     assert max(weights[word] for word in NOISE) < min(weights[word] for word in ANIMALS + PLACES)
     assert SentenceEmbedder.by_name(Elmo(stored), "trained").embed([["the", "cat"]]).shape[0] == 1

@@ -33,7 +33,7 @@ def test_a_table_of_some_words_has_the_cosines_of_the_sentence_vectors(
     tokens = [static.tokens[number] for number in ids]
     assert [token for token in tokens if token not in marks] == TOKENS
     elmo = SentenceEmbedder.from_pretrained().elmo
-    vector = SentenceEmbedder.by_name(elmo, pool).embed([tokens])  # type: ignore[arg-type]
+    vector = SentenceEmbedder.by_name(elmo, pool).embed([tokens])
     # 2^-11 is the rounding of float16, relative to the largest number of the table.
     np.testing.assert_allclose(static.encode([TEXT]), vector / np.linalg.norm(vector), atol=20 * 2**-11)
 
@@ -42,7 +42,6 @@ def test_every_word_of_the_vocabulary_is_found_in_a_text() -> None:
     from recipes import static_table
 
     embedder = SentenceEmbedder.from_pretrained()
-    assert embedder.elmo.model.vocabulary is not None
     tokenizer = static_table.tokenizer([static_table.UNKNOWN, *embedder.elmo.model.vocabulary.words[3:]])
     words = [word for word in tokenizer.get_vocab() if any(map(str.isalnum, word)) and word != static_table.UNKNOWN]
     assert "Mr." in words
