@@ -1,6 +1,6 @@
-"""Split text of any language into sentences and tokens by Unicode's classes of characters, without other libraries.
+"""Split text in any language into sentences and tokens by Unicode character classes, without other libraries.
 
-Words of scripts without spaces, such as Thai, are not separated, and no abbreviations are known.
+Words are not separated in scripts without spaces, such as Thai, and abbreviations are unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from unicodedata import category
 from elmokit.text.english import Span, without_invisible
 from elmokit.text.marks import INVISIBLE
 
-_FULL_WIDTH = "\u3002\uff01\uff0e\uff1f\uff61"  # no space follows them
+_FULL_WIDTH = "\u3002\uff01\uff0e\uff1f\uff61"  # not followed by a space
 _ENDS = f".?!\u2026\u0589\u061f\u06d4\u0700\u0964\u0965\u104b\u1362\u1367\u17d4\u1803{_FULL_WIDTH}"
 """Marks that end a sentence: in Latin, Armenian, Arabic, Urdu, Syriac, Indian, Burmese, Ethiopic, Khmer, Mongolian,
 Chinese and Japanese text."""
@@ -21,10 +21,10 @@ _TOKEN = re.compile("l[lm]*(?:al[lm]*)*|d[dm]*(?:pd[dm]*)*|[^s]m*")
 
 
 def token_spans(text: str) -> list[Span]:
-    """Return the character offsets of the tokens: letters, digits, and each mark by itself.
+    """Return the character offsets of the tokens: sequences of letters, of digits, and single marks.
 
-    An apostrophe between letters belongs to their word, and a period or comma between digits to their number, as in
-    Unicode's rules for the borders of words (UAX 29).
+    An apostrophe between letters is part of the word, and a period or comma between digits is part of the number, as in
+    Unicode's word boundary rules (UAX 29).
     """
     return without_invisible(_token_spans, text)
 
@@ -36,7 +36,7 @@ def _token_spans(text: str) -> list[Span]:
 
 @cache
 def _class(char: str) -> str:
-    """Return the class of a character: letter, mark on the one before, digit, apostrophe, point, space or another."""
+    """Return a character's class: letter, combining mark, digit, apostrophe, point, space or other."""
     if char.isspace():
         return "s"
     if char in "'\u2019":
@@ -70,12 +70,12 @@ def split_any(line: str) -> list[list[str]]:
 
 
 def _begins_sentence(token: str, end: str, has_gap: bool) -> bool:
-    """Check for a token that begins a sentence, given the mark that may have ended the one before, if any."""
+    """Check whether a token begins a sentence, given the mark, if any, that may have ended the previous one."""
     if not end or token[0].islower():
         return False
     return has_gap or (end in _FULL_WIDTH and not _closes(token))
 
 
 def _closes(token: str) -> bool:
-    """Check for a mark that may follow the end of a sentence, such as a quotation mark."""
+    """Check for a mark that can follow the end of a sentence, such as a quotation mark."""
     return token in _ENDS or token in "\"'" or category(token[0]) in ("Pe", "Pf")

@@ -1,13 +1,13 @@
 """Turn a stream of sentences into padded batches, and batches back into a stream.
 
-Every part of elmokit that runs a model over text does the same five things, and does them here:
+All parts of elmokit that run a model over text share these five steps:
 
-1. :func:`read_ahead` takes a bounded number of sentences from an iterator of any length.
+1. :func:`read_ahead` takes a limited number of sentences from an iterator of any length.
 2. :func:`plan_batches` groups these by length, to reduce padding.
-3. :func:`number_tokens` adds the sentence boundaries and lists each distinct token once. :func:`pad_batch` also pads
+3. :func:`number_tokens` adds sentence boundaries and lists each distinct token once. :func:`pad_batch` also pads
    the sentences, and :func:`make_batch` encodes the tokens, for PyTorch.
-4. :func:`restore_order` puts the results back into the order of the sentences.
-5. :func:`is_long` says which sentences are too long to be computed at once.
+4. :func:`restore_order` returns the results to the order of the sentences.
+5. :func:`is_long` identifies sentences that are too long to be computed at once.
 
 :func:`map_in_batches` combines steps 1, 2 and 4 for the common case of one result per sentence.
 """
@@ -28,39 +28,39 @@ Item = TypeVar("Item")
 SizedItem = TypeVar("SizedItem", bound=Sized)
 Result = TypeVar("Result")
 TokenEncoder = Callable[[Sequence[str]], NDArray[np.int64]]
-"""Maps distinct tokens to the ids that the token layer reads: ``(tokens, chars)`` or ``(tokens,)``, all above 0."""
+"""Maps distinct tokens to the token layer's input ids: ``(tokens, chars)`` or ``(tokens,)``, all above 0."""
 CaseReader = Callable[[Sequence[str]], Sequence[str]]
-"""Maps a sentence to the tokens in the case in which a model reads them."""
+"""Maps a sentence to its tokens in the case in which the model reads them."""
 
 N_BOUNDARIES = 2
 READ_AHEAD_BATCHES = 8
-"""How many batches' worth of sentences to read ahead. With fewer, few sentences of similar length end up in the
-same batch; more cost memory and delay without saving much padding."""
+"""Number of batches to read ahead. With fewer, few sentences of similar length end up in the same batch; more cost
+memory and time without saving much padding."""
 LONG_SENTENCE_TOKENS = 16_384
-"""Above this length a sentence is computed chunk by chunk, because all its activations would be in memory at once."""
+"""Longer sentences are computed in chunks, because all their activations would be in memory at once."""
 
 
 @dataclass(frozen=True)
 class NumberedBatch:
-    """A batch of sentences with their boundaries, one after the other."""
+    """A batch of concatenated sentences with their boundaries."""
 
     words: list[str]
-    """The distinct tokens of the batch, boundaries included, in order of appearance."""
+    """The distinct tokens of the batch, including boundaries, in order of appearance."""
     index: NDArray[np.int64]
     """``(positions,)``: the position of each token in ``words``."""
     lengths: NDArray[np.int64]
-    """``(sentences,)``: the number of positions of each sentence, at least 2."""
+    """``(sentences,)``: the number of positions in each sentence, at least 2."""
 
     def inputs(self, backward: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the index and lengths of what one direction reads to predict its next position: all but its last."""
+        """Return the index and lengths of a direction's inputs: all positions but its last."""
         return self.index[~self._at_end(first=backward)], self.lengths - 1
 
     def targets(self, backward: bool) -> NDArray[np.int64]:
-        """Return the index of what one direction predicts from each of its :meth:`inputs`."""
+        """Return the index of what a direction predicts from each of its :meth:`inputs`."""
         return self.index[self.is_target(backward)]
 
     def is_target(self, backward: bool) -> NDArray[np.bool_]:
-        """Mark the positions that one direction predicts: ``(positions,)``."""
+        """Mark the positions that a direction predicts: ``(positions,)``."""
         return ~self._at_end(first=not backward)
 
     def _at_end(self, first: bool) -> NDArray[np.bool_]:
@@ -77,7 +77,7 @@ class PaddedBatch:
     index: NDArray[np.int64]
     """``(batch, time)``: the position of each token in ``words``; 0 on padding."""
     mask: NDArray[np.bool_]
-    """``(batch, time)``: True on a real token, boundaries included."""
+    """``(batch, time)``: True on real tokens, including boundaries."""
     words: list[str]
     """The distinct tokens of the batch, boundaries included, in order of appearance."""
 
@@ -87,7 +87,7 @@ class EncodedBatch(PaddedBatch):
     """A padded batch together with the ids of its distinct tokens."""
 
     ids: NDArray[np.int64]
-    """``(words, chars)`` or ``(words,)``: what the token layer reads for each of ``words``."""
+    """``(words, chars)`` or ``(words,)``: the token layer's input for each of ``words``."""
 
 
 def read_ahead(
@@ -97,11 +97,11 @@ def read_ahead(
     max_items: int | None = None,
     length: Callable[[Any], int] = len,
 ) -> Iterator[list[Item]]:
-    """Yield the items of a stream in consecutive lists, which end at ``max_items`` or when they reach ``max_tokens``.
+    """Yield the items of a stream in consecutive lists of ``max_items``, or less if they reach ``max_tokens``.
 
-    The lists depend only on the items and the limits. A computation that resumes at the start of a list therefore gets
-    the same lists, and the same batches, as an uninterrupted one. ``max_tokens`` includes sentence boundaries;
-    ``length`` returns the number of tokens of an item without them.
+    The lists depend only on the items and the limits, so a computation that resumes at the start of a list gets the
+    same lists and batches as an uninterrupted one. ``max_tokens`` includes sentence boundaries; ``length`` returns an
+    item's number of tokens without them.
     """
     taken: list[Item] = []
     n_tokens = 0
@@ -123,15 +123,15 @@ def plan_batches(
     batch_size: int | None = None,
     n_boundaries: int = N_BOUNDARIES,
 ) -> list[list[int]]:
-    """Group sentences of similar length into batches, each a list of their indices in ``lengths``, longest first.
+    """Group sentences of similar length into batches: lists of indices into ``lengths``, longest sentence first.
 
     Args:
-        lengths: The number of tokens of each sentence, without boundaries. Without ``batch_tokens`` it may also be
-            another sort key, such as a tuple of lengths for an example of several texts.
-        batch_tokens: The largest padded size of a batch: sentences times the longest length with its boundaries. A
-            single sentence above it gets a batch of its own, and so does every one that :func:`is_long`.
-        batch_size: The largest number of sentences in a batch.
-        n_boundaries: Positions that will be added to each sentence.
+        lengths: The number of tokens in each sentence, without boundaries. Without ``batch_tokens``, it can be another
+            sort key, such as a tuple of lengths for an example with several texts.
+        batch_tokens: Maximum padded size of a batch: the number of sentences times the longest length with boundaries.
+            A single sentence above it gets a batch of its own, as does any sentence that :func:`is_long`.
+        batch_size: Maximum number of sentences in a batch.
+        n_boundaries: Number of positions that will be added to each sentence.
     """
     plan: list[list[int]] = []
     max_items = 0  # of the last batch
@@ -142,7 +142,7 @@ def plan_batches(
         plan.append([number])
         max_items = len(lengths) if batch_size is None else batch_size
         if batch_tokens is not None:
-            # The first sentence of a batch is its longest, so it decides how many fit.
+            # The first sentence of a batch is the longest, so it determines how many fit.
             padded_length = lengths[number] + n_boundaries
             fitting = batch_tokens // max(1, padded_length)
             max_items = 1 if is_long(lengths[number]) else min(max_items, fitting)
@@ -150,12 +150,12 @@ def plan_batches(
 
 
 def is_long(n_tokens: int) -> bool:
-    """Say whether a sentence is too long to be computed at once. ``plan_batches`` gives it a batch of its own."""
+    """Check whether a sentence is too long to be computed at once. ``plan_batches`` gives it a batch of its own."""
     return n_tokens > LONG_SENTENCE_TOKENS
 
 
 def restore_order(plan: Iterable[Sequence[int]], results: Iterable[Iterable[Result]]) -> list[Result]:
-    """Put the results of planned batches back into the order in which :func:`plan_batches` got the sentences."""
+    """Return the results of planned batches in the order in which :func:`plan_batches` got the sentences."""
     by_number: dict[int, Result] = {}
     for batch, batch_results in zip(plan, results, strict=True):
         by_number.update(zip(batch, batch_results, strict=True))
@@ -165,7 +165,7 @@ def restore_order(plan: Iterable[Sequence[int]], results: Iterable[Iterable[Resu
 def map_in_batches(
     items: Iterable[SizedItem], compute: Callable[[list[SizedItem]], Iterable[Result]], *, batch_tokens: int
 ) -> Iterator[Result]:
-    """Apply a function to batches of items of similar length, and yield its results in the order of the items.
+    """Apply a function to batches of items of similar length, and yield the results in the order of the items.
 
     Items are read a few batches ahead. ``compute`` maps a batch of items to one result per item.
 
@@ -179,9 +179,9 @@ def map_in_batches(
 
 
 def number_tokens(sentences: Sequence[Sequence[str]], in_case: CaseReader | None = None) -> NumberedBatch:
-    """Add boundaries to the sentences of a batch, which are checked to be lists, and number their distinct tokens.
+    """Check the sentences of a batch, add boundaries, and number the distinct tokens.
 
-    ``in_case`` returns a sentence in the case in which a model reads it.
+    ``in_case`` returns a sentence in the case in which the model reads it.
     """
     numbers: dict[str, int] = {}
     index: list[int] = []
@@ -195,7 +195,7 @@ def number_tokens(sentences: Sequence[Sequence[str]], in_case: CaseReader | None
 
 
 def pad_batch(sentences: Sequence[Sequence[str]], in_case: CaseReader | None = None) -> PaddedBatch:
-    """Add boundaries to the sentences of a batch, pad them, and number their distinct tokens."""
+    """Add boundaries to the sentences of a batch, pad them, and number the distinct tokens."""
     batch = number_tokens(sentences, in_case)
     return PaddedBatch(*pad_rows(batch.index, batch.lengths, N_BOUNDARIES), batch.words)
 
@@ -203,7 +203,7 @@ def pad_batch(sentences: Sequence[Sequence[str]], in_case: CaseReader | None = N
 def pad_rows(
     numbers: NDArray[np.int64], lengths: NDArray[np.int64], at_least: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad rows that follow each other with 0 on the right, to ``(rows, longest)``; also return where numbers are."""
+    """Pad concatenated rows with 0 on the right to ``(rows, longest)``; also return the mask of real values."""
     mask = np.arange(lengths.max(initial=at_least)) < lengths[:, None]
     padded = np.zeros(mask.shape, dtype=np.int64)
     padded[mask] = numbers
@@ -219,7 +219,7 @@ def make_batch(
 
 
 def check_sentences(sentences: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
-    """Check that sentences are not a string, and each, when it is read, that it is a list (not its tokens)."""
+    """Check that ``sentences`` is not a string and, as they are read, that each is a list (not the tokens in it)."""
     if isinstance(sentences, str):
         _check_is_list(sentences)
     return map(_check_is_list, sentences)
@@ -234,7 +234,7 @@ def check_sentence(sentence: Sequence[str]) -> Sequence[str]:
 
 
 def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
-    """Raise a TextError for one string in place of a list of strings: it would be read as a list of its characters."""
+    """Raise a TextError for a string instead of a list of strings: it would be read as a list of characters."""
     if isinstance(texts, str):
         raise TextError(f"Expected a list of strings, but got the string {_shortened(texts)!r}. Wrap it in a list.")
 
@@ -242,31 +242,31 @@ def check_texts(texts: Iterable[str | Sequence[str]]) -> None:
 def sentences_of_all(
     texts: Iterable[str | Sequence[str]], tokenize: Callable[[str], list[str]] | None
 ) -> list[list[list[str]]]:
-    """Return the tokenized sentences of texts, or of lists of tokens, which are one sentence each.
+    """Return the tokenized sentences of texts, or of lists of tokens, each of which is one sentence.
 
-    By default, texts are split as by :func:`elmokit.tokenize`. What a ``tokenize`` returns is one sentence.
+    By default, texts are split by :func:`elmokit.tokenize`. A custom ``tokenize`` returns one sentence.
     """
-    from elmokit.text.tokenize import tokenize as split_text  # here: a first vector does not wait for it
+    from elmokit.text.tokenize import tokenize as split_text  # imported here because tokenized text does not need it
 
     check_texts(texts)
     split = split_text if tokenize is None else lambda text: [tokenize(text)]
-    # Something else, such as a missing value of a table, is a TextError.
+    # Anything else, such as a missing value from a table, raises a TextError.
     return [split(text) if isinstance(text, str) else [list(check_sentence(text))] for text in texts]
 
 
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:
-    # Sets and mappings have no order of tokens.
+    # Sets and mappings are not sequences of tokens.
     if isinstance(sentence, Sized) and not isinstance(sentence, str | bytes | Set | Mapping):
         return sentence
     if advice := missing_advice(sentence):
         raise TextError(f"Expected a text or a list of tokens, but got {_described(sentence)}.{advice}")
     given = _described(sentence)
     if isinstance(sentence, str):
-        # A string with a space is probably a whole sentence; one without is a token of a sentence that was not wrapped.
+        # A string with a space is probably a raw sentence; one without is a token of a sentence not wrapped in a list.
         given = f"the string {_shortened(sentence)!r}"
-        advice = " Split raw text: with tokenize=True in Elmo.embed, else with elmokit.tokenize(text)."
+        advice = " To split raw text, pass tokenize=True to Elmo.embed, or call elmokit.tokenize(text)."
         if " " not in sentence:
-            advice = f" Put the tokens of each sentence into a list of their own: [[{_shortened(sentence)!r}, ...]]."
+            advice = f" Put the tokens of each sentence into a separate list: [[{_shortened(sentence)!r}, ...]]."
     raise TextError(f"Expected a sentence as a list of tokens, but got {given}.{advice}")
 
 

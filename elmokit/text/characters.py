@@ -1,7 +1,7 @@
-"""The ids of the characters of a token.
+"""The character ids of a token.
 
-A character is a UTF-8 byte. The ids are those of all published models: bytes are 1 to 256, followed by five marks.
-They are one higher than in bilm-tf's training code, so that 0 can mean "no token here".
+A character is a UTF-8 byte. The ids are the same in all published models: bytes are 1 to 256, followed by five marks.
+They are one higher than in bilm-tf's training code, so 0 can mean "no token here".
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ CharIds = NDArray[np.int64]
 
 
 def encode_tokens(tokens: Sequence[str], max_chars: int) -> CharIds:
-    """Return the character ids of tokens ``(tokens, max_chars)``: a begin mark, the UTF-8 bytes, an end mark, padding.
+    """Return the character ids of tokens, ``(tokens, max_chars)``: a begin mark, the UTF-8 bytes, an end mark, padding.
 
-    As in bilm-tf and AllenNLP, bytes beyond ``max_chars - 2`` are cut off, even in the middle of a character, and lone
-    surrogates are dropped. The tokens ``<S>`` and ``</S>`` get the marks of a sentence boundary.
+    As in bilm-tf and AllenNLP, bytes beyond ``max_chars - 2`` are cut off, even in the middle of a character, and
+    unpaired surrogates are dropped. The tokens ``<S>`` and ``</S>`` get the marks of sentence boundaries.
     """
     spelled: list[bytes] = []
     for token in tokens:

@@ -1,7 +1,7 @@
-"""Read columns: tables that name theirs in a header, and files that hold one token per line with its annotations.
+"""Read columns: tables with a header, and files with one token per line and its annotations.
 
-The second is the layout of the CoNLL shared tasks and of most tagged corpora: a blank line ends a sentence. What the
-columns mean is up to the caller.
+The latter is the format of the CoNLL shared tasks and most tagged corpora: a blank line ends a sentence. The caller
+interprets the columns.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from elmokit.text.other_formats import HEAD_LINES
 from elmokit.text.tokenize import split_tokens
 
 TABLE_SUFFIXES = (".tsv", ".csv")
-DOCUMENT_START = "-DOCSTART-"  # CoNLL-2003 marks the start of a document by a line with this first column
+DOCUMENT_START = "-DOCSTART-"  # the first column of a line that starts a document in CoNLL-2003
 
 
 def find_column(path: str | Path, names: Sequence[str], wanted: str) -> int:
-    """Return the index of a column by its name, in any case unless there is one in the same case."""
+    """Return the index of a column by name; case is ignored unless a name matches exactly."""
     if wanted in names:
         return names.index(wanted)
     for index, name in enumerate(names):
@@ -40,7 +40,7 @@ class InputTable:
     path: str
     columns: list[str]
     rows: list[tuple[int, list[str]]]
-    """For each row the number of its first line, from 1, and a cell for each column. There is at least one."""
+    """For each row, the number of its first line, from 1, and one cell per column. There is at least one row."""
 
     def column(self, name: str) -> int:
         """Return the index of a column, or raise a ConfigError that lists all columns."""
@@ -48,18 +48,18 @@ class InputTable:
 
 
 def is_table(path: str | Path) -> bool:
-    """Check by its name whether a file is a table."""
+    """Check by name whether a file is a table."""
     return unpacked_name(path).endswith(TABLE_SUFFIXES)
 
 
 def read_table(path: str | Path) -> InputTable:
-    """Read a table (TSV or CSV) whose first row names the columns. Blank rows are skipped.
+    """Read a table (TSV or CSV) with a header. Blank rows are skipped.
 
-    Tabs, commas or semicolons separate the cells: the first of them in the header, but in a file named ``.csv`` a comma
-    comes first. Where quotes do not enclose whole cells of a table with tabs, they belong to its text.
+    Cells are separated by tabs, commas or semicolons: the first of these that the header contains, or preferably commas
+    in a file named ``.csv``. In a table with tabs, quotes that do not enclose whole cells are part of the text.
 
     Raises:
-        TextError: The file cannot be read or has no row, a row has another number of cells than the header, or two
+        TextError: The file cannot be read or has no rows, a row and the header differ in their number of cells, or two
             columns have the same name.
     """
     lines = [f"{line}\n" for line in read_lines(path)]  # a quoted cell may contain line ends
@@ -89,7 +89,7 @@ def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes:
     except csv.Error as error:
         raise TextError(f"{path}, line {reader.line_num}: {error}.") from None
     if len(rows) < 2:
-        raise TextError(f"{path} has no rows, expected a header and at least one.")
+        raise TextError(f"{path} has no rows; expected a header and at least one row.")
     (_, columns), *rows = rows
     for name in columns:
         if columns.count(name) > 1:
@@ -108,14 +108,14 @@ class ColumnSentence:
     first_line: int
     """Line number of the first token, from 1."""
     rows: list[list[str]]
-    """For each token its columns; all rows have the same length."""
+    """The columns of each token; all rows have the same length."""
 
     def where(self, token: int = 0) -> str:
         """Return the file and line of a token, for error messages."""
         return f"{self.path}, line {self.first_line + token}"
 
     def check_width(self, least: int) -> int:
-        """Return the number of columns, which must be at least so many."""
+        """Return the number of columns, or raise a TextError if it is less than ``least``."""
         n_columns = len(self.rows[0])
         if n_columns < least:
             raise TextError(f"{self.where()}: {count_of(n_columns, 'column')}, expected at least {least}.")
@@ -123,7 +123,7 @@ class ColumnSentence:
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at tabs if it contains one, so that a token may contain spaces, and at spaces otherwise."""
+    """Split a line at tabs if it has any, so tokens can contain spaces; otherwise at spaces."""
     return [column.strip(" ") for column in line.split("\t")] if "\t" in line else split_tokens(line)
 
 
@@ -138,13 +138,13 @@ def read_column_sentences(
     """Group numbered lines of a file into sentences.
 
     Args:
-        path: Name of the file in error messages.
+        path: The file name for error messages.
         lines: Line numbers and lines, such as ``enumerate(read_lines(path), start=1)``.
-        split: Splits a line into columns, of which none may be empty.
-        boundaries: A line that starts with one of these ends a sentence, as a blank line does, and is not a token.
-        comment: Matches the comments, which are skipped. They are recognized before a sentence's first token only,
-            because a token may look like a comment.
-        same_in_file: Require the same number of columns in the whole file, not only within each sentence.
+        split: Splits a line into columns, none of which may be empty.
+        boundaries: A line that starts with one of these ends a sentence, like a blank line, and is not a token.
+        comment: Matches comments, which are skipped. They are only recognized before the first token of a sentence,
+            because tokens can look like comments.
+        same_in_file: Require the same number of columns in the whole file instead of within each sentence.
     """
     rows: list[list[str]] = []
     first_line, n_columns = 0, None
@@ -176,14 +176,14 @@ _SENTENCE_END = re.compile(r"[^\W\d_]{2,}[.!?][\"')\u2019\u201d]*")
 def _without_raw_text(
     path: str | Path, lines: Iterable[tuple[int, str]], split: Callable[[str], list[str]]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines, or raise a TextError if most of the first ones end in a word with a mark, as raw text does."""
+    """Yield the lines, or raise a TextError if most of the first ones end in a word with a mark, like raw text."""
     lines = iter(lines)
     head = list(itertools.islice(lines, HEAD_LINES))
     rows = [split(line) for _, line in head if line.strip()]
     ends = [row[-1] for row in rows if len(row) > 2 and _SENTENCE_END.fullmatch(row[-1])]
     if 2 * len(ends) > len(rows):
         raise TextError(
-            f"{path} looks like raw text: {ends[0]!r} ends a line. Expected columns: a token per line and its tags."
+            f"{path} looks like raw text: {ends[0]!r} ends a line. Expected columns: one token per line, with its tags."
         )
     yield from head
     yield from lines

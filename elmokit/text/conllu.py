@@ -1,4 +1,4 @@
-"""Read CoNLL-U and CoNLL-U Plus, which are told from other texts by the names of their files."""
+"""Read CoNLL-U and CoNLL-U Plus, which are recognized by file name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOT_GIVEN = "_"
 
 
 def is_conllu(path: str | Path) -> bool:
-    """Check by its name whether a text is CoNLL-U or CoNLL-U Plus."""
+    """Check by name whether a text is CoNLL-U or CoNLL-U Plus."""
     return unpacked_name(path).endswith(CONLLU_SUFFIXES)
 
 
 def read_conllu_rows(
     path: str | Path, lines: Iterable[str], *wanted: str
 ) -> Iterator[tuple[int, list[tuple[str, ...]]]]:
-    """Yield the sentences of CoNLL-U or CoNLL-U Plus: the line of the first word, and for each word the wanted columns.
+    """Yield the sentences of CoNLL-U or CoNLL-U Plus: the first word's line, and the wanted columns of each word.
 
     Multiword tokens (``1-2``) and empty nodes (``8.1``) are skipped.
     """
@@ -37,7 +37,7 @@ def read_conllu_rows(
     rows: list[tuple[str, ...]] = []
     first = 0
     for number, line in enumerate(chain([header], lines), start=1):
-        is_comment = line.startswith("#") and (not rows or table.has_ids)  # otherwise it can be the word "#"
+        is_comment = line.startswith("#") and (not rows or table.has_ids)  # otherwise, it can be the word "#"
         if is_comment:
             continue
         if not line.strip():
@@ -55,7 +55,7 @@ def read_conllu_rows(
 
 
 class _Columns:
-    """The columns of a file, which the first line of CoNLL-U Plus names."""
+    """The columns of a file; in CoNLL-U Plus, the first line names them."""
 
     def __init__(self, path: str | Path, header: str, wanted: Sequence[str]) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class _Columns:
         self.id_column = self.names.index("ID") if "ID" in self.names else None
 
     def row(self, line: str, number: int) -> tuple[str, ...] | None:
-        """Return the wanted columns of a line; None if it is no word."""
+        """Return the wanted columns of a line; None if it is not a word."""
         cells = line.split("\t")
         if len(cells) != len(self.names):
             n_columns = count_of(len(cells), "column")
@@ -78,10 +78,12 @@ class _Columns:
 
 
 def conllu_lines(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield each sentence of CoNLL-U as a line of words, and the number of the line of its first word."""
+    """Yield each sentence of CoNLL-U: the line number of its first word, and its words as one line."""
     for number, rows in read_conllu_rows(path, lines, "FORM"):
         words = [word for (word,) in rows]
         if len(words) > 1 and set(words) == {NOT_GIVEN}:
-            raise TextError(f"{path}, line {number}: all words are '_', so this treebank has no text. Add its text.")
-        # A word such as "10 000" has a space, which stays inside of its token.
+            raise TextError(
+                f"{path}, line {number}: all words are '_': this treebank comes without its text. Add the text."
+            )
+        # The space in a word such as "10 000" stays part of the token.
         yield number, " ".join(word.replace(" ", "\u00a0") for word in words)

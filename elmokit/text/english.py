@@ -1,8 +1,8 @@
-"""Split English text into sentences and tokens in the style of the Penn Treebank, in time linear in its length.
+"""Split English text into sentences and tokens in the style of the Penn Treebank, in linear time.
 
-The rules are those of NLTK's ``NLTKWordTokenizer`` and of its Punkt with a fixed list of abbreviations. For ASCII text,
-the results are equal, but these are not ends of sentences: *"Why?" she asked*, and *Mr.* in *"Mr. Smith?"*. Typographic
-marks, which those rules know in part, are split like the ASCII marks in their place.
+The rules are those of NLTK's ``NLTKWordTokenizer``, and of its Punkt with a fixed list of abbreviations. For ASCII
+text, the results are the same, except that sentences do not end within *"Why?" she asked* or after *Mr.* in *"Mr.
+Smith?"*. Typographic marks, which NLTK's rules cover only in part, are split like the corresponding ASCII marks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ABBREVIATIONS = frozenset(
         )
     ).split()
 )
-# Unicode's white space. Python's \s also has the four separators before the space, at which tokens end, too.
+# Unicode's white space. Python's \s also has the four separators before the space, which end tokens, too.
 _SPACE = r"\t-\r\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
-# Tokens. The rules rewrite the sentence one after the other, so their order matters; a final split at spaces follows.
+# Tokens. The rules are applied in order, each to the result of the previous one; finally, the text is split at spaces.
 _CURLY = re.compile("[\u2018\u2019]")
 _CLITIC = re.compile("re|ve|ll|[mtsdn]", re.IGNORECASE)
 # Marks that never open a quotation.
@@ -41,7 +41,7 @@ _OPENING_QUOTES = [
     (re.compile("([ (\\[{<])(?:\"|'{2})"), r"\1 `` "),
 ]
 _PUNCTUATION = [
-    # The final period, with the quotes and brackets after it.
+    # The final period, and the quotes and brackets after it.
     (re.compile(rf"([^.])(\.)([\])}}>\"'\u00bb\u201d\u2019\u203a ]*+)[{_SPACE}]*$"), r"\1 \2 \3 "),
     (re.compile(r"([:,])(\D)"), r" \1 \2"),
     (re.compile(r"([:,])$"), r" \1 "),
@@ -85,7 +85,7 @@ _END = re.compile(rf"[.?!](?=(?P<after>{_NO_WORD}|[{_SPACE}]++(?P<next>[^{_SPACE
 _AFTER_END = re.compile(rf"[\"')\]}}{_CLOSING}]+?(?:[{_SPACE}]+|(?=--|[\u2012-\u2015])|$)", re.MULTILINE)
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*$")
 _CONTINUING = frozenset(";:,.!?")
-"""Marks that do not follow the end of a sentence."""
+"""Marks that cannot follow the end of a sentence."""
 
 
 def token_spans(sentence: str) -> list[Span]:
@@ -99,7 +99,7 @@ def sentence_spans(text: str) -> list[Span]:
 
 
 def without_invisible(spans: Callable[[str], list[Span]], text: str) -> list[Span]:
-    """Find spans as if there were no soft hyphens and zero-width characters, which hide the end of a word."""
+    """Find spans as if there were no soft hyphens and zero-width characters, which would hide the ends of words."""
     if not _INVISIBLE.search(text):
         return spans(text)
     kept = [position for position, char in enumerate(text) if char not in INVISIBLE]
@@ -112,7 +112,7 @@ def without_invisible(spans: Callable[[str], list[Span]], text: str) -> list[Spa
 
 def _token_spans(sentence: str) -> list[Span]:
     if not sentence.isascii():
-        # Of the same length, so that offsets stay.
+        # The same length, so offsets stay valid.
         sentence = _CURLY.sub(_apostrophe_or_quote, sentence.translate(_APOSTROPHES))
     text = sentence
     for pattern, replacement in _OPENING_QUOTES:
@@ -123,7 +123,7 @@ def _token_spans(sentence: str) -> list[Span]:
     text = f" {text} "
     for pattern, replacement in (*_CLOSING_QUOTES, *_CONTRACTIONS):
         text = pattern.sub(replacement, text)
-    # The rules write quotes as `` and ''. They get back the form that they have in the sentence.
+    # The rules write quotes as `` and ''. The original form is restored here.
     quotes = iter(_DOUBLE_QUOTES.findall(sentence) if '"' in sentence or "''" in sentence else ())
     spans, stop = [], 0
     for token in text.split():
@@ -135,7 +135,7 @@ def _token_spans(sentence: str) -> list[Span]:
 
 
 def _is_word_char(text: str, position: int) -> bool:
-    """Check for a letter, mark, digit or joining character. Python's ``\\w`` has fractions and lacks marks."""
+    """Check for a letter, mark, digit or joining character. Python's ``\\w`` includes fractions but not marks."""
     if not 0 <= position < len(text):
         return False
     char = text[position]
@@ -151,14 +151,14 @@ _CIRCLED_LETTERS = frozenset(
 
 
 def _precedes_clitic(mark: re.Match[str]) -> bool:
-    """Check for a mark before the end of a contraction, such as *'ll*, that is not attached to a word."""
+    """Check for an apostrophe before a contraction, such as *'ll*, that is not attached to a word."""
     text, after = mark.string, mark.end()
     clitic = _CLITIC.match(text, after)
     return clitic is not None and not _is_word_char(text, clitic.end())
 
 
 def _apostrophe_or_quote(mark: re.Match[str]) -> str:
-    """Return ``'`` for an apostrophe; leave what is a quotation mark, or the end of a plural possessive."""
+    """Return ``'`` for an apostrophe; leave quotation marks and plural possessives unchanged."""
     if not _is_word_char(mark.string, mark.end()):
         return mark[0]
     if _is_word_char(mark.string, mark.start() - 1):
@@ -167,7 +167,7 @@ def _apostrophe_or_quote(mark: re.Match[str]) -> str:
 
 
 def _opening_or_clitic(mark: re.Match[str]) -> str:
-    """Split a quotation mark from the word that it opens."""
+    """Separate an opening quotation mark from the word after it."""
     precedes_word = _is_word_char(mark.string, mark.end())
     follows_word = _is_word_char(mark.string, mark.start() - 1)
     opens = precedes_word and not follows_word and not _precedes_clitic(mark)
@@ -186,9 +186,9 @@ def _sentence_spans(text: str) -> list[Span]:
 
 
 def _with_closing_marks(text: str, spans: list[Span]) -> list[Span]:
-    """Move the quotes and brackets after the end of a sentence into it."""
+    """Move quotes and brackets after the end of a sentence into the sentence."""
     aligned: list[Span] = []
-    n_taken = 0  # characters at the start of a sentence that belong to the one before
+    n_taken = 0  # characters at the start of a sentence that belong to the previous one
     for (start, stop), following in zip(spans, [*spans[1:], None], strict=True):
         start += n_taken
         closing = None if following is None else _AFTER_END.match(text, *following)
@@ -202,7 +202,7 @@ def _with_closing_marks(text: str, spans: list[Span]) -> list[Span]:
 
 
 def _possible_ends(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the marks that may end a sentence, each with where its word begins; of a word with several, the last."""
+    """Yield the marks that may end a sentence (the last one per word), with the start of the word."""
     last: re.Match[str] | None = None
     word = stop = 0  # of the last one
     for match in _END.finditer(text):
@@ -216,13 +216,13 @@ def _possible_ends(text: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def _has_end(word: str, after: str) -> bool:
-    """Check whether a sentence ends in a word, given what follows it."""
+    """Check whether a sentence ends with a word, given what follows."""
     tokens = pairwise(_WORDS.finditer(word + after))
     return any(_ends(token[0], following[0]) for token, following in tokens if token.start() < len(word))
 
 
 def _ends(token: str, following: str) -> bool:
-    """Check whether a sentence ends in a token, given the next one."""
+    """Check whether a sentence ends with a token, given the next one."""
     if token in ("?", "!", "."):
         return True
     if not token.endswith(".") or token.endswith(".."):

@@ -18,14 +18,14 @@ class Protein(NamedTuple):
     identifier: str
     """The first word of the header."""
     residues: list[str]
-    """One upper-case letter each."""
+    """One upper-case letter per residue."""
 
 
 def numbered_proteins(path: str | Path) -> Iterator[tuple[int, Protein]]:
-    """Yield the line of the header, from 1, and the record for each record of a FASTA file.
+    """Yield each record of a FASTA file, after the line number of its header, from 1.
 
-    Letters are converted to upper case. A ``*`` at the end of a sequence, spaces inside it, and comment lines that
-    begin with ``;`` are dropped. Every letter is a residue, including the rare and ambiguous ones (U, O, B, Z, X).
+    Letters are converted to upper case. A ``*`` at the end of a sequence, spaces inside it, and comment lines starting
+    with ``;`` are dropped. All letters are residues, including rare and ambiguous ones (U, O, B, Z, X).
     """
     seen: dict[str, int] = {}
     protein: Protein | None = None
@@ -43,12 +43,10 @@ def numbered_proteins(path: str | Path) -> Iterator[tuple[int, Protein]]:
             continue
         residues = sequence.removesuffix(STOP)
         if has_ended:
-            residues = STOP + residues  # the one before is inside of the sequence, and refused
+            residues = STOP + residues  # the previous one is inside the sequence, so it is refused
         for residue in residues:
-            if not (residue.isascii() and residue.isalpha()):  # some other letters are two of A to Z in upper case
-                raise TextError(
-                    f"{path}, line {number}: {residue!r} inside {protein.identifier} is not a residue, A to Z."
-                )
+            if not (residue.isascii() and residue.isalpha()):  # some other letters become two of A to Z in upper case
+                raise TextError(f"{path}, line {number}: {residue!r} in {protein.identifier} is not a residue, A to Z.")
         has_ended = sequence.endswith(STOP)
         protein.residues.extend(residues.upper())
     if protein is not None:
@@ -60,7 +58,7 @@ def _identifier(path: str | Path, number: int, line: str, seen: dict[str, int]) 
     if not line.startswith(">") or not words:
         raise TextError(f"{path}, line {number}: expected the header of a FASTA record, '>identifier'.")
     if words[0] in seen:
-        raise TextError(f"{path}, line {number}: the identifier {words[0]} is already used in line {seen[words[0]]}.")
+        raise TextError(f"{path}, line {number}: the identifier {words[0]} is already used on line {seen[words[0]]}.")
     seen[words[0]] = number
     return words[0]
 

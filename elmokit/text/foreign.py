@@ -1,7 +1,8 @@
-"""Marks that other programs leave in a text: escapes, subwords, unknown words, sentence boundaries and padding.
+"""Marks that other programs leave in text: escapes, subwords, unknown words, sentence boundaries and padding.
 
-Read as words, they are unknown, and their neighbors get other vectors. A model reads those that stand for a plain mark
-as that mark, unless its own vocabulary has marks of the same program; the others are words. It says so in one line.
+As words, they would be unknown and change the vectors of their neighbors. A model reads marks that stand for a plain
+mark as that mark, unless its vocabulary has marks of the same program; all others are read as words. A one-line
+warning reports it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class ForeignMarks:
     """Marks of one program or convention."""
 
     name: str
-    """What they are, with their spellings."""
+    """A description, with the spellings."""
     pattern: str
-    """Matches a whole token that is such a mark or has one."""
+    """Matches whole tokens that are or contain such a mark."""
     cure: str
     plain: Callable[[str], str] | None = None
-    """Maps a token to what a model reads instead; None if it is read as a word."""
+    """Maps a token to its plain form; None if it is read as a word."""
     plain_name: str = "plain marks"
 
 
@@ -58,32 +59,32 @@ def _without_treebank(token: str) -> str:
 
 
 UNKNOWN_MARKS = ("<unk>", UNKNOWN, "<Unk>", "[UNK]", "@@UNKNOWN@@", "<oov>", "<OOV>")
-"""What programs write in place of an unknown word."""
+"""What programs write instead of unknown words."""
 _WITHOUT_BOUNDARIES = "Remove them: sentence boundaries are added when the text is read."
 FOREIGN = {
     "escapes": ForeignMarks(
         "escapes of HTML and the Moses tokenizer (&apos; &quot; &amp; &lt; &gt; &#124; &#91; &#93;)",
         f".*(?:{'|'.join(_ESCAPES)}).*",
-        "The Moses tokenizer also splits words otherwise (don &apos;t): undo both with a detokenizer (sacremoses "
+        "The Moses tokenizer also splits words differently (don &apos;t). Undo both with a detokenizer (sacremoses "
         "detokenize), and pass --raw.",
         _without_escapes,
     ),
     "treebank": ForeignMarks(
         "marks of the Penn Treebank (-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- \\/ \\* /. `` '')",
         r"-[lrLR][rscRSC][bB]-|``|''|/[.?!,;:-]|(?:[^\\]*\\[/*])+[^\\]*",
-        "To have no doubt, replace them by plain marks.",
+        "To avoid this message, replace them with plain marks.",
         _without_treebank,
     ),
     "wikitext": ForeignMarks(
         "separators of WikiText (@-@ @,@ @.@)",
         r"@[-,.:/\u2013]@",
-        "Join what they separate: sed -E 's/ @(.)@ /\\1/g'",
+        "Join the parts that they separate: sed -E 's/ @(.)@ /\\1/g'",
         lambda token: token[1],
     ),
     "unknown": ForeignMarks(
         "marks of unknown words (<unk> [UNK] @@UNKNOWN@@)",
         "|".join(map(re.escape, UNKNOWN_MARKS)),
-        "Use a text with the words themselves, if there is one.",
+        "If possible, use a version of the text with the original words.",
         lambda token: UNKNOWN,
         "<UNK>",
     ),
@@ -100,28 +101,28 @@ FOREIGN = {
     "padding": ForeignMarks(
         "padding of another program (<pad> [PAD] @@PADDING@@)",
         r"<pad>|<PAD>|\[PAD\]|@@PADDING@@",
-        "Remove it: sentences of one batch can have different lengths.",
+        "Remove it: sentences in a batch can have different lengths.",
     ),
     "wordpiece": ForeignMarks(
-        "subwords of WordPiece (##ing)", r"##\w+", "Join them to words, which the model knows: sed 's/ ##//g'"
+        "subwords of WordPiece (##ing)", r"##\w+", "Join them into words, which the model knows: sed 's/ ##//g'"
     ),
     "bpe": ForeignMarks(
-        "subwords of BPE (walk@@ ing)", r"\w+@@", "Join them to words, which the model knows: sed 's/@@ //g'"
+        "subwords of BPE (walk@@ ing)", r"\w+@@", "Join them into words, which the model knows: sed 's/@@ //g'"
     ),
     "sentencepiece": ForeignMarks(
         "subwords of SentencePiece (\u2581walk ing)",
         "\u2581.*",
-        "Join them to words, which the model knows: decode them with SentencePiece, and pass --raw.",
+        "Join them into words, which the model knows: decode them with SentencePiece, and pass --raw.",
     ),
 }
-"""All marks, the rarest mistakes last."""
+"""All marks, from the most to the least common mistake."""
 _FOREIGN = re.compile("|".join(f"(?P<{key}>{marks.pattern})" for key, marks in FOREIGN.items()), re.DOTALL)
 NEVER_WORDS = ("s", "eos", "cls", "endoftext", "padding")
-"""Those that no program should read as words."""
+"""Marks that should never be read as words."""
 
 
 def find_foreign(token: str) -> str | None:
-    """Return the key of the marks that a token is or has, or None."""
+    """Return the key of the marks in a token, or None."""
     if token.isalnum():
         return None
     match = _FOREIGN.fullmatch(token)
@@ -129,7 +130,7 @@ def find_foreign(token: str) -> str | None:
 
 
 def warn_of_foreign(key: str, read_as: str) -> None:
-    """Say what the text has and how it is read. Python shows the same line once."""
+    """Warn about marks in the text and how they are read. Python shows the same warning once."""
     marks = FOREIGN[key]
     warnings.warn(f"The text has {marks.name}, which {read_as}. {marks.cure}", stacklevel=1)
 
@@ -138,15 +139,15 @@ _ENTITY = re.compile("&(?:#\\d+|#[xX][0-9a-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
 
 
 def warn_of_entities(text: str) -> None:
-    """Warn if raw text has an entity of HTML such as &amp;, which would be split into three tokens."""
+    """Warn if raw text has an HTML entity such as &amp;, which would be split into three tokens."""
     if "&" not in text:
         return
-    from html.entities import name2codepoint  # a large table, which few texts need
+    from html.entities import name2codepoint  # a large, rarely needed table
 
     for entity in _ENTITY.finditer(text):
         if entity[1] is None or entity[1] in name2codepoint or entity[1] == "apos":
             warnings.warn(
-                "The text has HTML entities such as &amp;, which are split into words and marks. Undo them: "
+                "The text has HTML entities such as &amp;, which are split into words and marks. To decode them: "
                 "python -c 'import html, sys; sys.stdout.writelines(map(html.unescape, sys.stdin))' < TEXT",
                 stacklevel=1,
             )

@@ -1,7 +1,7 @@
-"""Convert tokens to the rows of a model's own word and character tables.
+"""Convert tokens to rows of a model's word and character tables.
 
-Most ELMo models read UTF-8 bytes, which need no list (see ``characters``). A model that was trained with a table of
-words or of Unicode characters comes with a lexicon, which says what each row stands for.
+Most ELMo models read UTF-8 bytes, which need no list (see ``characters``). A model trained with a table of words or
+Unicode characters has a lexicon with the meaning of each row.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from elmokit.errors import FormatError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
 from elmokit.text.marks import MarkReader, are_composed
 
-MIN_CHARS = 3  # a sentence boundary takes a begin mark, a character of its own and an end mark
+MIN_CHARS = 3  # a sentence boundary is a begin mark, a special character and an end mark
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The entries with a special meaning."""
+    """Entries with a special meaning."""
 
     # In both tables:
     unknown: str
@@ -36,15 +36,15 @@ class Marks:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The entries of a model's word table, character table, or both. The row of an entry is its index.
+    """The entries of a model's word table, character table, or both. An entry's row is its index.
 
-    A row that no token can have is None. A character is one Unicode code point.
+    Rows that no token can have are None. A character is a Unicode code point.
     """
 
     marks: Marks
     max_chars: int
-    """Characters per token, including its begin and end marks. A longer token is cut before it is looked up, also among
-    the words."""
+    """Characters per token, including begin and end marks. Longer tokens are truncated before any lookup, also that of
+    words."""
     words: tuple[str | None, ...] | None = None
     chars: tuple[str | None, ...] | None = None
 
@@ -59,10 +59,10 @@ class Lexicon:
             _check_marks("characters", self.chars, [*of_both, marks.begin_token, marks.end_token, marks.padding])
 
     def encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Return the ids of tokens: their rows plus 1, so that 0 can mean "no token here".
+        """Return the ids of tokens: their rows plus 1, so 0 can mean "no token here".
 
-        They are ``(tokens, 1 + max_chars)``: a word id, then the characters between their marks, padded. Without a
-        character table ``(tokens, 1)``, without a word table ``(tokens, max_chars)``.
+        The shape is ``(tokens, 1 + max_chars)``: a word id, then the characters between begin and end marks, padded. It
+        is ``(tokens, 1)`` without a character table, and ``(tokens, max_chars)`` without a word table.
         """
         sentence_marks = {BEGIN_SENTENCE: self.marks.begin_sentence, END_SENTENCE: self.marks.end_sentence}
         entries = [sentence_marks.get(token) or token[: self.max_chars - 2] for token in tokens]
@@ -88,12 +88,12 @@ class Lexicon:
 
     @cached_property
     def read_exactly(self) -> MarkReader:
-        """How it reads a token with ``exact_marks``."""
+        """How the model reads a token with ``exact_marks``."""
         return MarkReader(self._known, exact=True)
 
     @cached_property
     def _known(self) -> frozenset[str]:
-        """The words, and the marks that a token can be without being one. Padding is none of them."""
+        """The words, and the marks that an ordinary token can be spelled like, except padding."""
         marks = self.marks
         words = {*self._word_rows, marks.unknown, marks.begin_sentence, marks.end_sentence}
         return frozenset(words - {marks.padding})
@@ -104,7 +104,7 @@ class Lexicon:
         char_rows = np.full((len(entries), self.max_chars), rows[marks.padding], dtype=np.int64)
         for row, entry in zip(char_rows, entries, strict=True):
             if entry in (marks.begin_sentence, marks.end_sentence):
-                # <S> and </S>, and tokens that are spelled like their marks, are one character.
+                # <S>, </S> and tokens spelled like their marks are one character.
                 inner = [rows[entry]]
             else:
                 inner = [rows.get(char, unknown) for char in entry]

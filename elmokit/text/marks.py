@@ -1,13 +1,13 @@
-"""How a model reads a token: with the marks and the character codes that its words have.
+"""How a model reads a token: with the marks and character codes of its vocabulary.
 
-A token keeps its characters in all results. Only where its ids are looked up is it read in another spelling:
+Tokens keep their characters in all results. They are respelled only to look up ids:
 
-* Typographic marks. Text from the web, from books and from word processors has marks such as the apostrophe U+2019; the
-  corpora of most models have ASCII marks only.
-* Characters with several codes. "é" is one code, or "e" and an accent (as file systems of macOS, PDF files and some
-  keyboards write it); Korean syllables can be written letter by letter; Latin letters have forms as wide as Chinese
-  ones, and Arabic letters have forms for each place in a word.
-* Marks of other programs, such as the escape &apos; (see ``foreign``), which is also said in a warning.
+* Typographic marks. Text from the web, books and word processors has marks such as the apostrophe U+2019; the corpora
+of most models have only ASCII marks.
+* Characters with several codes. "é" is one code, or "e" and an accent (from macOS file systems, PDF files and some
+keyboards); Korean syllables can be written letter by letter; Latin letters have full-width forms, and Arabic letters
+have forms for each position in a word.
+* Marks of other programs, such as the escape &apos; (see ``foreign``), with a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ_AS = {
     "--": "\u2014\u2015",
     "...": "\u2026",
     "": "\u00ad\u200b\u200e\u200f\u2060\ufeff",
-    # Ligatures, which PDF files have.
+    # Ligatures, as in PDF files.
     "ff": "\ufb00",
     "fi": "\ufb01",
     "fl": "\ufb02",
@@ -37,18 +37,18 @@ _READ_AS = {
     "st": "\ufb05\ufb06",
 }
 MARKS: dict[int, str] = {ord(mark): plain for plain, marks in _READ_AS.items() for mark in marks}
-"""How typographic marks are read, for ``str.translate``."""
+"""Maps typographic marks to plain ones, for ``str.translate``."""
 TYPOGRAPHIC = frozenset(map(chr, MARKS)) - {"\u2013"}
-"""The marks that show that a text was not changed to ASCII marks. En dashes often stay."""
+"""Marks that show that a text was not converted to ASCII marks. En dashes often remain."""
 INVISIBLE = _READ_AS[""]
-"""Soft hyphens and marks without a width. Joiners are not among them: they are letters of some scripts."""
+"""Soft hyphens and zero-width marks, except joiners, which are letters of some scripts."""
 
-# Armenian ligatures, Arabic forms (two blocks), and wide and narrow forms of Latin, Japanese and Korean letters.
+# Armenian ligatures, Arabic forms (two blocks), and full- and half-width Latin, Japanese and Korean letters.
 _FORM_RANGES = (range(0xFB13, 0xFB18), range(0xFB50, 0xFDFE), range(0xFE70, 0xFEFD), range(0xFF01, 0xFFEF))
 
 
 def _forms() -> dict[int, str]:
-    """Map the forms of a character to the character itself, but for those that would bring a space into a token."""
+    """Map forms of characters to the characters, except where that would add a space to a token."""
     forms = {}
     for code in chain(*_FORM_RANGES):
         char = normalize("NFKC", chr(code))
@@ -58,23 +58,23 @@ def _forms() -> dict[int, str]:
 
 
 FORMS = _forms()
-"""How forms of a character are read, for ``str.translate``: as the character without a width or a place in a word."""
+"""Maps forms of characters to the plain characters, for ``str.translate``."""
 FORM_CHARS = frozenset(map(chr, FORMS))
 
 
 class MarkReader:
-    """Says how a model reads tokens.
+    """Determines how a model reads tokens.
 
-    A token that the model knows is read as it is. Another word is read with plain marks, composed or decomposed, if the
-    model knows it so. All else is composed, with ASCII marks in place of those that the model does not know.
+    A token that the model knows is read unchanged. Other words are read with plain marks, composed or decomposed, if
+    the model knows them in that form. Everything else is composed, and marks that the model does not know become ASCII.
 
     Args:
         words: The words that the model knows.
         chars: The characters that it knows.
-        composes: Compose letters and their accents in words that the model does not know.
-        all_chars: The only characters that it can read; None for any. Nothing is composed to another one.
-        exact: Read every token as it is, as the original programs do.
-        ranks: The rank of each word by frequency, from 0, to choose its case in a sentence in capitals.
+        composes: Compose letters and accents in words that the model does not know.
+        all_chars: The only characters that the model can read, or None for any. Composition yields no other ones.
+        exact: Read all tokens unchanged, like the original programs.
+        ranks: The rank of each word by frequency, from 0, to choose its case in sentences in capitals.
     """
 
     def __init__(
@@ -123,25 +123,25 @@ class MarkReader:
         return None
 
     def in_case(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Return the tokens of a sentence in the case in which the model knows them; see :func:`read_capitals`."""
+        """Return a sentence's tokens in the case in which the model knows them; see :func:`read_capitals`."""
         if self._exact or self._ranks is None:
             return tokens
         read = read_capitals(tokens, self._ranks)
         if read is not tokens:
             warnings.warn(
-                "Sentences in capitals are read in the case in which the vocabulary has their words.",
+                "Sentences in capitals are read in the case that their words have in the vocabulary.",
                 stacklevel=1,
             )
         return read
 
     @cached_property
     def foreign(self) -> frozenset[str]:
-        """The keys of the foreign marks that are words of the model: it was trained on text with such marks."""
+        """Keys of the foreign marks in the model's vocabulary, because it was trained on text with them."""
         keys = {find_foreign(word) for word in self._words if word != UNKNOWN}
         return frozenset(key for key in keys if key is not None)
 
     def _read_foreign(self, token: str, key: str) -> str:
-        """Read a token with marks of another program, and say so."""
+        """Read a token with marks of another program, with a warning."""
         marks = FOREIGN[key]
         if self._exact and key not in NEVER_WORDS:
             return token
@@ -153,11 +153,11 @@ class MarkReader:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it knows no typographic mark and no form of a character, and composes letters and accents."""
+        """Whether it knows neither typographic marks nor forms of characters, and composes letters and accents."""
         return self.composes and self._all_chars is None and (self.marks, self.forms) == (MARKS, FORMS)
 
     def compose(self, token: str) -> str:
-        """Return a token with one code for each letter and its accents, if the model reads it so."""
+        """Compose a token's letters and accents, if that is how the model reads them."""
         if not self.composes or token.isascii():
             return token
         composed = normalize("NFC", token)
@@ -167,7 +167,7 @@ class MarkReader:
 
 
 def _spellings(token: str) -> Iterable[str]:
-    """Yield other spellings of a word, those first that most models know."""
+    """Yield other spellings of a word, starting with those that most models know."""
     plain_forms = token.translate(FORMS)
     for form in ("NFC", "NFD"):
         spelling = normalize(form, plain_forms)
@@ -176,15 +176,16 @@ def _spellings(token: str) -> Iterable[str]:
 
 
 MAX_LOWER = 0.1
-"""In a sentence in capitals, at most this fraction of its words has a lower-case letter."""
+"""Maximum fraction of words with a lower-case letter in a sentence in capitals."""
 
 
 def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[str]:
-    """Return a sentence in capitals in the case in which its words are most frequent, and other sentences as they are.
+    """Return a sentence in capitals in the case in which its words are most frequent; leave other sentences unchanged.
 
-    A sentence is in capitals if it has two words in capitals, (nearly) no other, and a word that is known in another
-    case only: *US TROOPS*, but not *US* or *NATO*. Of a word in capitals, lower case, capitalized and capitals are
-    compared; one that is known in none of them is read in lower case. The first word is capitalized, if it is known so.
+    A sentence is in capitals if it has at least two words in capitals, (nearly) no others, and a word that is only
+    known in another case: *US TROOPS*, but not *US* or *NATO*. For each word in capitals, lower case, capitalized and
+    capitals are compared; words that are unknown in all three are read in lower case. The first word is capitalized, if
+    it is known in that form.
     """
     n_capitals = sum(map(str.isupper, tokens))
     if n_capitals < 2:
@@ -202,7 +203,9 @@ def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[s
             continue
         lower = token.lower()
         capitalized = token[:1] + lower[1:]
-        best = min(lower, capitalized, token, key=lambda word: ranks.get(word, n_words))  # the first of equal ones
+        best = min(
+            lower, capitalized, token, key=lambda word: ranks.get(word, n_words)
+        )  # the first one if they are equal
         if token not in ranks and best in ranks:
             is_in_capitals = True
         if is_first and best == lower and capitalized in ranks:
@@ -213,11 +216,11 @@ def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[s
 
 
 def are_composed(words: Iterable[str]) -> bool:
-    """Say whether all words have one code for each letter and its accents. If one has not, neither had its text."""
-    return is_normalized("NFC", "\n".join(words))  # nothing composes with the end of a line
+    """Check whether letters and accents are composed in all words. If not, they were not composed in the corpus."""
+    return is_normalized("NFC", "\n".join(words))  # nothing composes with a line end
 
 
 EXACT = MarkReader(exact=True)
-"""Reads every token as it is, as the original programs do."""
+"""Reads all tokens unchanged, like the original programs."""
 PLAIN = MarkReader()
-"""Reads all marks and codes as plain ones: nothing says what the model knows."""
+"""Reads all marks and codes as plain ones, for models whose vocabulary is unknown."""

@@ -1,7 +1,7 @@
-"""Tell sentences from other formats, such as markup and tables, which are refused.
+"""Refuse texts in other formats, such as markup and tables.
 
-Read as sentences, such a file gives numbers that look right: tags, identifiers and brackets become tokens. A format is
-refused only where most lines have its structure, because honest text has a few tabs, brackets and ``<3``.
+Read as sentences, such files would give plausible numbers: tags, identifiers and brackets become tokens. A format is
+refused only if most lines have its structure, because ordinary text has some tabs, brackets and ``<3``, too.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import pairwise
 from elmokit.errors import TextError
 
 HEAD_LINES = 100
-"""Lines that show the format of a file."""
+"""Number of lines that are checked for the format."""
 HEAD_CHARACTERS = 1 << 20
-"""After as many characters, fewer lines do."""
+"""Number of characters after which fewer lines are checked."""
 JSON = "JSON"
 TABLE = "a table"
 
 
 def refuse_other_formats(name: str, head: Iterable[str], accepted: Sequence[str] = ()) -> None:
-    """Raise a TextError if the first lines of a text have another format; ``accepted`` formats are let through."""
+    """Raise a TextError if the first lines of a text are in another format, unless it is ``accepted``."""
     lines = [line.strip() for line in head if line.strip()]
     if not lines:
         return
@@ -41,7 +41,7 @@ def _most(lines: Sequence[str], matches: Callable[[str], object]) -> bool:
 
 _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = .*")
 _MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
-# Markdown begins with some of HTML's elements, too.
+# Markdown can begin with some HTML elements, too.
 _ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
 _TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
 _JSON_OBJECT = re.compile(r'\{\s*"[^"]*"\s*:')
@@ -56,7 +56,7 @@ def _is_conllu(lines: Sequence[str]) -> bool:
 def _is_markup(lines: Sequence[str]) -> bool:
     if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
         return True
-    # `<user>` and `<unk>` are words of honest texts, and `<s> ... </s>` sentence boundaries.
+    # Ordinary texts have words such as `<user>` and `<unk>`, and sentence boundaries, `<s> ... </s>`.
     tags_of = [list(_TAG.finditer(line)) for line in lines]
     closed = {tag[2] for tags in tags_of for tag in tags if tag[1]} - {"s", "S"}
     n_marked = 0
@@ -69,7 +69,7 @@ def _is_markup(lines: Sequence[str]) -> bool:
 
 
 def is_json_object(line: str) -> bool:
-    """Say whether a line is one of JSON lines rather than a sentence that begins with a brace."""
+    """Check whether a line is a JSON object rather than a sentence that begins with a brace."""
     return _JSON_OBJECT.match(line.lstrip()) is not None
 
 
@@ -80,7 +80,7 @@ def _is_json(lines: Sequence[str]) -> bool:
 def _is_table(lines: Sequence[str]) -> bool:
     if len(lines) < 2 or not _most(lines, lambda line: "\t" in line):
         return False
-    # Tabs can separate the tokens of a text. Then their number changes from line to line, and there are no spaces.
+    # Tabs can separate the tokens of a text. Then their number varies between lines, and there are no spaces.
     n_tabs = [line.count("\t") for line in lines]
     n_equal = sum(1 for one, other in pairwise(n_tabs) if one == other)
     has_columns = 2 * n_equal >= len(lines) - 1
@@ -92,7 +92,7 @@ def _is_csv(lines: Sequence[str]) -> bool:
 
 
 def _has_separators(lines: Sequence[str], separator: str) -> bool:
-    # "10,000" in a sentence is no border of cells.
+    # The comma of "10,000" in a sentence does not separate cells.
     in_number = re.compile(rf"(?<=\d){separator}(?=\d)")
     kept = []
     for line in lines:
@@ -110,7 +110,7 @@ def _has_separators(lines: Sequence[str], separator: str) -> bool:
 
 
 def _has_cells(row: Sequence[str]) -> bool:
-    # In a sentence, a space or the end of the line follows a comma, and a smiley begins with a semicolon.
+    # In sentences, commas are followed by a space or the line end, and semicolons can start a smiley.
     others = [cell for cell in row[1:] if cell]
     for cell in others:
         if cell[0] <= " " or not any(map(str.isalnum, cell)):
@@ -141,7 +141,7 @@ _TIMES = re.compile(r"(?:\d+:)?\d+:\d\d[.,]\d{3}\s+-->\s+(?:\d+:)?\d+:\d\d[.,]\d
 
 
 def _is_subtitles(lines: Sequence[str]) -> bool:
-    # WebVTT can have a header and notes before the first times, and each can have a number or a name.
+    # WebVTT can have a header and notes before the first timestamps, each of which can have a number or name.
     if not lines[0].startswith("WEBVTT"):
         lines = lines[:3]
     return any(map(_TIMES.fullmatch, lines))
@@ -153,13 +153,13 @@ def _is_arpa(lines: Sequence[str]) -> bool:
 
 _EXTRACT = "Extract its text first."
 _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
-    ("CoNLL-U", _is_conllu, "Give it a name that ends in .conllu: then its words are read."),
+    ("CoNLL-U", _is_conllu, "To read its words, rename it to end in .conllu."),
     (JSON, _is_json, _EXTRACT),
     ("HTML or XML", _is_markup, _EXTRACT),
     (
         "FASTA",
         _is_fasta,
-        "Pass --text-kind fasta, if the command has it, or write one sequence per line with spaces between its "
+        "Pass --text-kind fasta, if the command supports it, or write one sequence per line with spaces between its "
         "residues.",
     ),
     ("FASTQ", _is_fastq, "Write one sequence per line with spaces between its residues."),
@@ -168,11 +168,11 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
         _is_subtitles,
         "Extract their text: grep -v -e '-->' -e '^[0-9]*$' -e '^WEBVTT' OLD > NEW",
     ),
-    ("a language model in the ARPA format", _is_arpa, "Give the text that it was made of."),
+    ("a language model in the ARPA format", _is_arpa, "Use the text that it was built from."),
     (
         TABLE,
         _is_table,
-        "Select the column of the text: cut -f 2; or, if tabs separate tokens, replace them by spaces: tr '\\t' ' '",
+        "Select the text column, as with cut -f 2; or, if tabs separate tokens, replace them with spaces: tr '\\t' ' '",
     ),
-    ("a table of comma-separated values", _is_csv, "Select the column of the text first."),
+    ("a table of comma-separated values", _is_csv, "Select the text column first."),
 )

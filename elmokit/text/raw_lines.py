@@ -1,4 +1,4 @@
-"""Lines of raw text: warn where they are read as tokens, and join those that are wrapped."""
+"""Lines of raw text: detect them in tokenized text, and join wrapped ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elmokit.errors import TextError
 from elmokit.text.other_formats import HEAD_LINES
 
 MAX_CHARACTERS = 20
-"""Tokens with more characters of these scripts are taken for unsplit text. Words in them are rarely longer than ten."""
+"""Longer tokens in these scripts are considered unsplit text. Their words are rarely longer than ten characters."""
 # Japanese, Chinese, Thai, Lao, Burmese and Khmer
 _UNSPLIT = re.compile(
     "[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -25,21 +25,21 @@ _SENTENCE_END = re.compile(r"[.!?\u2026]")
 _ENDS_SENTENCE = re.compile(r"[.!?\u2026][\W_]*$")
 _ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
 MIN_ATTACHED = 3
-"""Tokens such as "mat." that make a text look raw; a text of few sentences needs one."""
+"""Number of tokens such as "mat." that make a text look raw; in a text with few sentences, one suffices."""
 
 
 def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False, refuse: bool = False) -> None:
-    """Warn if the first sentences of a text look as if they were not split into tokens, or raise a TextError.
+    """Warn, or raise a TextError, if the first sentences of a text do not look tokenized.
 
-    Split at spaces, a line of Japanese is one token, and in English "mat." is read as one word. Nothing fails, but the
-    vectors mean little. Tokenized text has punctuation marks as tokens of their own, so the first sentence with
-    punctuation decides. None of 49 tokenized files in English, Turkish and Uyghur is taken for raw text.
+    If split at spaces, a line of Japanese is one token, and in English, "mat." is read as one word. Nothing fails, but
+    the vectors mean little. In tokenized text, punctuation marks are separate tokens, so the first sentence with
+    punctuation decides. None of 49 tokenized files in English, Turkish and Uyghur is mistaken for raw text.
 
     Args:
         name: The name of the text.
-        sentences: The first sentences of the text. There are at most ``HEAD_LINES`` of them, unless it is split.
-        is_split: Whether a tokenizer has split it: then punctuation is not looked at.
-        refuse: Raise the error, if it is certain: a token such as "mat." ends a sentence, or there are several.
+        sentences: The first sentences of the text, at most ``HEAD_LINES`` unless ``is_split``.
+        is_split: Whether a tokenizer has split the text; punctuation is then not checked.
+        refuse: Raise the error in clear cases: if a token such as "mat." ends a sentence, or there are several.
     """
     attached: list[str] = []  # tokens such as "mat."
     n_sentences = 0
@@ -68,7 +68,7 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
 
 
 def _unsplit_token(tokens: Sequence[str]) -> str | None:
-    """Return the first token that is too long for a word of a script without spaces."""
+    """Return the first token that is too long to be a word of a script without spaces."""
     for token in tokens:
         if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
             return token
@@ -79,27 +79,27 @@ def _report(name: str, what: str, flags: str, refuse: bool) -> None:
     problem = f"{name} looks like raw text: {what}."
     if refuse:
         raise TextError(f"{problem} Pass {flags} to split it, or --text-kind tokens to read it as it is.")
-    # One location for all readers, so that a text that is read twice is reported once.
+    # The same location for all readers, so a text that is read twice is reported once.
     warnings.warn(
-        f"{problem} Pass {flags}, if the command has it, or separate its tokens by spaces, as elmokit.tokenize does.",
+        f"{problem} Pass {flags}, if the command supports it, or separate the tokens with spaces (elmokit.tokenize).",
         stacklevel=1,
     )
 
 
 Wrapped = Literal["auto", "yes", "no"]
-"""Whether the lines of raw text are wrapped, as in e-mail or a book: then a paragraph has several, and ends at a blank
-line. "auto" decides by the first lines, and says so where some lines go on with the next."""
+"""Whether the lines of raw text are wrapped, as in e-mail or books: paragraphs then have several lines and end at a
+blank line. "auto" decides from the first lines, with a warning if some seem to continue on the next."""
 MIN_WIDTH, MIN_CONTINUED = 40, 2
-"""The shortest lines of wrapped text, and how many of its lines go on with a small letter."""
+"""Minimum line length of wrapped text, and the fraction of its lines that continue with a lower-case letter."""
 MIN_CONTINUED_SHARE = 0.05
-"""Of lines that are not joined, how many must go on with a small letter to be reported."""
+"""Fraction of unjoined lines that must continue with a lower-case letter to be reported."""
 
 
 def are_wrapped(name: str, lines: Sequence[str]) -> bool:
-    """Decide by the first lines of raw text whether they are wrapped, and warn if they are, or may be.
+    """Decide from the first lines of raw text whether they are wrapped; warn if they are or might be.
 
-    Most lines of wrapped text end inside a sentence, and there is no room for the next word: the line would be longer
-    than nearly all others. Or most go on with a small letter, in a text whose sentences begin with capitals.
+    Text is wrapped if most lines end inside a sentence and have no room for the next word, which would make them longer
+    than nearly all others; or if most continue with a lower-case letter, and sentences begin with capitals.
     """
     lines = [line.strip() for line in lines]
     pairs = _lines_with_the_next(lines)
@@ -118,8 +118,8 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     if _sentences_begin_with_capitals(lines) and len(continued) >= MIN_CONTINUED_SHARE * len(pairs):
         line, after = continued[0]
         warnings.warn(
-            f"The lines of {name} are read one by one, but {line[-20:]!r} may go on with {after[:20]!r}. If they are "
-            'wrapped, pass --wrapped yes (wrapped="yes"), which joins them; if not, no.',
+            f"The lines of {name} are read one by one, but {line[-20:]!r} may continue with {after[:20]!r}. If they "
+            'are wrapped, pass --wrapped yes (wrapped="yes") to join them; if not, pass no.',
             stacklevel=1,
         )
     return False
@@ -130,7 +130,7 @@ def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:
-    """Say whether most lines end inside a sentence and have no room for the next word."""
+    """Check whether most lines end inside a sentence and have no room for the next word."""
     lengths = sorted(len(line) for line in lines if line)
     width = lengths[(len(lengths) - 1) * 9 // 10]
     n_full = n_small = 0
@@ -144,13 +144,13 @@ def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], insid
 
 
 def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continued: Sequence[tuple[str, str]]) -> bool:
-    """Say whether most lines go on with a small letter, in a text whose sentences begin with capitals."""
+    """Check whether most lines continue with a lower-case letter, in a text whose sentences begin with capitals."""
     is_most = len(continued) >= MIN_CONTINUED and 2 * len(continued) > len(pairs)
     return is_most and _sentences_begin_with_capitals(lines)
 
 
 def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
-    """Say whether nearly all lines that surely begin a sentence do not begin with a small letter."""
+    """Check whether nearly all lines that certainly begin a sentence do not begin with a lower-case letter."""
     n_begin = n_small = 0
     for line, after in pairwise(["", *lines]):
         begins = not line or _ENDS_SENTENCE.search(line)
@@ -162,7 +162,7 @@ def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
 
 
 def join_wrapped(name: str, lines: Iterable[tuple[int, str]], wrapped: Wrapped = "auto") -> Iterator[tuple[int, str]]:
-    """Join the lines of each paragraph of raw text if they are wrapped; a paragraph has the number of its first."""
+    """Join the lines of each paragraph if raw text is wrapped; a paragraph gets the number of its first line."""
     lines = iter(lines)
     head = list(islice(lines, HEAD_LINES))
     if wrapped == "no" or (wrapped == "auto" and not are_wrapped(name, [line for _, line in head])):

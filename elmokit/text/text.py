@@ -1,11 +1,12 @@
-"""``Text``: how the lines of files become sentences, documents or passages, and where each of them comes from.
+"""``Text``: how lines of files become sentences, documents or passages that know where they come from.
 
-A ``Text`` is made once, where a call begins, and handed down whole. Reading goes through these steps:
+A ``Text`` is made once, at the start of a call, and passed on as a whole. Reading has these steps:
 
 * ``find_text_files`` finds the files, and ``read_lines`` decodes their lines (``storage/text_files.py``);
-* ``numbered_lines`` numbers them, turns CoNLL-U into lines of words, and refuses other formats by the first lines;
-* ``lines`` splits each line into its sentences, after wrapped lines of raw text were joined;
-* ``sentences``, ``document_sentences`` and ``passages`` yield what the lines hold.
+* ``numbered_lines`` numbers them, turns CoNLL-U into lines of words, and refuses texts whose first lines show another
+  format;
+* ``lines`` splits each line into sentences, after joining wrapped lines of raw text;
+* ``sentences``, ``document_sentences`` and ``passages`` yield the contents of the lines.
 """
 
 from __future__ import annotations
@@ -34,36 +35,36 @@ TextKind = Literal["tokens", "raw", "lines", "words", "fasta", "bilm-tf", "allen
 
 
 class Line(NamedTuple):
-    """A line of a text, or a paragraph of wrapped lines, a sentence of CoNLL-U, or a protein."""
+    """A line of text, a paragraph of wrapped lines, a sentence of CoNLL-U, or a protein."""
 
     number: int
-    """From 1: of its first line in the file."""
+    """The number of its first line in the file, from 1."""
     text: str
-    """The line; of CoNLL-U its words with spaces between them; of a protein its identifier."""
+    """The line; for CoNLL-U, the words with spaces between them; for a protein, the identifier."""
     sentences: list[list[str]]
-    """Its tokens. Tokenized text has one sentence per line, empty if the line is blank; raw text any number."""
+    """Its tokens: one sentence per line of tokenized text (empty for a blank line), any number for raw text."""
 
 
 class Sentence(list[str]):
-    """The tokens of a sentence of a file, which know where they come from."""
+    """The tokens of a sentence, with its position in the file."""
 
-    # Set after it is made, which takes a quarter of the time of an __init__.
+    # Set after construction, which takes a quarter of the time of an __init__.
     __slots__ = ("file", "line")
     line: int
-    """The number of its line, from 1."""
+    """The line number, from 1."""
     file: str | None
     """The file, if the text has several."""
 
 
 class RawPassage(NamedTuple):
-    """Some raw text: a line or a paragraph, a document, or a cell of a table."""
+    """Raw text: a line, a paragraph, a document, or a cell of a table."""
 
     text: str
     path: str
     line: int
     """The number of its first line, from 1."""
     cells: dict[str, str]
-    """All cells of its row of a table, by the names of the columns; empty if it is in no table."""
+    """All cells of its table row, by column name; empty without a table."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Text:
     column: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.paths, str | Path):  # an iterator could be read only once
+        if not isinstance(self.paths, str | Path):  # an iterator could only be read once
             object.__setattr__(self, "paths", tuple(self.paths))
         if not callable(self.kind):
             check_choice("kind", self.kind, get_args(TextKind))
@@ -130,7 +131,7 @@ class Text:
             raise ConfigError('column is for passages (kind="words").')
         if self.kind == "fasta" and self.documents:
             raise ConfigError("Proteins are no documents, so fasta cannot be combined with documents.")
-        _ = self._splitter  # an unknown language or a missing tokenizer is noticed now
+        _ = self._splitter  # reports an unknown language or a missing tokenizer now
 
     @property
     def is_raw(self) -> bool:
@@ -149,13 +150,13 @@ class Text:
 
     @property
     def splitter_name(self) -> str:
-        """The name of what splits the text, by which a resumed run recognizes it."""
+        """The name of the tokenizer, which a resumed run compares."""
         if self.kind == "raw":
             return f"raw {self.language}" + ("" if self.wrapped == "auto" else f", wrapped: {self.wrapped}")
         if isinstance(self.kind, str):
             return self.kind
         name = getattr(self.kind, "__qualname__", None)
-        # Methods of built-in types have no module, and objects that can be called no name.
+        # Methods of built-in types have no module, and callable objects have no name.
         module = getattr(self.kind, "__module__", None) or "builtins"
         return repr(self.kind) if name is None else f"{module}.{name}"
 
@@ -163,16 +164,16 @@ class Text:
         """Yield all lines with their sentences.
 
         Raises:
-            TextError: A file cannot be read, or has another format, such as HTML or a table; or a blank line of
-                AllenNLP's text, or raw text with ``refuse_raw``.
+            TextError: A file cannot be read, or is in another format, such as HTML or a table; AllenNLP's text has a
+                blank line; or text looks raw and ``refuse_raw`` is set.
         """
         return chain.from_iterable(map(self.lines_of, self.files))
 
     def sentences(self) -> Iterator[Sentence]:
-        """Yield the sentences that have tokens; of bilm-tf's text, all.
+        """Yield the non-empty sentences; for bilm-tf's text, all sentences.
 
         Raises:
-            TextError: As in :meth:`lines`, or a file has no sentence.
+            TextError: As in :meth:`lines`, or a file has no sentences.
         """
         for path in self.files:
             file = self._file_name(path)
@@ -182,13 +183,13 @@ class Text:
                 yield sentence
 
     def token_lists(self, on_bytes: Callable[[int], object] | None = None) -> Iterator[list[str]]:
-        """Yield the same sentences as plain lists, in less time; ``on_bytes`` is that of ``read_lines``."""
+        """Yield the same sentences as plain lists, which is faster; ``on_bytes`` is as in ``read_lines``."""
         for path in self.files:
             for _, tokens in self._numbered_sentences(path, on_bytes):
                 yield tokens
 
     def document_lines(self) -> Iterator[Iterator[Line]]:
-        """Yield the lines of each document; each must be read before the next one.
+        """Yield the lines of each document; each document must be read before the next one.
 
         Raises:
             TextError: As in :meth:`lines`; or the text is CoNLL-U, where blank lines end sentences.
@@ -196,19 +197,20 @@ class Text:
         return chain.from_iterable(map(self._document_lines, self.files))
 
     def document_sentences(self) -> Iterator[Iterator[Sentence]]:
-        """Yield the sentences of each document; each must be read before the next one. Errors as above."""
+        """Yield the sentences of each document; each document must be read before the next one. Errors as above."""
         for path in self.files:
             for lines in self._document_lines(path):
                 yield _located(lines, self._file_name(path))
 
     def passages(self) -> Iterator[RawPassage]:
-        """Yield the raw text of each line or paragraph that has some; with ``documents``, of each document.
+        """Yield the raw text of each non-blank line or paragraph, or with ``documents``, of each document.
 
-        Of tables, yield the cells of ``column``.
+        From tables, yield the cells of ``column``.
 
         Raises:
-            TextError: As in :meth:`lines`; or a table cannot be read, or has other columns than the first one.
-            ConfigError: A table does not have the column, or there are tables and no column is given.
+            TextError: As in :meth:`lines`; or a table cannot be read, or its columns differ from those of the first
+                one.
+            ConfigError: A table does not have the column, or no column is given for tables.
         """
         if self.column is None and not any(map(is_table, self.files)):
             return chain.from_iterable(map(self._passages_of, self.files))
@@ -219,13 +221,13 @@ class Text:
         return _cells_of(tables, self.column)
 
     def n_predictions(self) -> int | None:
-        """Count the predictions of a language model, sentence ends included; None if the text can be read only once."""
+        """Count a language model's predictions, including sentence ends; None if the text can only be read once."""
         if not self.can_reread:
             return None
         return sum(len(tokens) + 1 for tokens in self.token_lists())
 
     def lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[Line]:
-        """Yield the lines of one file, as :meth:`lines` does."""
+        """Yield the lines of one file, as in :meth:`lines`."""
         if self.kind == "fasta":
             return (Line(number, one.identifier, [one.residues]) for number, one in numbered_proteins(path))
         if self._splitter is not None and not is_conllu(path):
@@ -239,16 +241,15 @@ class Text:
         formats: Sequence[str] | None = (),
         on_head: Callable[[list[str]], object] | None = None,
     ) -> Iterator[tuple[int, str]]:
-        """Yield the numbers, from 1, and the lines of a file as they are: every reader of sentences gets them here.
+        """Yield the line numbers, from 1, and unchanged lines of a file, for all readers of sentences.
 
-        CoNLL-U is read by its name: each sentence becomes a line of its words, with the number of the line of the
-        first.
+        CoNLL-U is recognized by its name: each sentence becomes a line of words, with the line number of the first.
 
         Args:
             path: The file.
             on_bytes: As in ``read_lines``.
-            formats: Other formats that the caller reads, as ``other_formats.py`` names them; None for all.
-            on_head: Called with the first lines, except of CoNLL-U or where all formats are read.
+            formats: Other formats that the caller reads, by their names in ``other_formats.py``; None for all.
+            on_head: Called with the first lines, except for CoNLL-U or if all formats are read.
         """
         lines = read_lines(path, on_bytes, universal_newlines=self.kind == "bilm-tf")
         if is_conllu(path):
@@ -266,7 +267,7 @@ class Text:
 
     @cached_property
     def split(self) -> Tokenize:
-        """What splits a line, which is one sentence, into tokens; raw text is not split so."""
+        """The function that splits a line, which is one sentence, into tokens; not used for raw text."""
         if callable(self.kind):
             return self.kind
         if self.kind in ("bilm-tf", "allennlp"):
@@ -292,7 +293,7 @@ class Text:
         def look_at(head: list[str]) -> None:
             check_tokens(text_name(path), map(split, head), is_split, self.refuse_raw)
 
-        # A caller's own function can select the column of a table.
+        # A custom function can select the column of a table.
         formats = None if callable(self.kind) and _is_foreign(self.kind) else ()
         for number, line in self.numbered_lines(path, on_bytes, formats, look_at):
             tokens = split(line)
@@ -329,7 +330,7 @@ class Text:
 
 
 def as_text(text: Text | TextPaths) -> Text:
-    """Return a text as it is, or files as tokenized text."""
+    """Return a ``Text`` unchanged, or files as tokenized text."""
     return text if isinstance(text, Text) else Text(text)
 
 
@@ -353,7 +354,7 @@ def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]
     name = first.columns[first.column(column)]
     for table in tables:
         if table.columns != first.columns:
-            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {first.path} others.")
+            raise TextError(f"{table.path} has the columns {', '.join(table.columns)}, and {first.path} has others.")
         for line, row in table.rows:
             cells = dict(zip(table.columns, row, strict=True))
             yield RawPassage(cells[name], table.path, line, cells)
@@ -365,7 +366,7 @@ def _numbered(
     formats: Sequence[str] | None,
     on_head: Callable[[list[str]], object] | None,
 ) -> Iterator[tuple[int, str]]:
-    """Number the lines of a file, after its first lines have shown which format it has."""
+    """Number the lines of a file, after its first lines have shown the format."""
     head: list[str] = []
     if formats is not None:
         n_characters = 0

@@ -1,7 +1,7 @@
-"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with spaCy or without.
+"""Split raw text into sentences and tokens: English as in the Penn Treebank, other languages with or without spaCy.
 
 The English models were trained on text in the style of the Penn Treebank (``elmokit.text.english``). For other
-languages spaCy has rules, or calls a library for words that are not separated by spaces. "any" needs no library
+languages, spaCy has rules, or calls a library if words are not separated by spaces. "any" needs no library
 (``elmokit.text.any_language``). Nothing is downloaded.
 """
 
@@ -24,20 +24,20 @@ from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
 
 ENGLISH = "en"
 ANY = "any"
-"""The name of the rules that need no language."""
+"""The language code of the rules for any language."""
 _NO_TOKEN = re.compile(rf"[\s{INVISIBLE}]*")
 """What can stand between two tokens."""
 Spans = Callable[[str], Iterable[tuple[int, int]]]
 """Maps a text to the character offsets ``(start, stop)`` of its tokens or sentences."""
 Tokenization = Literal["treebank", "spaces"]
-"""How a text is split: "treebank", as the English models were trained; or "spaces" for text that is tokenized already,
-with spaces between the tokens."""
+"""How text is split: "treebank", as in the training text of the English models; or "spaces" for tokenized text, with
+spaces between the tokens."""
 TextSplitter = Callable[[str], list[list[str]]]
 """Maps a line of raw text to its tokenized sentences."""
 
 
 class Token(NamedTuple):
-    """A token of a text, and where it is."""
+    """A token of a text, with its position."""
 
     text: str
     start: int
@@ -47,14 +47,14 @@ class Token(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word as its author wrote it, between white space and with the punctuation that is attached to it."""
+    """A word as written, between white space and with attached punctuation."""
 
     text: str
     start: int
     stop: int
     """As in :class:`Token`."""
     tokens: list[tuple[int, int]]
-    """The tokens that it was split into, each as its sentence and its position in that sentence, counted from 0."""
+    """The tokens that it was split into: the sentence, and the position in that sentence, both counted from 0."""
 
 
 @overload
@@ -72,17 +72,17 @@ def tokenize(
 def tokenize(
     text: str, language: str = ENGLISH, *, offsets: bool = False, wrapped: Wrapped = "auto"
 ) -> list[list[str]] | list[list[Token]]:
-    """Split raw text into sentences and tokens, as :meth:`elmokit.Elmo.embed` takes them.
+    """Split raw text into sentences and tokens, in the form that :meth:`elmokit.Elmo.embed` expects.
 
-    The end of a line also ends a sentence, unless the lines are wrapped: then a blank line ends a paragraph.
+    Sentences also end at the end of a line or, if lines are wrapped, at a blank line.
 
     Args:
         text: The text.
         language: A language code of spaCy, such as "de" or "ja"; English is split as in the Penn Treebank. "any" splits
-            letters, digits and marks by Unicode's classes, without spaCy.
-        offsets: Return each token as a :class:`Token`, with its place in the text.
-        wrapped: Whether the lines are wrapped, as in e-mail and books. "auto": if most end inside a sentence, which is
-            a warning.
+            at letters, digits and marks by Unicode character classes, without spaCy.
+        offsets: Return each token as a :class:`Token`, with its position in the text.
+        wrapped: Whether the lines are wrapped, as in e-mail and books. "auto" joins them, with a warning, if most end
+            inside a sentence.
 
     Returns:
         A list of tokens for each sentence.
@@ -105,7 +105,7 @@ def tokenize(
 
 
 def locate_tokens(text: str, sentences: Iterable[Sequence[str]]) -> list[list[Token]]:
-    """Find the tokens of each sentence in the text that they come from, one after the other."""
+    """Locate the tokens of each sentence, in order, in the text that they come from."""
     located: list[list[Token]] = []
     stop = 0
     for sentence in sentences:
@@ -113,7 +113,9 @@ def locate_tokens(text: str, sentences: Iterable[Sequence[str]]) -> list[list[To
         for token in sentence:
             start = text.find(token, stop)
             if start < 0 or not _NO_TOKEN.fullmatch(text, stop, start):
-                raise TextError(f"The token {token!r} does not follow in the text {text[stop : stop + 40]!r}.")
+                raise TextError(
+                    f"The token {token!r} was not found in the rest of the text, {text[stop : stop + 40]!r}."
+                )
             stop = start + len(token)
             located[-1].append(Token(token, start, stop))
     return located
@@ -122,8 +124,8 @@ def locate_tokens(text: str, sentences: Iterable[Sequence[str]]) -> list[list[To
 def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
     """Group the tokens of a text into words between white space.
 
-    A token with white space inside, as some languages have them, joins the words that it is part of. A word belongs to
-    two sentences where no white space separates them.
+    A token with white space inside, as in some languages, joins the words that it is part of. If sentences are not
+    separated by white space, a word can belong to two of them.
     """
     places: deque[tuple[Token, tuple[int, int]]] = deque()
     for number, sentence in enumerate(sentences):
@@ -146,8 +148,8 @@ def group_words(text: str, sentences: Iterable[Sequence[Token]]) -> list[Word]:
 
 
 def split_lines(text: str, split: TextSplitter, wrapped: Wrapped = "auto") -> list[list[str]]:
-    """Return the sentences of all lines of a text, or of its paragraphs if the lines are wrapped."""
-    # The lines of a text file: splitlines() would also split at form feeds, U+2028 and others.
+    """Return the sentences in all lines of a text, or in its paragraphs if the lines are wrapped."""
+    # Lines as in text files: splitlines() would also split at form feeds, U+2028 and others.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     sentences = []
     for _, line in join_wrapped("the text", enumerate(lines), wrapped):
@@ -155,9 +157,9 @@ def split_lines(text: str, split: TextSplitter, wrapped: Wrapped = "auto") -> li
     return sentences
 
 
-@cache  # the tables of a language take up to a second to build
+@cache  # a language's tables take up to a second to build
 def text_splitter(language: str = ENGLISH) -> TextSplitter:
-    """Return what splits a line of raw text into tokenized sentences; a blank line has none."""
+    """Return the function that splits a line of raw text into tokenized sentences; none for a blank line."""
     if language == ENGLISH:
         return partial(_split_raw, _split_english)
     if language == ANY:
@@ -185,33 +187,33 @@ def _split_with_spacy(pipeline: Any, line: str) -> list[list[str]]:
 
 
 def _spacy_pipeline(language: str) -> Any:
-    """Return spaCy's tokenizer of a language, with its rules for the ends of sentences."""
+    """Return spaCy's tokenizer for a language, with its rules for sentence ends."""
     with needs_extra(f"Splitting raw text in the language {language!r}", "spacy"):
         import spacy
     try:
         pipeline = spacy.blank(language)
-    except ImportError as error:  # an unknown language, or one that needs a further library, which spaCy names
+    except ImportError as error:  # an unknown language, or one that needs another library, which spaCy names
         what = " ".join(str(error).split())
         raise ConfigError(f"spaCy cannot split {language!r}, but {ANY!r} splits any language: {what}") from None
     pipeline.add_pipe("sentencizer")
-    # The limit protects parsers, which these rules are not.
+    # The limit is for parsers, and these rules do not parse.
     pipeline.max_length = 1 << 30
     return pipeline
 
 
 def treebank_tokens(sentence: str) -> list[str]:
-    """Split one raw English sentence into tokens, which are slices of it: quotes are not rewritten as `` and ''."""
+    """Split a raw English sentence into tokens, which are slices of it: quotes are not rewritten as `` and ''."""
     return [sentence[start:stop] for start, stop in token_spans(sentence)]
 
 
 def get_tokenizer(tokenization: Tokenization) -> Callable[[str], list[str]]:
-    """Return the function that splits a text into tokens; with "treebank", those of the sentences of ``tokenize``."""
+    """Return the function that splits a text into tokens; with "treebank", the same tokens as ``tokenize``."""
     check_choice("tokenization", tokenization, get_args(Tokenization))
     return split_tokens if tokenization == "spaces" else _split_sentences
 
 
 def _split_sentences(text: str) -> list[str]:
-    """Return the tokens of all sentences of an English text."""
+    """Return the tokens of all sentences in an English text."""
     return list(chain.from_iterable(split_lines(text, text_splitter())))
 
 

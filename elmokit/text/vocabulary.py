@@ -1,4 +1,4 @@
-"""Vocabularies: the words that a softmax predicts and that a word-input model reads."""
+"""Vocabularies: the words that a softmax predicts or a word-input model reads."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, MarkReader, are_composed
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
-"""The last line of some published files. bilm-tf skips it, so it is not a word."""
+"""The last line of some published files. Not a word, because bilm-tf skips it."""
 
 
 class CountedWords(Protocol):
-    """How often words occur: a mapping, or what a corpus too large for one was counted in."""
+    """Word counts: a mapping, or an object for a corpus whose counts do not fit into one."""
 
     def items(self) -> Iterable[tuple[str, int]]:
         """Return each word once, with its count."""
@@ -41,8 +41,8 @@ class Vocabulary:
 
     Args:
         words: The words, with ``<S>``, ``</S>`` and ``<UNK>`` among them.
-        strict: If False, accept the word list of a published model as it is: words can repeat (the last one counts) or
-            be empty, and ``<UNK>`` can be missing.
+        strict: If False, accept word lists of published models unchanged: words can be repeated (the last one counts)
+            or empty, and ``<UNK>`` can be missing.
 
     Raises:
         FormatError: A special word is missing, a word is repeated, or one is empty.
@@ -67,7 +67,7 @@ class Vocabulary:
         """The id of ``<UNK>``; -1 if the list has none."""
 
     def _refuse_first_wrong(self) -> None:
-        """Raise an error about the first word that is empty or occurs again."""
+        """Raise an error about the first empty or repeated word."""
         for number, word in enumerate(self.words):
             if not word or self.ids[word] != number:
                 raise FormatError(f"Word {number + 1} of the vocabulary is empty or occurs more than once: {word!r}.")
@@ -76,10 +76,10 @@ class Vocabulary:
         return len(self.words)
 
     def word_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
-        """Return the ids of tokens, ``(tokens,)``. Tokens that are not in the list get the id of ``<UNK>``.
+        """Return the ids of tokens, ``(tokens,)``. Tokens outside the vocabulary get the id of ``<UNK>``.
 
         Raises:
-            TextError: A token is not in the list, and neither is ``<UNK>``.
+            TextError: A token is not in the vocabulary, and neither is ``<UNK>``.
         """
         tokens = list(tokens)
         ids = np.array([self.ids.get(token, self.unknown_id) for token in tokens], dtype=np.int64)
@@ -89,15 +89,15 @@ class Vocabulary:
         return ids
 
     def known_ids(self, tokens: Iterable[str]) -> NDArray[np.int64]:
-        """Return the ids of tokens, ``(tokens,)``; -1 for those that are not in the list, and for ``<UNK>``."""
+        """Return the ids of tokens, ``(tokens,)``; -1 for ``<UNK>`` and tokens outside the vocabulary."""
         ids = np.array([self.ids.get(token, -1) for token in tokens], np.int64)
         ids[ids == self.unknown_id] = -1
         return ids
 
     def encode_with_chars(self, tokens: Sequence[str], max_chars: int) -> NDArray[np.int64]:
-        """Return what a model with a word table reads, ``(tokens, 1 + chars)``: ids of the words and of characters.
+        """Return the input ids of a model with a word table, ``(tokens, 1 + chars)``: a word id, then character ids.
 
-        A word that is not in the list has the id 0: it is its spelling alone.
+        Words outside the vocabulary get the word id 0, so only their spelling counts.
         """
         known = self.known_ids(tokens) + 1
         return np.concatenate([known[:, None], encode_tokens(tokens, max_chars)], axis=1)
@@ -106,8 +106,8 @@ class Vocabulary:
     def read(self) -> MarkReader:
         """How a model with this vocabulary reads a token."""
         chars: set[str] = set().union(*self.words)
-        # Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; and
-        # so with wide letters and other forms of characters.
+        # A vocabulary only has the frequent words of a corpus. If any of them has typographic marks (or full-width
+        # letters, or other forms of characters), the corpus also had rare words with them.
         for kind in (TYPOGRAPHIC, FORM_CHARS):
             if not chars.isdisjoint(kind):
                 chars |= kind
@@ -120,7 +120,7 @@ class Vocabulary:
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:
-        """How probable each word is in running text, from its rank by Zipf's law; without the special words."""
+        """The probability of each word except the special ones, estimated from its rank by Zipf's law."""
         words = [word for word in self.words if word not in SPECIALS]
         ranks = range(1, len(words) + 1)
         harmonic = sum(1 / rank for rank in ranks)
@@ -128,7 +128,7 @@ class Vocabulary:
 
     @classmethod
     def from_counts(cls, counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> Vocabulary:
-        """Build a vocabulary of the special words and the most frequent other words. Arguments as in ``rank_words``."""
+        """Build a vocabulary from the special words and the most frequent others. Arguments as in ``rank_words``."""
         return cls([*SPECIALS, *(word for word, _ in rank_words(counts, max_words, min_count))])
 
     @classmethod
@@ -144,30 +144,30 @@ class Vocabulary:
         """Return the content of a vocabulary file: one word per line.
 
         Raises:
-            TextError: A word would not be read as it is, such as one with a space before it.
+            TextError: A word would not be read back unchanged, such as one with a leading space.
         """
         text = "".join(f"{word}\n" for word in self.words)
         read = _parse_words(text.removeprefix("\ufeff"))
         if read != self.words:
             wrong = next((word for word, again in zip(self.words, read, strict=False) if word != again), self.words[-1])
-            raise TextError(f"A vocabulary file cannot hold {wrong!r}: it would not be read as it is.")
+            raise TextError(f"A vocabulary file cannot hold {wrong!r}: it would not be read back unchanged.")
         return text
 
 
 def warn_of_counted(vocabulary: Vocabulary) -> None:
-    """Say which marks of other programs a text has of which a vocabulary was made."""
+    """Warn about marks of other programs in the text that a vocabulary was built from."""
     for key in sorted(vocabulary.read.foreign):
         warn_of_foreign(key, "are counted as words")
 
 
 N_NAMED = 10
-"""How many of the unknown words of a text are named."""
+"""Number of unknown words to name."""
 
 
 class UnknownWords:
-    """Counts the words of a text that a vocabulary does not have, and remembers the first of them.
+    """Counts the words of a text that are missing from a vocabulary, and keeps the first ones.
 
-    A count alone does not say whether it is a rare name or the word that an experiment is about.
+    The count alone does not show whether it is a rare name or the critical word of an experiment.
     """
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class UnknownWords:
         """The first ten unknown words, each once."""
 
     def add(self, words: Sequence[str], is_unknown: Sequence[bool] | NDArray[np.bool_]) -> None:
-        """Count some words, of which some are unknown."""
+        """Add words, with a flag for each unknown one."""
         self.n_words += len(words)
         for position in np.flatnonzero(is_unknown).tolist():
             word = words[position]
@@ -191,18 +191,18 @@ class UnknownWords:
 
 
 def name_words(words: Sequence[str]) -> str:
-    """List the first unknown words of a text, such as "'scalpel', 'Zoë'"; of ten, others may follow."""
+    """List the first unknown words, such as "'scalpel', 'Zoë'"; with ten, there may be more."""
     listed = ", ".join(map(repr, words[:N_NAMED]))
     return f"such as {listed}" if len(words) >= N_NAMED else listed
 
 
 def most_frequent(counts: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-    """Return the most frequent words, ten at most, of those that a vocabulary does not have."""
+    """Return the most frequent of the given words, at most ten."""
     return tuple(word for _, word in heapq.nsmallest(N_NAMED, ((-count, word) for word, count in counts)))
 
 
 def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
-    """Return the words of a vocabulary after its special words, which ``max_words`` includes, with their counts.
+    """Return a vocabulary's words, except the special ones (which ``max_words`` includes), with their counts.
 
     Words are sorted by descending frequency, then alphabetically: the sampled softmax and bilm-tf rely on that order.
     """
@@ -213,7 +213,7 @@ def rank_words(counts: CountedWords, max_words: int | None = None, min_count: in
 
 
 def _negative_counts(counts: CountedWords, min_count: int) -> Iterator[tuple[int, str]]:
-    """Yield the words that a vocabulary can list, each after its count, negative so that frequent words sort first."""
+    """Yield the words that a vocabulary can hold, after their negative counts, which sort frequent words first."""
     left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS}
     for word, count in counts.items():
         # A vocabulary file cannot represent words such as a single ideographic space.
@@ -223,32 +223,32 @@ def _negative_counts(counts: CountedWords, min_count: int) -> Iterator[tuple[int
 
 
 def check_limits(max_words: int | None, min_count: int) -> None:
-    """Check the limits of ``rank_words`` before anything is counted."""
+    """Check the limits of ``rank_words`` before counting."""
     check_at_least("max_words", max_words, len(SPECIALS) + 1, optional=True)
     check_at_least("min_count", min_count, 1)
 
 
 def read_words(path: str | Path) -> list[str]:
-    """Read the word list of a model, one word per line, as bilm-tf does: UTF-8, plain or ``.gz``.
+    """Read a model's word list, one word per line, like bilm-tf: UTF-8, plain or ``.gz``.
 
-    Warns if the file has several columns, because no token equals such a line.
+    Warns if the file has several columns, because no token would equal such a line.
     """
     words = read_rows(path)
     columns = find_columns(words)
     if columns is not None:
-        # One location for all readers, so that a file that is read twice is reported once.
+        # The same location for all readers, so a file that is read twice is reported once.
         warnings.warn(
-            f"{path}: {columns.problem} Keep that column alone: as it is, all words are unknown.", stacklevel=1
+            f"{path}: {columns.problem} Keep only the column of words; otherwise, all words are unknown.", stacklevel=1
         )
     return words
 
 
 def read_new_vocabulary(path: str | Path) -> Vocabulary:
-    """Read the vocabulary of a model that is to be trained.
+    """Read the vocabulary for a new model.
 
     Raises:
-        ModelNotFoundError, FormatError: As in ``Vocabulary.from_file``, or a line has white space inside, as those of
-            a file with counts in a second column.
+        ModelNotFoundError, FormatError: As in ``Vocabulary.from_file``; or a line has white space inside, such as in a
+            file with counts in a second column.
     """
     words = read_rows(path)
     columns = find_columns(words)
@@ -263,13 +263,13 @@ def read_new_vocabulary(path: str | Path) -> Vocabulary:
 
 
 def read_rows(path: str | Path) -> list[str]:
-    """Read the lines of a word list without the white space around them, whatever they contain."""
+    """Read the lines of a word list without surrounding white space, and without checking them."""
     path = Path(path)
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     with reading(path, "word list", EOFError, zlib.error), opener(path, "rb") as file:
         text = file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8")
     if "\0" in text:
-        from elmokit.storage.text_files import check_no_nul  # here: a first vector does not wait for it
+        from elmokit.storage.text_files import check_no_nul  # imported here because it is rarely needed
 
         check_no_nul(text, path)
     return _parse_words(text)
@@ -279,34 +279,34 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
 
 
 def has_space(word: str) -> bool:
-    """Say whether a word has a space or a tab inside, as no token has."""
+    """Check whether a word has a space or tab inside, unlike any token."""
     return " " in word or "\t" in word
 
 
 @dataclass(frozen=True)
 class WordColumns:
-    """The columns of a file of words with counts, scores or vectors."""
+    """The columns of a file with words and counts, scores or vectors."""
 
     rows: list[list[str]]
     """The cells of each line."""
     word_column: int
-    """The column of the words: the first one that is not of numbers."""
+    """The column of words: the first one without numbers."""
     problem: str
-    """A sentence that shows the columns."""
+    """A sentence about the columns."""
 
     def word(self, row: list[str]) -> str:
-        """Return the word of a line. A line with one cell is a word without a number."""
+        """Return the word of a line. If the line has only one cell, that is the word."""
         return row[self.word_column] if len(row) > max(1, self.word_column) else " ".join(row)
 
 
 def find_columns(words: Sequence[str]) -> WordColumns | None:
     """Split a word list into columns if most of its lines have several; None if it has one column.
 
-    White space inside of few words is not a column. Special words often have no count.
+    White space in a few words does not make columns. Special words often have no count.
     """
     text = "\n".join(words)
     for separator in "\t ":
-        # Nearly all files have none, which is seen without a look at each word.
+        # Nearly all files have none, which a quick check shows.
         if separator not in text or not _have_columns(words, separator):
             continue
         rows = [[cell.strip() for cell in word.split(separator) if cell.strip()] for word in words]
@@ -317,7 +317,7 @@ def find_columns(words: Sequence[str]) -> WordColumns | None:
 
 
 def _have_columns(words: Sequence[str], separator: str) -> bool:
-    """Check whether more lines have a separator than have none."""
+    """Check whether most lines have a separator."""
     n_several = n_single = 0
     for word in words:
         if separator in word:
@@ -328,7 +328,7 @@ def _have_columns(words: Sequence[str], separator: str) -> bool:
 
 
 def _word_column(rows: Sequence[Sequence[str]]) -> int:
-    """Return the first column that is not of numbers: counts can come before the words, too."""
+    """Return the first column without numbers: counts can come before the words, too."""
     several = [row for row in rows if len(row) > 1]
     for column in range(min(map(len, several))):
         n_numbers = sum(_NUMBER.fullmatch(row[column]) is not None for row in several)
@@ -338,10 +338,10 @@ def _word_column(rows: Sequence[Sequence[str]]) -> int:
 
 
 def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
-    """Say where a word list first differs from the one that is stored with a model; None if nowhere."""
+    """Describe the first difference from the word list stored with a model, or return None."""
     for number, (word, own) in enumerate(zip_longest(words, stored), start=1):
         if word != own:
-            return f"line {number} is {_word_or_missing(word)}, and should be {_word_or_missing(own)}"
+            return f"line {number} is {_word_or_missing(word)} but should be {_word_or_missing(own)}"
     return None
 
 
@@ -360,11 +360,11 @@ def _parse_words(text: str) -> list[str]:
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
-    """Read the words of a table, one per row; ``rows_of`` says in the error message what the table is."""
+    """Read the words of a table, one per row; ``rows_of`` names the table in the error message."""
     words = read_words(path)
     if len(words) != n_rows:
         raise TensorMismatchError(
-            f"{path} lists {len(words):,} words, and {rows_of} has {n_rows:,} rows: one row per word."
+            f"{path} lists {len(words):,} words, but {rows_of} has {n_rows:,} rows; expected one row per word."
         )
     return _vocabulary_of_file(path, words, strict)
 
@@ -377,4 +377,4 @@ def _vocabulary_of_file(path: str | Path, words: list[str], strict: bool = True)
 
 
 def _repair_advice(path: str | Path) -> str:
-    return f"Repair it for a new model with: elmokit vocab --repair {path} OUT"
+    return f"To repair it for a new model: elmokit vocab --repair {path} OUT"

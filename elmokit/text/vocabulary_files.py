@@ -1,4 +1,4 @@
-"""Count the words of a corpus of any size, and build or repair vocabulary files."""
+"""Count the words in a corpus of any size, and build or repair vocabulary files."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class VocabularyReport:
     n_types: int
     """Distinct tokens of the text."""
     n_words: int
-    """Words of the vocabulary, including the special words."""
+    """Number of words in the vocabulary, including the special words."""
     unknown_ratio: float
-    """The fraction of tokens that are not in the vocabulary and read as ``<UNK>``."""
+    """The fraction of tokens outside the vocabulary, which are read as ``<UNK>``."""
     n_boundaries_in_text: int
-    """Tokens that are literally ``<S>`` or ``</S>``. A text should have none."""
+    """Tokens that are literally ``<S>`` or ``</S>``. Texts should not have any."""
     unknown_words: tuple[str, ...] = ()
-    """The most frequent words that are not in the vocabulary, ten at most."""
+    """The most frequent words outside the vocabulary, at most ten."""
     unwritable: tuple[str, ...] = ()
-    """Words that begin or end with white space, such as a no-break space, which a vocabulary file cannot hold."""
+    """Words with white space at the beginning or end, such as a no-break space, which vocabulary files cannot hold."""
 
 
 def build_vocabulary(
@@ -65,23 +65,23 @@ def build_vocabulary(
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> VocabularyReport:
-    """Count the words of tokenized text and write a vocabulary file, with the counts in a second file next to it.
+    """Count the words in tokenized text, and write a vocabulary file and a file with the counts.
 
     The special words come first, then the others by descending frequency. The second file, ``counts_path(path)``, has
-    one line ``word<TAB>count`` per word in the same order. ``<S>`` and ``</S>`` count as often as there are sentences,
-    and ``<UNK>`` as often as there are tokens outside the vocabulary.
+    one line ``word<TAB>count`` per word in the same order. The counts of ``<S>`` and ``</S>`` are the number of
+    sentences, and that of ``<UNK>`` is the number of tokens outside the vocabulary.
 
     Args:
         texts: A text; or files, directories or patterns of tokenized text, one sentence per line.
         path: The vocabulary file to write. It is compressed if the name ends in ``.gz``.
-        max_words: Number of words, including <S>, </S> and <UNK>: the most frequent ones.
-        min_count: Leave out words that occur less often.
+        max_words: Keep the most frequent words, up to this number, including <S>, </S> and <UNK>.
+        min_count: Drop words that occur less often.
         overwrite: Replace existing files.
         progress: Called with the number of bytes read.
 
     Raises:
-        TextError, MissingExtraError: A text cannot be read or contains no sentence.
-        ConfigError: No word is left, or ``path`` asks for a compression other than gzip.
+        TextError, MissingExtraError: A text cannot be read or contains no sentences.
+        ConfigError: No words are left, or the extension of ``path`` is a compression other than gzip.
         OutputError: An output exists, is one of the texts, or cannot be written.
     """
     path = Path(path)
@@ -124,13 +124,13 @@ def build_vocabulary(
 
 
 class _Words(NamedTuple):
-    """What the words of a text are."""
+    """Statistics about the words of a text."""
 
     n_types: int
     n_boundaries: int
     """Tokens that are ``<S>`` or ``</S>``."""
     has_unknown: bool
-    """Whether there is a mark of another program for unknown words."""
+    """Whether the text has another program's marks of unknown words."""
     unwritable: list[str]
 
 
@@ -150,7 +150,7 @@ def _words_of(counts: WordCounts) -> _Words:
 
 
 def counts_path(path: str | Path) -> Path:
-    """Return where the counts of a vocabulary file are: ``vocab.counts.tsv`` for ``vocab.txt`` and ``vocab.txt.gz``."""
+    """Return the path of a vocabulary's counts: ``vocab.counts.tsv`` for ``vocab.txt`` and ``vocab.txt.gz``."""
     path = Path(path)
     return path.with_name(path.name.removesuffix(".gz").removesuffix(".txt") + COUNTS_SUFFIX)
 
@@ -162,15 +162,15 @@ def repair_vocabulary(
     texts: Text | TextPaths = (),
     progress: ProgressCallback | None = None,
 ) -> list[str]:
-    """Write a valid vocabulary from a word list, and return the changes as one phrase each; none if it was valid.
+    """Write a valid vocabulary from a word list, and return a phrase for each change; none if it was valid.
 
-    With ``texts``, as in :func:`build_vocabulary`, the words are also sorted by their frequency there.
+    With ``texts``, as in :func:`build_vocabulary`, the words are also sorted by their frequency in them.
     """
     path = Path(path)
     check_output_path(path, overwrite)
     words, changes = repaired_words(read_rows(source))
     if len(words) == len(SPECIALS):
-        raise TextError(f"{source} contains no word to repair a vocabulary from.")
+        raise TextError(f"{source} contains no words to repair.")
     if texts:
         text = as_text(texts)
         check_not_input(path, text.files)
@@ -184,9 +184,9 @@ def repair_vocabulary(
 
 
 def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Return a word list by descending frequency, after its special words, and the changes it took.
+    """Sort a word list by descending frequency, after the special words; also return the changes.
 
-    Words that occur equally often stay in their order.
+    Words with equal counts stay in order.
     """
     by_frequency = sorted(words, key=lambda word: (word not in SPECIALS, word not in SPECIALS and -counts.get(word, 0)))
     moved = [number for number, pair in enumerate(zip(words, by_frequency, strict=True), start=1) if len(set(pair)) > 1]
@@ -198,10 +198,10 @@ def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[
 
 
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a valid word list and the changes it took.
+    """Return a valid word list, and the changes.
 
-    Of a file with several columns, such as counts or vectors, the words are kept. Special words in another case
-    (``<unk>``) are renamed where they are. Of a repeated word, the first is kept.
+    From a file with several columns, such as counts or vectors, only the words are kept. Special words in another case
+    (``<unk>``) are renamed in place. The first of repeated words is kept.
     """
     numbered, changes = _without_columns(words)
     valid: dict[str, int] = {}
@@ -212,26 +212,26 @@ def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
             changes.append(f"line {number}: removed a blank line")
             continue
         if has_space(word):
-            changes.append(f"line {number}: removed {word!r}, which no token equals because of its space")
+            changes.append(f"line {number}: removed {word!r}, because tokens have no spaces")
             continue
         if (special := other_case.get(word.lower())) is not None and special not in valid:
             changes.append(f"line {number}: renamed {word} to {special}")
             word = special
         if word in valid:
-            changes.append(f"line {number}: removed {word}, which is on line {valid[word]} already")
+            changes.append(f"line {number}: removed {word}, which is already on line {valid[word]}")
             continue
         valid[word] = number
     missing = [special for special in SPECIALS if special not in valid]
-    changes += [f"added {special}, which was missing, to the first lines" for special in missing]
+    changes += [f"added {special}, which was missing, at the top" for special in missing]
     return [*missing, *valid], changes
 
 
 def _without_columns(words: Sequence[str]) -> tuple[list[tuple[int, str]], list[str]]:
-    """Return the words of a list with the numbers of their lines, and the changes that drop its other columns."""
+    """Return the words of a list with their line numbers, and the changes that drop other columns."""
     columns = find_columns(words)
     if columns is None:
         return list(enumerate(words, start=1)), []
-    changes = [f"kept the words alone: {columns.problem.removesuffix('.')}"]
+    changes = [f"kept only the words: {columns.problem.removesuffix('.')}"]
     numbered = [(number, columns.word(row)) for number, row in enumerate(columns.rows, start=1)]
     if is_vector_header(columns.rows):
         changes.append(f"line 1: removed the size of the table, {' '.join(columns.rows[0])!r}")
@@ -240,7 +240,7 @@ def _without_columns(words: Sequence[str]) -> tuple[list[tuple[int, str]], list[
 
 
 def is_vector_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Say whether the first line is the number and the size of the vectors, as in the text format of word2vec."""
+    """Check whether the first line is the number and size of the vectors, as in word2vec's text format."""
     first = rows[0]
     if len(first) != 2 or len(rows) < 2 or not all(map(str.isdecimal, first)):
         return False
@@ -256,19 +256,19 @@ def _written(path: Path, text: str, overwrite: bool) -> Iterator[None]:
         yield
 
 
-MAX_TYPES = 5_000_000  # distinct words in memory at a time: about 1 GB
+MAX_TYPES = 5_000_000  # distinct words in memory at once: about 1 GB
 
 
 class WordCounts:
-    """How often each word occurs in a corpus, and the size of the corpus: a context manager for its temporary files.
+    """Word counts of a corpus, and its size. Use it as a context manager, which removes temporary files.
 
-    When more than ``max_types`` distinct words are in memory, the counts are written to a sorted temporary file. The
+    When more than ``max_types`` distinct words are in memory, the counts are written to a sorted temporary file. These
     files are merged when the counts are read, so the counts are exact for a corpus of any size.
     """
 
     def __init__(self, max_types: int = MAX_TYPES) -> None:
         self.words: Counter[str] = Counter()
-        """The counts in memory: all counts, as long as there is no temporary file."""
+        """The counts in memory, which are all counts as long as there are no temporary files."""
         self.n_sentences = 0
         self.n_tokens = 0
         """Without sentence boundaries."""
@@ -311,13 +311,15 @@ class WordCounts:
             with path.open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{count}\t{word}\n" for word, count in sorted(self.words.items()))
         except OSError as error:
-            raise OutputError(f"{path.parent}: {error.strerror}. Set TMPDIR to a larger disk.") from error
+            raise OutputError(
+                f"{path.parent}: {error.strerror}. Set TMPDIR to a directory on a larger disk."
+            ) from error
         self._spilled.append(path)
         self.words.clear()
 
 
 def count_words(text: Text, progress: ProgressCallback | None = None) -> WordCounts:
-    """Count the words of a text. Use the result as a context manager."""
+    """Count the words in a text. Use the result as a context manager."""
     counts, on_bytes = WordCounts(), StageCounter(progress, "count words", total_bytes(text.files))
     try:
         counts.add(text, on_bytes)

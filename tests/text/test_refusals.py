@@ -87,7 +87,7 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
         )
     ),
     (lambda path: read_table(path).column("c"), "A,b\n1,2\n", ConfigError, "has no column 'c'; its columns are A, b"),
-    (read_proteins, ">a\nMK\n>b\nM\n>a x\nM\n", TextError, "line 5: the identifier a is already used in line 1"),
+    (read_proteins, ">a\nMK\n>b\nM\n>a x\nM\n", TextError, "line 5: the identifier a is already used on line 1"),
     (read_proteins, ">a\n>b\nM\n", TextError, "line 1: a has no residues"),
     (read_proteins, ">a\nM\n>b\n*\n", TextError, "line 3: b has no residues"),
     (read_proteins, ">a\nM\n>\nM\n", TextError, "line 3: expected the header"),
@@ -97,20 +97,20 @@ TEXTS: list[tuple[Callable[[Path], object], str | bytes, type[ElmoError], str]] 
     (read_windows, "\n \n", TextError, "nothing to train on"),
     (read_windows, b"the .\nthe \xff\n", TextError, "line 2: not UTF-8"),
     (count, "", TextError, "contains no sentence"),
-    (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>. Repair it"),
+    (Vocabulary.from_file, "<S>\n<UNK>\nthe\n", FormatError, "missing: </S>. To repair it"),
     (Vocabulary.from_file, f"{FIRST}a\nb\na\n", FormatError, "Word 4 of the vocabulary"),
     (Vocabulary.from_file, "<S>\n</S>\n\n<UNK>\n", FormatError, "Word 3 of the vocabulary"),
     (Vocabulary.from_file, b"<S>\n\xff\n", FormatError, "utf-8"),
     *(
         (read_new_vocabulary, content, FormatError, name)
         for content, name in (
-            (f"{FIRST}the\t9\ncat\t5\n", "line 4 is 'the\\t9'. Repair it"),
+            (f"{FIRST}the\t9\ncat\t5\n", "line 4 is 'the\\t9'. To repair it"),
             ("<S> 4\n</S> 4\n<UNK> 2\nthe 9\n", "the lines have several columns: line 1 is '<S> 4'"),
             (f"{FIRST}the\nNew York\ncat\n", "line 5: 'New York' has a space"),
             (f"{FIRST}a\nb\na\n", "Word 4 of the vocabulary"),
         )
     ),
-    (rows_of, FIRST, TensorMismatchError, "lists 3 words, and the table has 4 rows"),
+    (rows_of, FIRST, TensorMismatchError, "lists 3 words, but the table has 4 rows"),
     (rows_of, "a\nb\nc\nd\n", FormatError, "missing: <S>, </S>"),
 ]
 ARGUMENTS: list[tuple[str, Callable[[], object], type[ElmoError], str]] = [

@@ -128,7 +128,7 @@ def test_a_short_wrapped_text_is_joined_and_a_doubtful_one_reported(shell: Shell
     with pytest.warns(UserWarning, match="The lines of the text are wrapped, so they are joined"):
         assert [tokens[0] for tokens in elmokit.tokenize(SHORT)] == ["Nobody", "He", "She", "The"]
     doubtful = "He'd been\nill for years.\n" + "The door stayed shut.\nNobody came.\n" * 2
-    message = "'He\\'d been' may go on with 'ill for years.'|\"He'd been\" may go on with 'ill for years.'"
+    message = "'He\\'d been' may continue with 'ill for years.'|\"He'd been\" may continue with 'ill for years.'"
     with pytest.warns(UserWarning, match=message):
         assert len(elmokit.tokenize(doubtful)) == 6
     assert len(elmokit.tokenize(doubtful, wrapped="yes")) == 5

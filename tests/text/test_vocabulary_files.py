@@ -53,12 +53,12 @@ def test_a_repair_lists_its_changes() -> None:
     assert changes == [
         "line 1: renamed <s> to <S>",
         "line 4: removed a blank line",
-        "line 6: removed the, which is on line 3 already",
+        "line 6: removed the, which is already on line 3",
         "line 7: renamed <unk> to <UNK>",
     ]
     assert repaired_words(["the"]) == (
         [*SPECIALS, "the"],
-        [f"added {special}, which was missing, to the first lines" for special in SPECIALS],
+        [f"added {special}, which was missing, at the top" for special in SPECIALS],
     )
     assert repaired_words([*SPECIALS, "<unk>"]) == ([*SPECIALS, "<unk>"], [])
 
@@ -97,7 +97,7 @@ def test_a_repair_keeps_the_words_alone_of_a_file_with_several_columns(content: 
     words = Vocabulary.from_file(new).words
     assert sorted(words[:3]) == sorted(SPECIALS)
     assert words[3:] == ["the", "cat"]
-    assert changes[0].startswith("kept the words alone: the lines have several columns: line ")
+    assert changes[0].startswith("kept only the words: the lines have several columns: line ")
 
 
 def test_a_repair_reads_the_counts_that_were_written_with_a_vocabulary(texts: list[Path], tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_repair_reads_the_counts_that_were_written_with_a_vocabulary(texts: li
 def test_a_repair_removes_a_word_with_a_space() -> None:
     words, changes = repaired_words([*SPECIALS, "the", "New York", "cat", "10\u00a0000"])
     assert words == [*SPECIALS, "the", "cat", "10\u00a0000"]
-    assert changes == ["line 5: removed 'New York', which no token equals because of its space"]
+    assert changes == ["line 5: removed 'New York', because tokens have no spaces"]
 
 
 def test_opening_a_model_whose_words_have_a_second_column_warns(tmp_path: Path) -> None:
