@@ -1,9 +1,9 @@
-"""AllenNLP's names and layouts for an ELMo's parameters, as in its checkpoints (``weights.th``).
+"""AllenNLP's names and layouts of ELMo parameters, as in its checkpoints (``weights.th``).
 
 Differences from ours: an LSTM cell's matrix is split into ``input_linearity`` and ``state_linearity``, its gates are in
 the order i, f, g, o, and the stored bias includes the 1 that TensorFlow adds to the forget gate; a highway layer is one
-matrix, first the transformed branch, then the gate of the *carried* branch (the negative of ours). A projection between
-equal sizes, which our network does not have, is the identity there.
+matrix, first the transformed branch, then the gate of the *carried* branch (the negative of ours). Projections between
+equal sizes, which our network does not have, are the identity there.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def char_cnn_of(config: BiLMConfig) -> CharCNNConfig:
     if config.char_cnn is None or config.word_features is not None or not config.bidirectional:
         what = "words" if config.bidirectional else "in one direction"
         raise ConfigError(
-            f"AllenNLP's ELMo reads characters alone, in both directions, and this model reads {what}. Open it with "
+            f"AllenNLP's ELMo reads only characters, in both directions, but this model reads {what}. Open it with "
             "elmokit.Elmo."
         )
     return config.char_cnn
 
 
 def swap_gates(tensor: Tensor) -> Tensor:
-    """Swap the second and third gate block: i, f, g, o becomes i, g, f, o, and the other way round."""
+    """Swap the second and third gate block: i, f, g, o becomes i, g, f, o, and vice versa."""
     first, second, third, fourth = tensor.chunk(4)
     return torch.cat([first, third, second, fourth])
 
 
 def gate_bias_from_allennlp(bias: Tensor) -> Tensor:
-    """Convert a bias: ours has the gates in another order, and without the 1 of the forget gate."""
+    """Convert a bias to our gate order, without the 1 of the forget gate."""
     i, f, g, o = bias.chunk(4)
     return torch.cat([i, g, f - FORGET_OFFSET, o])
 
 
 def gate_bias_to_allennlp(bias: Tensor) -> Tensor:
-    """Convert a bias of ours, the inverse of :func:`gate_bias_from_allennlp`."""
+    """Convert one of our biases; the inverse of :func:`gate_bias_from_allennlp`."""
     i, g, f, o = bias.chunk(4)
     return torch.cat([i, f + FORGET_OFFSET, g, o])
 
@@ -120,7 +120,7 @@ def from_allennlp(theirs: Mapping[str, Tensor], config: BiLMConfig) -> BiLM:
 
 
 def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
-    """List the LSTM layers by their names and ours."""
+    """List the LSTM layers, with AllenNLP's names and ours."""
     return [
         (f"{direction}_layer_{k}", f"directions.{d}.layers.{k}")
         for d, direction in enumerate(DIRECTIONS[: config.n_directions])
@@ -129,10 +129,10 @@ def _cells(config: BiLMConfig) -> list[tuple[str, str]]:
 
 
 def _check_placeholder(projection: Tensor, name: str) -> None:
-    """Check that a projection which our network does not have is still the identity, or a bias zero."""
+    """Check that a projection that our network does not have is still the identity, or its bias zero."""
     placeholder = torch.eye(len(projection)) if projection.ndim == 2 else torch.zeros(len(projection))
     if not torch.equal(projection, placeholder.to(projection)):
         raise TensorMismatchError(
-            f"{name} is no longer {'the identity' if projection.ndim == 2 else 'zero'}, and a model of equal sizes has "
-            "no such projection. Keep it as an AllenNLP checkpoint (state_dict)."
+            f"{name} is no longer {'the identity' if projection.ndim == 2 else 'zero'}, but a model with equal sizes "
+            "has no such projection. Keep it as an AllenNLP checkpoint (state_dict)."
         )

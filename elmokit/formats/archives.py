@@ -1,6 +1,6 @@
-"""Unpack archives (zip, tar, tar.gz and similar) to a temporary directory from which a model is read.
+"""Unpack archives (zip, tar, tar.gz and similar) to a temporary directory to read a model.
 
-Only the files that a model needs are unpacked, and never a member that leads outside of the directory.
+Only the files that a model needs are unpacked, and never members outside the directory.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _DAMAGE = (
 
 
 def is_archive(path: Path) -> bool:
-    """Check by its first bytes whether a file is a zip or tar archive, compressed or not."""
+    """Check by its first bytes whether a file is a zip or tar archive, possibly compressed."""
     return _is_zip(path) or _is_tar(path)
 
 
 class Unpacked(NamedTuple):
     """An unpacked archive."""
 
-    folder: Path  # the directory of its one model, or of everything if there is none
+    folder: Path  # the directory of its model, or of everything if there is none
     names: list[str]  # of all members, including those that were not unpacked
 
 
 class Archive(Format):
-    """A zip or tar archive of a model in another format."""
+    """A zip or tar archive with a model in another format."""
 
     name = "archive"
     description = "a zip or tar archive of a model"
@@ -70,20 +70,20 @@ class Archive(Format):
                 text = str(error).replace(str(archive.folder), str(path))
                 if isinstance(error, FormatError):
                     text += guess_archive(archive.names, archive.folder)
-                # A SettingError, which is a ConfigError, is created from other arguments.
+                # A SettingError, which is also a ConfigError, has other arguments.
                 kind = ConfigError if isinstance(error, ConfigError) else type(error)
                 raise kind(text) from None
         return model.replace(weights=weights, softmax=softmax, source=path)
 
 
 def unpacked_model(path: Path) -> AbstractContextManager[Unpacked]:
-    """Unpack the files of a model from an archive; arguments and errors as in ``unpacked``."""
+    """Unpack a model's files from an archive; errors as in ``unpacked``."""
     return unpacked(path, model_files(), lambda folder: find_format(folder) is not None)
 
 
 @contextlib.contextmanager
 def unpacked(path: Path, wanted: Sequence[str], is_model: Callable[[Path], bool]) -> Iterator[Unpacked]:
-    """Unpack the ``wanted`` files (patterns) of an archive for the block, and yield the directory of its one model."""
+    """Unpack an archive's ``wanted`` files (patterns) for the block, and yield the directory of its model."""
     # Errors while deleting are ignored: Windows cannot delete a file that is still memory-mapped.
     with contextlib.ExitStack() as on_exit:
         try:
@@ -123,7 +123,7 @@ def _unpack_tar(path: Path, folder: Path, wanted: Sequence[str]) -> list[str]:
     with tarfile.open(path) as archive:
         for member in archive:
             names.append(member.name)
-            if member.isreg() and _is_wanted(member.name, wanted):  # links and devices are left out
+            if member.isreg() and _is_wanted(member.name, wanted):  # no links or devices
                 _check_room(path, folder, member.size)
                 archive.extract(member, folder, filter="data")
         while archive.fileobj is not None and archive.fileobj.read(_BLOCK):  # gzip's checksum is at the end
@@ -135,7 +135,7 @@ def _check_room(path: Path, folder: Path, n_bytes: int) -> None:
     room = shutil.disk_usage(folder).free
     if n_bytes > room:
         raise OutputError(
-            f"{path} unpacks to {n_bytes:,} bytes or more, and the directory for temporary files has room for "
+            f"{path} unpacks to {n_bytes:,} bytes or more, but the directory for temporary files has room for "
             f"{room:,}: set TMPDIR to another one."
         )
 
@@ -149,14 +149,14 @@ def _is_wanted(name: str, wanted: Sequence[str]) -> bool:
 
 
 def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:
-    """Find the one directory that holds a model; if there is none, the first one that holds more than a directory."""
+    """Find the directory that holds a model, or else the first one with more than a single directory in it."""
     directories = [folder, *filter(Path.is_dir, folder.rglob("*"))]
     models = list(filter(is_model, directories))
     # A directory inside a model is part of it, such as the variables of a TF-Hub module.
     outer = [model for model in models if not set(model.parents).intersection(models)]
     if len(outer) > 1:
         names = ", ".join(sorted(str(model.relative_to(folder)) for model in outer))
-        raise FormatError(f"{path} holds {len(outer):,} models, in {names}. Unpack it and give the directory of one.")
+        raise FormatError(f"{path} holds {len(outer):,} models, in {names}. Unpack it, and pass the directory of one.")
     if outer:
         return outer[0]
     while True:

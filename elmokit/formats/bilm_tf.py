@@ -1,4 +1,4 @@
-"""bilm-tf's tensors and options, which its HDF5 files, its checkpoints and TF-Hub's modules have in common.
+"""bilm-tf's tensors and options, shared by its HDF5 files, its checkpoints and TF-Hub modules.
 
 Layouts: every matrix is stored input-major (``y = x @ W``), convolutions as ``(1, width, char_dim, count)``, and tables
 without our zero row for "no token".
@@ -28,7 +28,7 @@ WITHOUT_ZERO_ROW = TensorLayout(
 
 
 def bilm_tf_rows(config: BiLMConfig) -> list[TensorRow]:
-    """List the tensors of a biLM by our names and bilm-tf's."""
+    """List the tensors of a biLM, with our names and bilm-tf's."""
     rows: list[TensorRow] = []
     if config.char_cnn is None:
         rows.append(TensorRow("token_layer.embedding.weight", "embedding", WITHOUT_ZERO_ROW))
@@ -75,9 +75,9 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
 
 
 def read_options(path: str | Path) -> dict[str, Any]:
-    """Read an options file, or raise an error if it is something else."""
-    if str(path) in ("", "."):  # tutorials and scripts have an empty string where the reader's path belongs
-        raise ModelNotFoundError("The path of the options file is empty. Give the file that came with the weights.")
+    """Read an options file, or raise an error if it is another file."""
+    if str(path) in ("", "."):  # tutorials and scripts have an empty string in place of the user's path
+        raise ModelNotFoundError("The path of the options file is empty. Pass the file that came with the weights.")
     if Path(path).is_file():
         with Path(path).open("rb") as file:
             if file.read(len(SIGNATURE)) == SIGNATURE:
@@ -92,10 +92,9 @@ def read_options(path: str | Path) -> dict[str, Any]:
 
 
 def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where: str) -> BiLMConfig:
-    """Convert the content of an options file to a config; ``where`` is the file. Training settings are ignored."""
-    # The numbers of characters and words come from the shapes of the tensors in the weights: both 261 and 262
-    # characters occur in options files of the same weights. So does the number of directions if the options do not give
-    # it.
+    """Convert the content of an options file (``where``) to a config. Training settings are ignored."""
+    # The numbers of characters and words come from the tensor shapes, because options files for the same weights say
+    # 261 or 262 characters. The number of directions also does if the options omit it.
     lstm = options["lstm"]
     with config_errors(where):
         char_cnn = n_words = None
@@ -103,7 +102,7 @@ def config_from_options(options: dict[str, Any], shapes: dict[str, Shape], where
             cnn = options["char_cnn"]
             if (n_chars := n_rows(shapes, "char_embed", N_CHARS)) < N_CHARS:
                 raise ConfigError(
-                    f"char_embed has {n_chars} rows; the bytes of UTF-8 and the special characters are {N_CHARS}."
+                    f"char_embed has {n_chars} rows; expected {N_CHARS}, for UTF-8 bytes and special characters."
                 )
             char_cnn = CharCNNConfig(
                 filters=filters_from(cnn["filters"]),
@@ -140,7 +139,7 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
             "projection_dim": config.projection_dim,
             "n_layers": config.n_layers,
             "use_skip_connections": config.skip_connections,
-            # AllenNLP requires both keys. No clip is null, because bilm-tf clips to 0 if it reads 0.
+            # AllenNLP requires both keys. A missing clip is null, because bilm-tf would clip to 0 if it were 0.
             "cell_clip": config.cell_clip,
             "proj_clip": config.projection_clip,
         },
@@ -162,13 +161,13 @@ def options_from_config(config: BiLMConfig) -> dict[str, Any]:
 
 
 def config_errors(where: str) -> RaisedAgain:
-    """Turn whatever a missing key or a value of the wrong type raises into a ConfigError that names the file."""
+    """Turn errors caused by missing keys or values of the wrong type into a ConfigError that names the file."""
 
     def raise_again(error: Exception) -> None:
         if isinstance(error, ConfigError):
             raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
         if isinstance(error, KeyError):
-            raise ConfigError(f"{where}: there is no key {error}.") from None
+            raise ConfigError(f"{where}: the key {error} is missing.") from None
         if isinstance(error, IndexError | TypeError | ValueError | AttributeError | OverflowError):
             raise ConfigError(f"{where}: a value has the wrong type ({error}).") from None
 
@@ -181,7 +180,7 @@ def filters_from(value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def whole_from(value: Any) -> int:
-    """Convert a whole number, which a file may hold as 20.0; others are a ValueError instead of being cut."""
+    """Convert a whole number, which a file may hold as 20.0; raise a ValueError instead of rounding others."""
     number = int(value)
     if number != value:
         raise ValueError(f"{value!r} is not a whole number")
@@ -189,7 +188,7 @@ def whole_from(value: Any) -> int:
 
 
 def truth_from(table: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """Read ``true`` or ``false``. Others are a ConfigError, since the text ``"false"`` would count as true."""
+    """Read ``true`` or ``false``; anything else is a ConfigError, because the text ``"false"`` would be true."""
     value = table.get(name, default)
     if value not in (None, False, True):
         raise ConfigError(f"{name} is {value!r}. Expected true or false.")
@@ -197,10 +196,10 @@ def truth_from(table: Mapping[str, Any], name: str, default: bool = False) -> bo
 
 
 def clip_from(value: Any) -> float | None:
-    """Convert a clip; 0 and None both mean none, as in AllenNLP."""
+    """Convert a clip; 0 and None both disable it, as in AllenNLP."""
     return float(value) if value else None
 
 
 def n_rows(shapes: Mapping[str, Shape], name: str, default: int = 1) -> int:
-    """Return the number of rows of a table, or the default if the table is missing or a single number."""
+    """Return a table's number of rows, or the default if the table is missing or a scalar."""
     return (*shapes.get(name, ()), default)[0]

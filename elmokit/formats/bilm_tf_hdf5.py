@@ -1,9 +1,9 @@
-"""The published format: ``options.json`` and ``weights.hdf5``, as bilm-tf wrote and AllenNLP read them.
+"""The published format: ``options.json`` and ``weights.hdf5``, as written by bilm-tf and read by AllenNLP.
 
-``bilm_tf.py`` lists the tensors. bilm-tf's dump script gave one-layer and one-direction models names that no old loader
-can read. They are read under these names, and written under the regular ones. The old loaders require tensors that some
-models do not have (a backward direction, a projection): these are written as placeholders that change nothing, and
-dropped when the file is read again.
+``bilm_tf.py`` lists the tensors. bilm-tf's dump script gave tensors of one-layer and one-direction models names that no
+old loader can read. These names are read, but the regular ones are written. The old loaders require tensors that some
+models do not have (a backward direction, a projection). They are written as placeholders without effect, and dropped
+when the file is read again.
 
 Before version 1.0, AllenNLP archived the files that a config names, each under its key in the config:
 ``fta/model.text_field_embedder.token_embedders.elmo.weight_file``, and the same with ``options_file``.
@@ -56,19 +56,19 @@ from elmokit.storage.hdf5_files import (
 
 _ARCHIVED = "weight_file"
 _GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
-# What a training checkpoint may leave in a file besides the biLM.
+# Leftovers of a training checkpoint besides the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
 _LEFTOVER_SUFFIXES = ("/Adagrad", "/Adam", "/Adam_1")
 
 
 class BilmTFHDF5(Format):
-    """HDF5 weights with the options next to them: the HDF5 file, the options file, or the directory of both.
+    """HDF5 weights and their options: the HDF5 file, the options file, or the directory with both.
 
-    The directory may be the unpacked archive of an AllenNLP model with an ELMo.
+    The directory can be an unpacked AllenNLP archive with an ELMo.
     """
 
-    # It is written with what the old loaders read, and the model card: the softmax, the start state, the whitening and
-    # the alignment are left out.
+    # Only what the old loaders read and the model card are written, not the softmax, start state, whitening and
+    # alignment.
 
     name = "bilm-tf"
     description = "options.json with HDF5 weights"
@@ -102,7 +102,7 @@ class BilmTFHDF5(Format):
 
     def guess(self, folder: Path) -> str | None:
         if folder.is_file() and _is_options(folder):
-            return "the options of a model, but there are no HDF5 weights next to it"
+            return "the options of a model without HDF5 weights next to it"
         return None
 
     def options_names(self, file_name: str) -> list[str]:
@@ -128,21 +128,22 @@ class BilmTFHDF5(Format):
 
     def _check_own_file(self, weights: Path, name: str, overwrite: bool) -> None:
         """Check that a file next to the weights may be written."""
-        # `overwrite` does not permit it if another model in the directory reads the file: that model would open wrong.
+        # Not even `overwrite` permits it if another model in the directory uses the file, because that would break the
+        # model.
         path = own_file(weights, name)
         readers = _other_weights(weights, name)
-        if path.name == name:  # the other formats read the plain names only
+        if path.name == name:  # the other formats only read the plain names
             readers += self._other_models(path)
         if readers:
             stem = weights.stem.removesuffix("_weights")
             raise OutputError(
-                f"{weights} needs the file {path.name}, which {readers[0]} reads too. Choose another name, such as "
+                f"{weights} needs the file {path.name}, which {readers[0]} also uses. Choose another name, such as "
                 f"{weights.with_name(f'{stem}-2{weights.suffix}').name}, or another directory."
             )
         check_output_path(path, overwrite)
 
     def _other_models(self, path: Path) -> list[str]:
-        """List the models of other formats that read a file, as an error message names them."""
+        """List the models of other formats that use a file, for an error message."""
         models = []
         for other in FORMATS:
             is_read = any(fnmatch(path.name, pattern) for pattern in other.files)
@@ -152,7 +153,7 @@ class BilmTFHDF5(Format):
 
 
 def _other_weights(weights: Path, name: str) -> list[str]:
-    """List the other HDF5 weights of a directory that read the options or words of these."""
+    """List other HDF5 weights in the directory that use the same options or words."""
     path = own_file(weights, name)
     readers = []
     for other in hdf5_files(path.parent):
@@ -164,23 +165,23 @@ def _other_weights(weights: Path, name: str) -> list[str]:
 
 
 def _is_options(path: Path) -> bool:
-    """Check by its name for an options file."""
+    """Check by name for an options file."""
     return path.suffix == ".json" and "options" in path.name
 
 
 def _check_content(weights: Path) -> None:
-    """Raise a FormatError if a file is of another program, or HDF5 with something else in it."""
+    """Raise a FormatError if a file is from another program, or HDF5 with other contents."""
     if h5py.is_hdf5(weights):
         hint = guess_hdf5(weights)
     else:
         foreign = guess_foreign(weights)
         hint = "" if foreign is None else f"It looks like {foreign}."
     if hint:
-        raise FormatError(f"{weights} is not an HDF5 file of an ELMo. {hint}")
+        raise FormatError(f"{weights} is not an HDF5 file of an ELMo model. {hint}")
 
 
 def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedBiLM:
-    """Open weights with an options file, wherever the two are."""
+    """Open weights with an options file, at any two paths."""
     options = read_options(options_path)
     with damage_as_format_error(weights_path):
         file = open_hdf5(weights_path)
@@ -202,7 +203,7 @@ def read_hdf5(options_path: str | Path, weights_path: str | Path) -> PretrainedB
 def _without_placeholders(
     shapes: dict[str, Shape], config: BiLMConfig, read: Callable[[str], Floats]
 ) -> dict[str, Shape]:
-    """Leave out the placeholders among the datasets, unless one of them has other numbers: then all count."""
+    """Drop placeholders from the datasets, unless one has other values; then all are kept."""
     extra = {name: shape for name, shape in placeholders(config).items() if shapes.get(name) == shape}
     for name, shape in extra.items():
         if not np.array_equal(read(name), _placeholder(name, shape)):
@@ -213,13 +214,13 @@ def _without_placeholders(
 def write_hdf5(
     model: PretrainedBiLM, options_path: str | Path, weights_path: str | Path, overwrite: bool = False
 ) -> None:
-    """Write the weights and an options file with the model card; nothing else, which the old loaders could not read."""
+    """Write the weights, and an options file with the model card; the old loaders could not read more."""
     config = model.config
     if model.lexicon is not None or config.word_features is not None:
         needed = "a word table next to the characters" if model.lexicon is None else "a word or character lexicon"
         raise OutputError(
-            f"{weights_path}: the HDF5 format cannot hold {needed}, and this model needs one. "
-            "Write a directory instead: a path without .hdf5 or .h5."
+            f"{weights_path}: the HDF5 format cannot hold {needed}, which this model needs. "
+            "Save it as a directory: a path without .hdf5 or .h5."
         )
     content = options_from_config(config)
     left_out = ("warm_state", *FITTED_MAPS)
@@ -239,31 +240,31 @@ def write_hdf5(
 
 
 def _only_model(folder: Path) -> Path:
-    """Choose the HDF5 file of a directory that is the model. The others may be vectors, or tables of token vectors."""
+    """Find the model among a directory's HDF5 files. The others may be vectors, or tables of token vectors."""
     files = hdf5_files(folder) or _without_copies(_archived(folder))
     if len(files) == 1:
         return files[0]
     named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
-    # A file with options of its own is a model too, whatever its name.
+    # A file with its own options file is a model, too, whatever its name.
     others = [file for file in files if file not in named_weights and own_file(file, OPTIONS).exists()]
     if len(named_weights) != 1 or others:
         names = ", ".join(file.name for file in files)
-        raise FormatError(f"{folder} holds several HDF5 files ({names}). Name the one to open.")
+        raise FormatError(f"{folder} has several HDF5 files ({names}). Pass the path of one.")
     return named_weights[0]
 
 
 def _archived(folder: Path) -> list[Path]:
-    """List the weights in the unpacked archive of an AllenNLP model."""
+    """List the weights in an unpacked AllenNLP archive."""
     return visible_files(folder / "fta", f"*{_ARCHIVED}")
 
 
 def _without_copies(files: list[Path]) -> list[Path]:
-    """Leave out copies of the first file: an archive has one for each module that uses the ELMo."""
+    """Drop copies of the first file: an archive has one per module that uses the ELMo."""
     return [file for file in files if file == files[0] or not filecmp.cmp(files[0], file, shallow=False)]
 
 
 def _weights_of(options: Path) -> Path:
-    """Choose the weights next to an options file: those that read it, or else the only ones in the directory."""
+    """Find the weights next to an options file: those that use it, or else the only ones in the directory."""
     readers = []
     for file in hdf5_files(options.parent):
         if find_options(file) == options and not guess_hdf5(file):
@@ -272,7 +273,7 @@ def _weights_of(options: Path) -> Path:
 
 
 def guess_hdf5(path: Path) -> str:
-    """Say what an HDF5 file looks like. Return an empty string if it may be an ELMo, or cannot be read at all."""
+    """Describe what an HDF5 file looks like; empty if it may be an ELMo or cannot be read."""
     try:
         with open_hdf5(path) as file:
             names = set(file)
@@ -280,20 +281,20 @@ def guess_hdf5(path: Path) -> str:
     except HDF5_ERRORS:
         return ""
     if names == {"embedding"}:
-        return "It looks like cached token embeddings: open the model itself, and give this file as token_embeddings."
+        return "It looks like cached token embeddings: open the model itself, and pass this file as token_embeddings."
     if names & _GROUPS:
         return ""
     if "sentence_to_index" in names or (names and all(name.isdecimal() for name in names)):
-        return "It looks like vectors that elmokit embed or allennlp elmo wrote."
+        return "It looks like vectors written by elmokit embed or allennlp elmo."
     if is_keras:
         return "It looks like a Keras model."
     if names == {"softmax"}:
-        return "It looks like the softmax of an ELMo, without the rest."
+        return "It looks like the softmax of an ELMo without the biLM."
     return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
 
 
 def placeholders(config: BiLMConfig) -> dict[str, Shape]:
-    """List the placeholder tensors that AllenNLP's and bilm-tf's loaders require besides the model's own."""
+    """List the placeholder tensors that AllenNLP's and bilm-tf's loaders require in addition to the model's."""
     shapes: dict[str, Shape] = {}
     cnn, dim, hidden_dim = config.char_cnn, config.projection_dim, config.hidden_dim
     if cnn is not None and cnn.n_features == dim:
@@ -302,7 +303,7 @@ def placeholders(config: BiLMConfig) -> dict[str, Shape]:
     for number, is_backward in enumerate((False, True)):
         for k in range(config.n_layers):
             cell = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
-            if is_backward not in config.read_backward:  # a direction that the model lacks
+            if is_backward not in config.read_backward:  # a direction that the model does not have
                 shapes[f"{cell}/W_0"] = (2 * dim, 4 * hidden_dim)
                 shapes[f"{cell}/B"] = (4 * hidden_dim,)
                 shapes[f"{cell}/W_P_0"] = (hidden_dim, dim)
@@ -320,7 +321,7 @@ def _placeholder(name: str, shape: Shape) -> Floats:
 
 
 def _shapes(file: h5py.File, path: str | Path) -> dict[str, Shape]:
-    """Return the shape of each dataset but training leftovers, and check that each is stored completely."""
+    """Return the shape of each dataset except training leftovers; check that each is stored completely."""
     shapes: dict[str, Shape] = {}
     with damage_as_format_error(path):
         for dataset in find_datasets(file):

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from elmokit.pretrained.letter_model import LetterModel
     from elmokit.text.lexicon import Lexicon
 
-# Modules of parts that most models lack, and of writing, are imported where they are used: a first vector does not wait
-# for them.
+# Modules for writing, and for parts that most models do not have, are imported where they are used, so opening a model
+# is fast.
 NAME = "elmokit"
 FORMAT_VERSION = 1
 DEFAULT_MODEL = "en-mini"
-"""The small English model inside the package."""
+"""The small English model included in the package."""
 RUN_MODEL = "model"
-"""The subfolder in which a training run keeps its best model."""
+"""The subdirectory of a training run with its best model."""
 _WARM = "warm_state."
 _LEXICON = dict[str, list[str | None] | dict[str, str] | int | None]
 """The types in ``lexicon.json``."""
@@ -63,12 +63,12 @@ _LETTERS = "letters.safetensors"
 
 
 def included_model() -> Path:
-    """Return the directory of the model inside the package."""
+    """Return the directory of the included model."""
     return Path(__file__).parents[1] / "models" / DEFAULT_MODEL
 
 
 class ElmokitFolder(Format):
-    """A directory that ``save_model`` wrote, or a training run with its best model in such a directory."""
+    """A directory written by ``save_model``, or a training run that has its best model in such a directory."""
 
     name = NAME
     description = "an elmokit directory"
@@ -114,7 +114,7 @@ class ElmokitFolder(Format):
 
         check_output_path(path, overwrite, folder=True, parts=self.files)
         if path.is_dir() and any(path.iterdir()) and not is_model_folder(path):
-            # Directories of other programs can have files of the same names, such as config.json and vocab.txt.
+            # Directories of other programs can have files with the same names, such as config.json and vocab.txt.
             raise OutputError(f"{path} is not an elmokit directory, so it is not overwritten. Choose another name.")
 
     def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
@@ -145,8 +145,8 @@ def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "flo
             _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
         if model.letters is not None:
             _save_stored(model.letters.tensors(), folder / _LETTERS, storage)
-        # The maps are always float32: a direction of small variance has a large factor, which float16 would round
-        # badly, and vectors of rounded matrices would drift from those of the model that was aligned.
+        # The maps are always float32: float16 would round the large factors of directions with small variance badly,
+        # and rounded matrices would move vectors away from those of the aligned model.
         if model.whitening is not None:
             write_tensor_file(model.whitening.tensors(), folder / _WHITENING)
         if model.sentence_head is not None:
@@ -236,8 +236,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     content = read_json(path)
     if content.get("format") != NAME or content.get("format_version") != FORMAT_VERSION:
         raise FormatError(
-            f"{path} does not say format {NAME!r}, version {FORMAT_VERSION}, which this elmokit reads. If a newer one "
-            "wrote it, upgrade."
+            f"{path} is not in format {NAME!r}, version {FORMAT_VERSION}, which this version of elmokit reads. If a "
+            "newer version wrote it, upgrade."
         )
     if not isinstance(content.get("card"), dict):
         content["card"] = {}
@@ -249,8 +249,8 @@ def _read_sizes(folder: Path, table: Any) -> BiLMConfig:
     path = folder / "config.json"
     if isinstance(table, dict) and table.get("backward_only"):
         raise FormatError(
-            f"{path} describes a model that reads backward alone (train --backward-only of version 0.2). Only version "
-            "0.2 reads it so: without the key backward_only, it would read forward, with other vectors."
+            f"{path} describes a backward-only model (train --backward-only of version 0.2). Only version 0.2 can open "
+            "it: without the key backward_only, it would read forward, and its vectors would be wrong."
         )
     return from_dict(BiLMConfig, _without(table, "backward_only"), f"{path}, bilm")
 
@@ -266,12 +266,12 @@ def _read_vocabulary(folder: Path, config: BiLMConfig, lexicon: Lexicon | None) 
 def _read_softmax(
     folder: Path, table: Any, vocabulary: Vocabulary | None, config: BiLMConfig, arrays: FileArrays
 ) -> WordSoftmax | None:
-    """Read the softmax; None if there is none, or one of a kind that is no longer computed."""
-    # Vectors need none of what is missing.
+    """Read the softmax; None if there is none, or if its kind is no longer supported."""
+    # Vectors do not need the missing part.
     if isinstance(table, dict) and table.get("kind") == "adaptive":
         warnings.warn(
-            f"{folder} has the adaptive softmax of version 0.2, which is left out: it gives vectors but cannot predict "
-            "words. elmokit finetune trains a new softmax.",
+            f"{folder} has the adaptive softmax of version 0.2, which is ignored: the model gives vectors but cannot "
+            "predict words. elmokit finetune trains a new softmax.",
             stacklevel=3,
         )
         return None
@@ -279,14 +279,14 @@ def _read_softmax(
         if table is not None:
             # It may have been removed to save space.
             warnings.warn(
-                f"{folder} has no softmax.safetensors, which its config.json describes, so it gives vectors but cannot "
-                "predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from "
+                f"{folder} has no softmax.safetensors, although its config.json describes it, so it gives vectors but "
+                "cannot predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from "
                 "config.json.",
                 stacklevel=3,
             )
         return None
     if vocabulary is None:
-        raise ModelNotFoundError(f"{folder / 'vocab.txt'} is missing: {folder} has a softmax, whose words it names.")
+        raise ModelNotFoundError(f"{folder / 'vocab.txt'} is missing, which has the words of the softmax in {folder}.")
     sizes = from_dict(SoftmaxConfig, _without(table, "cutoffs", "shrink"), f"{folder / 'config.json'}, softmax")
     sizes.check_sizes(len(vocabulary), config.projection_dim, config.n_table_words)
     shapes = sizes.tensor_shapes(len(vocabulary), config.projection_dim)
@@ -298,19 +298,19 @@ def _read_softmax(
 
 
 def _without(table: Any, *former: str) -> Any:
-    """Leave out settings of version 0.2 that have no effect on this model."""
+    """Drop settings of version 0.2 that have no effect on this model."""
     if not isinstance(table, dict):
         return table
     return {name: value for name, value in table.items() if name not in former}
 
 
 def _choice(folder: Path, content: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> Any:
-    """Return a setting of ``config.json`` that has few possible values."""
+    """Return a setting of ``config.json`` with a fixed set of values."""
     return check_choice(f"{folder / 'config.json'}: {name}", content.get(name), choices)
 
 
 def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig) -> Whitening | None:
-    """Read the whitening of sentence vectors, if there is one."""
+    """Read the whitening of sentence vectors, if any."""
     if "sentence_pooling" not in content:
         return None
     pooling = _read_pooling(folder, content, "sentence_pooling")
@@ -322,7 +322,7 @@ def _read_whitening(folder: Path, content: Mapping[str, Any], config: BiLMConfig
 def _read_head(
     folder: Path, content: Mapping[str, Any], config: BiLMConfig, vocabulary: Vocabulary | None
 ) -> SentenceHead | None:
-    """Read the trained map of sentence vectors, if there is one."""
+    """Read the trained map of sentence vectors, if any."""
     if "sentence_head" not in content:
         return None
     pooling = _read_pooling(folder, content, "sentence_head")
@@ -340,14 +340,14 @@ def _read_pooling(folder: Path, content: Mapping[str, Any], key: str) -> Sentenc
 
 
 def _map_shapes(dim: int, tensors: StoredTensors) -> dict[str, Shape]:
-    """Return the shapes of a map of vectors of this size. It may have any number of components."""
+    """Return the shapes of a map for vectors of this size. It can have any number of components."""
     in_file = tensors.shapes.get("projection", ())
     n_components = in_file[-1] if in_file else 0
     return {"mean": (dim,), "projection": (dim, n_components)}
 
 
 def _read_letters(path: Path) -> LetterModel:
-    """Read the model of the letters of unknown words and check its sizes."""
+    """Read the letter model for unknown words, and check its sizes."""
     from elmokit.pretrained.letter_model import LetterModel, letter_shapes
 
     tensors = StoredTensors(path)
@@ -379,7 +379,7 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     given = (len(lexicon.words or ()), len(lexicon.chars or ()), lexicon.max_chars)
     if given != (n_words, n_chars, max_chars):
         raise TensorMismatchError(
-            f"{path} holds {given[0]} words and {given[1]} characters, tokens cut to {given[2]}; config.json says "
+            f"{path} holds {given[0]} words, {given[1]} characters and max_chars {given[2]}; config.json says "
             f"{n_words}, {n_chars} and {max_chars}."
         )
     return lexicon
@@ -390,13 +390,13 @@ def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> 
         write_tensor_file(to_int8(arrays, _WARM), path)
         return
     dtype = np.float16 if storage == "float16" else np.float32
-    with np.errstate(over="ignore"):  # the reader says which tensor has numbers that float16 cannot hold
+    with np.errstate(over="ignore"):  # the reader reports tensors with numbers that float16 cannot hold
         converted = {name: array.astype(dtype, copy=False) for name, array in arrays.items()}
     write_tensor_file(converted, path)
 
 
 def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | None]:
-    """Read the biLM's tensors, and its start state if there is one."""
+    """Read the biLM's tensors, and its start state, if any."""
     tensors = StoredTensors(path)
     own_shapes: dict[str, Shape] = {}
     state_shapes: dict[str, Shape] = {}
@@ -413,12 +413,12 @@ def _read_model(path: Path, config: BiLMConfig) -> tuple[FileArrays, State | Non
 
 
 def _read_stored(path: Path, wanted: Mapping[str, Shape]) -> FileArrays:
-    """Read tensors of these shapes, of which the file must have all and no others."""
+    """Read tensors of these shapes; the file must have exactly these."""
     return _read_all(StoredTensors(path), wanted)
 
 
 def _read_all(tensors: StoredTensors, wanted: Mapping[str, Shape]) -> FileArrays:
-    """Read tensors of these shapes, which must be all that the file has."""
+    """Read tensors of these shapes, which must be all tensors in the file."""
     return read_through(same_rows(wanted), wanted, tensors.shapes, tensors.read, str(tensors.path))
 
 

@@ -1,4 +1,4 @@
-"""What a weight format is, the table of all weight formats, and guesses about files of none of them.
+"""Weight formats: their base class, the table of all formats, and guesses about other files.
 
 To add a format, write a module with a subclass of ``Format`` and its instance ``FORMAT``, and list the module in
 ``FORMATS`` (contributing/add-a-weight-format.md).
@@ -23,11 +23,11 @@ from elmokit.config import read_json
 from elmokit.errors import ModelError
 
 Storage = Literal["float32", "float16", "int8"]
-"""How an elmokit directory stores tensors: as floating-point numbers, or as integers with a scale for each row."""
+"""How an elmokit directory stores tensors: as floating-point numbers, or as integers with one scale per row."""
 
 
 class Format(ABC):
-    """A weight format: how its files are recognized, opened and, if it can be written, saved.
+    """A weight format: how its files are recognized, opened and, if supported, saved.
 
     A path is opened by the first format in ``FORMATS`` that recognizes it.
     """
@@ -35,19 +35,19 @@ class Format(ABC):
     name: ClassVar[str]
     """The short name of the format, which becomes the ``family`` of its models."""
     description: ClassVar[str]
-    """A model of this format in an error message, with its article: "a TF-Hub module"."""
+    """Describes a model in this format in error messages, with an article: "a TF-Hub module"."""
     files: ClassVar[tuple[str, ...]]
-    """Patterns of the names of its files. Others are neither unpacked from an archive nor downloaded from the Hub."""
+    """Patterns of its file names. Other files are neither unpacked from archives nor downloaded from the Hub."""
     extensions: ClassVar[tuple[str, ...]] = ()
-    """The extensions of the paths that ``save_model`` writes in this format; empty if it is only read."""
+    """The extensions that ``save_model`` writes in this format; empty if it can only be read."""
     reads_options: ClassVar[bool] = True
-    """Whether a model can have an options file; if not, one that is given is refused."""
+    """Whether models can have an options file; otherwise, passing one is refused."""
     is_complete: ClassVar[bool] = False
-    """Whether it keeps all that a model has, in any ``Storage``, and not only the weights, the card and the words."""
+    """Whether it stores all parts of a model, in any ``Storage``, instead of only the weights, card and words."""
 
     @abstractmethod
     def recognizes(self, path: Path) -> bool:
-        """Check whether a path is a model of this format. The path may not exist, and the model may be damaged."""
+        """Check whether a path is a model in this format. The path may not exist, and the model may be damaged."""
 
     @abstractmethod
     def load(self, path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
@@ -56,25 +56,25 @@ class Format(ABC):
         Args:
             path: The model.
             options: Its options file, if it is not next to the weights.
-            words: Its word list, likewise.
+            words: Its word list, if it is not next to the weights.
 
         Raises:
             ModelError, ConfigError: As in :func:`elmokit.open_model`.
         """
 
     def options_names(self, file_name: str) -> list[str]:
-        """List the names that the options file of a weight file can have on a server; empty if it needs none."""
+        """List the possible names of a weight file's options file on a server; empty if it needs none."""
         return []
 
     def guess(self, folder: Path) -> str | None:
-        """Say what a directory looks like that is not a complete model of this format, for an error message."""
+        """Describe a directory that looks like an incomplete model of this format, for an error message."""
         return None
 
     def check_target(self, path: Path, overwrite: bool) -> None:
-        """Check before any work is done that ``save`` may write to a path.
+        """Check, before any work is done, that ``save`` may write to a path.
 
         Raises:
-            OutputError: It may not.
+            OutputError: It may not be written.
         """
         raise NotImplementedError
 
@@ -82,14 +82,14 @@ class Format(ABC):
         """Write a model, and return the paths that were written.
 
         Raises:
-            OutputError: The path exists and may not be overwritten, cannot be written, or the format cannot hold the
+            OutputError: The path exists and may not be overwritten, or cannot be written; or the format cannot hold the
                 model.
         """
         raise NotImplementedError
 
 
 class _Formats:
-    """The formats in the modules of these names, each imported when a loop reaches it."""
+    """The formats in the named modules, each imported when a loop reaches it."""
 
     def __init__(self, *modules: str) -> None:
         self.modules = modules
@@ -99,8 +99,8 @@ class _Formats:
             yield import_module(f"elmokit.formats.{module}").FORMAT
 
 
-# The order matters where two formats recognize a path. Elmokit's own comes first, so that the included model opens
-# without the modules of the others. HDF5 weights come before the checkpoint that they were exported from.
+# The order matters if two formats recognize a path. elmokit's own comes first, so opening the included model does not
+# import the others. HDF5 weights come before the checkpoint that they were exported from.
 FORMATS = _Formats(
     "folder",
     "archives",
@@ -116,15 +116,15 @@ def find_format(path: Path) -> Format | None:
     """Find the format of a path, or return None if no format recognizes it."""
     try:
         return next((weight_format for weight_format in FORMATS if weight_format.recognizes(path)), None)
-    except OSError:  # a name that is too long, as any text may be, or a directory that may not be read
+    except OSError:  # a name that is too long, or a directory without read permission
         return None
 
 
 def open_path(path: Path, options: Path | None = None, words: Path | None = None) -> PretrainedBiLM:
-    """Open the model at a path, in whatever format it is. Arguments and errors as in ``Format.load``."""
+    """Open the model at a path, in any format. Arguments and errors as in ``Format.load``."""
     if (weight_format := find_format(path)) is not None:
         if options is not None and not weight_format.reads_options:
-            raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Leave out {options}.")
+            raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Omit {options}.")
         return weight_format.load(path, options, words)
     known = ", ".join(weight_format.description for weight_format in FORMATS)
     guesses = (weight_format.guess(path) for weight_format in FORMATS)
@@ -136,7 +136,7 @@ def open_path(path: Path, options: Path | None = None, words: Path | None = None
 
 
 def model_files() -> list[str]:
-    """List the patterns of the files of all formats."""
+    """List the file name patterns of all formats."""
     return [pattern for weight_format in FORMATS for pattern in weight_format.files]
 
 
@@ -148,7 +148,7 @@ _MAGIC_NUMBERS = (
     (b"\x93NUMPY", "a NumPy array"),
     (
         b"\x12\x01" + bytes(6),
-        "MXNet parameters, such as GluonNLP's ELMo, which cannot be opened. Its models are those of AllenNLP: open "
+        "MXNet parameters, such as GluonNLP's ELMo, which cannot be opened. Its models are AllenNLP's: open "
         "'small', 'medium', 'original' or 'original-5.5b' instead",
     ),
 )
@@ -160,12 +160,12 @@ _TRANSFORMER_ELMO = (
 
 
 def is_web_page(start: bytes) -> bool:
-    """Say whether a file starts like a web page, or the XML error of an object store; no format of a model does."""
+    """Check whether a file starts like a web page or an object store's XML error, unlike any model format."""
     return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:9].lower().startswith(_WEB_PAGE)
 
 
 def guess_foreign(path: Path) -> str | None:
-    """Say what a file or directory of another program looks like, or return None."""
+    """Describe what a file or directory of another program looks like, or return None."""
     if path.is_dir():
         is_transformer = (path / "pytorch_model.bin").is_file()
         return "a Hugging Face transformer" if is_transformer else _guess_config(path / "config.json")
@@ -189,7 +189,7 @@ def _guess_config(path: Path) -> str | None:
 
 
 def _is_transformer_elmo(content: dict[str, Any]) -> bool:
-    """Check for the configuration of a language model of AllenNLP that reads its text with a transformer."""
+    """Check for the configuration of AllenNLP's transformer language model."""
     value: Any = content
     for name in ("model", "contextualizer", "type"):
         value = value.get(name) if isinstance(value, dict) else None
@@ -197,7 +197,7 @@ def _is_transformer_elmo(content: dict[str, Any]) -> bool:
 
 
 def guess_archive(names: list[str], folder: Path) -> str:
-    """Say what an archive looks like by the names of its members and the unpacked ones; empty if unknown."""
+    """Describe what an archive looks like, from its members' names and the unpacked files; empty if unknown."""
     files = {name.rsplit("/", 1)[-1] for name in names}
     if "data.pkl" in files:
         return " It looks like a PyTorch checkpoint."
@@ -205,7 +205,7 @@ def guess_archive(names: list[str], folder: Path) -> str:
         if any(_guess_config(path) == _TRANSFORMER_ELMO for path in folder.rglob("config.json")):
             return f" It looks like {_TRANSFORMER_ELMO}."
         return (
-            " It looks like an AllenNLP model that keeps its ELMo, if it has one, among its own weights: "
+            " It looks like an AllenNLP model, which has its ELMo, if any, among its own weights: "
             "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."
         )
     if names and all(name.endswith(".npy") for name in names):

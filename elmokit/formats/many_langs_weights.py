@@ -1,8 +1,8 @@
 """The format of ELMoForManyLangs (Che et al. 2018): a directory with two lexicons and two pickled state dicts.
 
 ======================  ==================================================================================
-``config.json``         the arguments of a training run. Only ``config_path`` is used, the file with the sizes,
-                        which is often a path on the author's machine
+``config.json``         the arguments of a training run. Only ``config_path`` is used: the file with the sizes,
+                        often a path on the author's machine
 ``word.dic``            ``word<TAB>row`` per line; absent if ``word_dim`` is 0
 ``char.dic``            ``character<TAB>row`` per line; absent if ``char_dim`` is 0
 ``token_embedder.pkl``  word table, char CNN, projection
@@ -40,8 +40,8 @@ from elmokit.text.lexicon import Lexicon, Marks
 FAMILY = "ELMoForManyLangs"
 WORD_TABLE = "token_embedder.word_emb_layer.embedding.weight"
 CHAR_TABLE = "token_embedder.char_emb_layer.embedding.weight"
-_MAX_CHARS = 10_000  # 50 in published models; a forged size must not make every token a huge row
-# The code that trained these models put <eow> before a token and <bow> after it, so a reader must do the same.
+_MAX_CHARS = 10_000  # 50 in published models; limits the memory per token
+# The training code put <eow> before each token and <bow> after it, so a reader must do the same.
 MARKS = Marks(
     unknown="<oov>",
     begin_sentence="<bos>",
@@ -106,7 +106,7 @@ class ManyLangs(Format):
 
 
 def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
-    """List the tensors of a biLM by our names and theirs. See ``parts_by_name`` for joined and split tensors."""
+    """List the tensors of a biLM, with both names. See ``parts_by_name`` for joined and split tensors."""
     rows: list[TensorRow] = []
     if config.word_features is not None:
         rows.append(TensorRow("token_layer.word_embedding.weight", WORD_TABLE, WITHOUT_ZERO_ROW))
@@ -125,7 +125,7 @@ def many_langs_rows(config: BiLMConfig) -> list[TensorRow]:
 
 
 def _char_rows(cnn: CharCNNConfig, ours: str) -> list[TensorRow]:
-    """List the tensors of the char CNN without its projection."""
+    """List the tensors of the char CNN, except the projection."""
     rows = [TensorRow(f"{ours}.char_embedding.weight", CHAR_TABLE, WITHOUT_ZERO_ROW)]
     for k in range(len(cnn.filters)):
         for kind in ("weight", "bias"):
@@ -139,8 +139,8 @@ def _char_rows(cnn: CharCNNConfig, ours: str) -> list[TensorRow]:
 
 
 def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Split and join their tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
-    # Tensors that do not fit together keep their names, so that they are reported as unexpected.
+    """Split and join tensors to match ours: ``x[first half]``, ``[input|state]_linearity``."""
+    # Tensors that do not fit together keep their names, so they are reported as unexpected.
     parts = dict(tensors)
     for name, array in tensors.items():
         if _HIGHWAY.fullmatch(name) and array.ndim:
@@ -157,9 +157,9 @@ def parts_by_name(tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
-    """Read the entry of each row of a table from a .dic file."""
-    # Lines are stripped as in the code that trained the models. So several tokens that differ only in surrounding white
-    # space become one; the last of them counts, and no token has the rows of the others.
+    """Read the entry of each table row from a .dic file."""
+    # Lines are stripped as in the training code. Tokens that only differ in surrounding white space become one; the
+    # last of them counts, and the rows of the others are unused.
     rows: dict[str, int] = {}
     named: set[int] = set()
     with reading(path, "list of words or characters"):
@@ -183,7 +183,7 @@ def read_entries(path: Path, n_rows: int) -> tuple[str | None, ...]:
 
 
 class ManyLangsSettings(NamedTuple):
-    """The configuration of the network as it is in the file."""
+    """The network's configuration as in the file."""
 
     encoder: dict[str, Any]
     token_embedder: dict[str, Any]
@@ -193,7 +193,7 @@ class ManyLangsSettings(NamedTuple):
 
     @property
     def max_chars(self) -> int:
-        """Characters per token, including its begin and end marks. The token embedder "lstm" does not cut tokens."""
+        """Characters per token, including begin and end marks. The token embedder "lstm" does not truncate tokens."""
         if _kind(self.token_embedder) == "lstm":
             return _MAX_CHARS
         n_chars: Any = self.token_embedder.get("max_characters_per_token")
@@ -203,11 +203,11 @@ class ManyLangsSettings(NamedTuple):
 
 
 def read_settings(folder: Path) -> ManyLangsSettings:
-    """Find the configuration of the network."""
+    """Find the network's configuration."""
     run = read_json(folder / "config.json")
     named = run.get("config_path")
     if not isinstance(named, str) or not named:
-        raise FormatError(f"{folder / 'config.json'} has no 'config_path': it is not a configuration of {FAMILY}.")
+        raise FormatError(f"{folder / 'config.json'} has no 'config_path', so it is not a configuration of {FAMILY}.")
     path = _find_config(folder, named)
     if path is None:
         name = PureWindowsPath(named).name
@@ -222,8 +222,8 @@ def read_settings(folder: Path) -> ManyLangsSettings:
 
 def _find_config(folder: Path, named: str) -> Path | None:
     """Find the configuration that ``config_path`` names, which is often a path on the author's machine."""
-    # It is only searched for inside the model's directory, under that path and under its file name.
-    windows = PureWindowsPath(named)  # splits at either kind of slash
+    # Only searched for inside the model's directory, under that path and its file name.
+    windows = PureWindowsPath(named)  # splits at both kinds of slashes
     candidates = [folder / windows.name]
     if not windows.anchor and ".." not in windows.parts:
         candidates.insert(0, folder / named)
@@ -234,9 +234,9 @@ def _find_config(folder: Path, named: str) -> Path | None:
 
 
 def _check_kinds(encoder: Mapping[str, Any], tokens: Mapping[str, Any], where: str) -> None:
-    """Raise a FormatError if it is another network than that of the paper."""
-    # The encoder "lstm" is not two language models: its second layer reads both directions of the first. The token
-    # embedder "lstm" with characters concatenates tensors of two and of three dimensions, which PyTorch refuses.
+    """Raise a FormatError if it is not the network of the paper."""
+    # The encoder "lstm" is not a pair of language models: its second layer reads both directions of the first. The
+    # token embedder "lstm" with characters concatenates tensors of two and three dimensions, which PyTorch refuses.
     network, reader = _kind(encoder), _kind(tokens)
     reads_words_alone = reader == "lstm" and not tokens.get("char_dim")
     if network != "elmo" or not (reader == "cnn" or reads_words_alone):
@@ -249,7 +249,7 @@ def _check_kinds(encoder: Mapping[str, Any], tokens: Mapping[str, Any], where: s
 def stock_settings(name: str) -> dict[str, Any]:
     """Make the configuration that the published models share."""
     char_dim, word_dim, projection_dim, dim = 50, 100, 512, 4096
-    # A name such as `cnn_50_100_512_4096_sample.json` gives these sizes.
+    # The sizes in names such as `cnn_50_100_512_4096_sample.json`.
     match = re.match(r"cnn_(\d{1,9})_(\d{1,9})_(\d{1,9})_(\d{1,9})", name)
     if match is not None:
         char_dim, word_dim, projection_dim, dim = map(int, match.groups())
@@ -280,7 +280,7 @@ def _kind(table: Mapping[str, Any]) -> str:
 
 
 def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiLMConfig:
-    """Convert the settings to a config. The numbers of words and characters come from the shapes of the tables."""
+    """Convert the settings to a config. The numbers of words and characters come from the tables' shapes."""
     where, encoder, tokens = settings.where, settings.encoder, settings.token_embedder
     words = cnn = None
     with config_errors(where):
@@ -310,7 +310,7 @@ def bilm_config(settings: ManyLangsSettings, shapes: Mapping[str, Shape]) -> BiL
 
 
 def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None:
-    """Refuse equal sizes: ELMoForManyLangs always has a projection there, and our network has none."""
+    """Refuse equal sizes: ELMoForManyLangs then still has a projection, and our network does not."""
     cnn = config.char_cnn
     if config.hidden_dim == config.projection_dim:
         equal = "encoder.dim"
@@ -319,8 +319,8 @@ def _refuse_equal_sizes(config: BiLMConfig, settings: ManyLangsSettings) -> None
     else:
         return
     raise ConfigError(
-        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}), where elmokit's network has no "
-        f"projection and that of {FAMILY} has one."
+        f"{settings.where}: {equal} equals projection_dim ({config.projection_dim}); elmokit's network then has no "
+        f"projection, but that of {FAMILY} has one."
     )
 
 

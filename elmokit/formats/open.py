@@ -1,7 +1,7 @@
 """Open a model: ``open_model``.
 
-A path is opened by the first of ``FORMATS`` that recognizes it. ``sources.py`` finds what other sources name, such as a
-URL or a published model, and is imported only for these.
+A path is opened by the first of ``FORMATS`` that recognizes it. ``sources.py`` resolves other sources, such as URLs and
+published names, and is only imported for these.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def open_model(
 ) -> PretrainedBiLM:
     """Open a model in any known format, from a path, a URL or a name.
 
-    Names, shapes and sizes are checked at once; weights are read when they are first needed. PyTorch is only needed for
-    training and GPUs.
+    Names, shapes and sizes are checked immediately; weights are read on first use. PyTorch is only needed for training
+    and GPUs.
 
-    The model has its softmax wherever there is one. In a directory with HDF5 weights and the bilm-tf checkpoint that
-    they were exported from, the weights are read from the HDF5 file, and the softmax from the checkpoint.
+    The softmax is included if there is one. In a directory with HDF5 weights and the bilm-tf checkpoint that they were
+    exported from, the weights are read from the HDF5 file, and the softmax from the checkpoint.
 
     Args:
         source: What to open. In this order:
@@ -47,20 +47,20 @@ def open_model(
             - The name of a published model, such as "original" or "many-langs:german".
             - ``owner/name`` or ``hf:owner/name`` on the Hugging Face Hub.
         options: Path or URL of the options file, if it is not next to the weights.
-        token_embeddings: Path or URL of an HDF5 file of token vectors that bilm-tf computed, one row per word. Tokens
-            that are not in it are computed from their characters.
+        token_embeddings: Path or URL of an HDF5 file with token vectors computed by bilm-tf, one row per word. Missing
+            tokens are computed from their characters.
         vocabulary: Path or URL of the words of ``token_embeddings``, if given; otherwise of a word-input model, or of a
             checkpoint's softmax. Needed if there is no ``vocab.txt`` or ``vocab.txt.gz`` next to them.
-        precision: The lowest precision in which it may be computed: "float32", "bfloat16", "int8" or "int7". None
-            leaves the model's own: float32, unless its files name another one.
-        exact_marks: Read typographic marks such as ’ and – as they are, as bilm-tf and AllenNLP did. Otherwise the
-            model reads them in ASCII, unless it knows them or its files say that it reads them as they are.
-        device: Refused, because a model does not compute: ``Elmo(model, device="cuda")`` does.
+        precision: Lowest precision for computing the model: "float32", "bfloat16", "int8" or "int7". None keeps the
+            model's own: float32, unless its files name another one.
+        exact_marks: Read typographic marks such as ’ and – unchanged, like bilm-tf and AllenNLP. Otherwise, the model
+            reads them as ASCII, unless it knows them or its files set this option.
+        device: Refused, because a model does not compute. Use ``Elmo(model, device="cuda")``.
 
     Raises:
         ModelNotFoundError: Nothing was found, it cannot be downloaded, or a file of the model is missing.
-        FormatError, TensorMismatchError: A file is damaged, of another format or may not be read, or the files are not
-            of one model.
+        FormatError, TensorMismatchError: A file is damaged, unreadable or in another format, or the files do not belong
+            together.
         ConfigError: The options cannot be used, or do not belong to the model; or the precision is unknown.
         MissingExtraError: A model on the Hub needs ``huggingface_hub``, which is not installed.
 
@@ -74,12 +74,12 @@ def open_model(
         raise ConfigError(f"Expected the path or name of a model, but got one of type {type(source).__name__}.")
     if device is not None:
         raise ConfigError(
-            f"A model does not compute on {device}: open it, and call Elmo(model, device={str(device)!r})."
+            f"A model does not compute on {device}: omit device, and call Elmo(model, device={str(device)!r})."
         )
     check_precision(precision)
     try:
         model = _open(source, options, token_embeddings, vocabulary)
-    except OSError as error:  # a file or directory that may not be read, or a disk that fails
+    except OSError as error:  # no permission, or a failing disk
         where = error.filename or source
         raise FormatError(f"{where} cannot be read: {error.strerror or error}.") from None
     if precision is not None:
@@ -88,22 +88,24 @@ def open_model(
 
 
 def as_model(source: str | Path | PretrainedBiLM | None, *, options: str | Path | None = None) -> PretrainedBiLM:
-    """Return a model as it is, or open the one that a source names, for functions that accept either."""
+    """Return a model unchanged, or open it from a source, for functions that accept either."""
     return source if isinstance(source, PretrainedBiLM) else open_model(source, options=options)
 
 
 def open_to_export(source: str | Path | PretrainedBiLM | None, what: str, can_align: bool = False) -> PretrainedBiLM:
-    """Return a model for what reads characters, and perhaps has no place for an alignment.
+    """Return a model for an export that reads characters and may not support alignments.
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
-        ConfigError: The model reads no characters, or has an alignment that would be lost.
+        ConfigError: The model does not read characters, or has an alignment that would be lost.
     """
     model = as_model(source)
     if model.config.char_cnn is None:
-        raise ConfigError(f"{model.source} reads words alone, and {what} reads characters.")
+        raise ConfigError(f"{model.source} only reads words, but {what} reads characters.")
     if model.alignment is not None and not can_align:
-        raise ConfigError(f"The model has an alignment, which {what} lacks. model.replace(alignment=None) drops it.")
+        raise ConfigError(
+            f"The model has an alignment, which {what} does not support. model.replace(alignment=None) removes it."
+        )
     return model
 
 
@@ -116,7 +118,7 @@ def _open(
     if source is None or str(source) == DEFAULT_MODEL:
         source = included_model()
     if source == "":  # as a path, it would be the current directory
-        raise ModelNotFoundError(f"The name of the model is empty. Leave it out for {DEFAULT_MODEL}.")
+        raise ModelNotFoundError(f"The name of the model is empty. Omit it to use {DEFAULT_MODEL}.")
     if options is token_embeddings is vocabulary is None:
         path = Path(source)
         with suppress(RuntimeError):  # the home directory of an unknown user

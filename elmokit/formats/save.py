@@ -1,4 +1,4 @@
-"""Save a model in the format that a path asks for."""
+"""Save a model in the format given by the extension of a path."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from elmokit.storage.text_files import expand_user
 def save_model(
     model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False
 ) -> list[Path]:
-    """Save a model in the format that the path asks for.
+    """Save a model in the format given by the path's extension.
 
-    A path that ends in ``.hdf5`` or ``.h5`` becomes HDF5 weights as bilm-tf and AllenNLP read them. The options file is
-    next to them, and is named after them: ``X_options.json`` for ``X.hdf5`` and ``X_weights.hdf5``, and
-    ``options.json`` for ``weights.hdf5``. So are the words of a word-input model, in ``X_vocab.txt``. Any other path
-    becomes an elmokit directory, the only format that also keeps the softmax, the start state, the whitening and the
-    alignment.
+    If the path ends in ``.hdf5`` or ``.h5``, HDF5 weights for bilm-tf and AllenNLP are written. The options file is
+    next to them: ``X_options.json`` for ``X.hdf5`` and ``X_weights.hdf5``, and ``options.json`` for ``weights.hdf5``.
+    For a word-input model, so are the words, in ``X_vocab.txt``. Any other path becomes an elmokit directory, the only
+    format that also stores the softmax, start state, whitening and alignment.
 
     Args:
-        storage: Type of the tensors in an elmokit directory; int8 takes a quarter of the space of float32. It has one
-            scale for each row.
+        storage: Data type of the tensors in an elmokit directory; int8, with one scale per row, needs a quarter of the
+            space of float32.
         overwrite: Replace an existing output. Files of other models in the same directory are never changed.
 
     Returns:
         The paths that were written.
 
     Raises:
-        ConfigError: ``model`` is something else, such as an ``Elmo``, whose model is ``elmo.model``; or the format does
-            not have that storage.
+        ConfigError: ``model`` is not a model (for an ``Elmo``, pass ``elmo.model``), or the format does not support the
+            storage.
         OutputError: The path exists and may not be overwritten, cannot be written, or ends in the extension of another
             format; or a weight is NaN, infinite, or too large for the storage.
     """
@@ -49,7 +48,7 @@ def save_model(
     refuse_target(path, overwrite)
     target = format_to_write(path)
     if storage != "float32" and not target.is_complete:
-        raise ConfigError(f"storage is {storage!r}, and {path.suffix} files hold float32.")
+        raise ConfigError(f"storage is {storage!r}, but {path.suffix} files hold float32.")
     largest = float(np.finfo(np.float16 if storage == "float16" else np.float32).max)
     parts: list[tuple[str, Mapping[str, Floats], float]] = [("", model.arrays, largest)]
     if target.is_complete:
@@ -59,27 +58,27 @@ def save_model(
             parts.append(("start state ", model.start_state._asdict(), largest))
         if model.letters is not None:
             parts.append(("letter model ", model.letters.tensors(), largest))
-        if model.alignment is not None:  # always in float32, as are the maps of sentence vectors
+        if model.alignment is not None:  # always in float32, like the maps of sentence vectors
             parts.append(("alignment ", vars(model.alignment), np.inf))
     for part, arrays, bound in parts:
         for name, array in arrays.items():
             is_storable = bool((np.abs(array) <= bound).all())
             if not is_storable:
                 raise OutputError(
-                    f"{path} is not written: {part}{name} holds NaN or a number that {storage} cannot store."
+                    f"{path} was not written: {part}{name} holds NaN or a number that {storage} cannot store."
                 )
     return target.save(model, path, storage, overwrite)
 
 
 def refuse_target(path: Path, overwrite: bool) -> None:
-    """Check before any work is done that ``save_model`` may write to a path."""
+    """Check, before any work is done, that ``save_model`` may write to a path."""
     format_to_write(path).check_target(path, overwrite)
 
 
 def format_to_write(path: Path, others: Sequence[str] = ()) -> Format:
-    """Choose the format that a path's extension asks for; without one, it is an elmokit directory.
+    """Return the format for a path's extension; without one, an elmokit directory.
 
-    ``others`` are extensions that the caller handles, for the message about one that nobody does.
+    ``others`` are extensions that the caller handles, for the error message.
     """
     by_extension = {extension: weight_format for weight_format in FORMATS for extension in weight_format.extensions}
     check_extension(path, [*by_extension, *others], "or a name without an extension for an elmokit directory")

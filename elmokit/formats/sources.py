@@ -1,19 +1,18 @@
-"""Find the model that a source names: a path, a URL, a published name, or an id on the Hugging Face Hub.
+"""Find a model by path, URL, published name, or id on the Hugging Face Hub.
 
-Each becomes a path on this machine, which ``open_path`` opens. The published names and their addresses are data: see
-``published.toml``.
+Each becomes a local path, which ``open_path`` opens. The published names and addresses are in ``published.toml``.
 
-What is known about the addresses of Google's ELMo on TF-Hub, all of it read in the source of the package
-``tensorflow_hub`` (0.1.0 to 0.16.1):
+Facts about the addresses of Google's ELMo on TF-Hub, all from the source of the package ``tensorflow_hub`` (0.1.0 to
+0.16.1):
 
-- An address such as ``https://tfhub.dev/google/elmo/2`` becomes a download by adding ``?tf-hub-format=compressed``,
+- Adding ``?tf-hub-format=compressed`` to an address such as ``https://tfhub.dev/google/elmo/2`` gives its download,
   whatever the server. The answer is a tar.gz of the module.
 - The module is unpacked into ``TFHUB_CACHE_DIR/SHA1``, by default ``/tmp/tfhub_modules/SHA1``. It is the hash of the
   address exactly as the program wrote it, before the query is added.
 - With ``TFHUB_MODEL_LOAD_FORMAT=UNCOMPRESSED``, TensorFlow reads the same module file by file from Google's servers and
   keeps nothing. elmokit always downloads the archive.
 
-In November 2023 tfhub.dev became a redirection to Kaggle Models.
+In November 2023, tfhub.dev became a redirect to Kaggle Models.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?$")
 def open_source(
     source: str | Path, options: str | Path | None, table: str | Path | None, vocabulary: str | Path | None
 ) -> PretrainedBiLM:
-    """Open what a path, a URL, a published name or an id on the Hub names; ``table`` is ``token_embeddings``."""
+    """Open a model by path, URL, published name or Hub id; ``table`` is ``token_embeddings``."""
     options, table, vocabulary = _local(options), _local(table), _local(vocabulary)
     if table is None:
         return _open_named(source, options, vocabulary)
@@ -69,12 +68,12 @@ def open_source(
 
 
 def _local(file: str | Path | None) -> Path | None:
-    """Return the path of a file on this machine, downloaded if it is a URL."""
+    """Return the local path of a file, after downloading it if it is a URL."""
     return None if file is None else local_path(normalize_url(file))
 
 
 def _open_named(source: str | Path, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """Open the model that a source names."""
+    """Open a model by URL, published name or Hub id."""
     name = normalize_url(source)
     if is_url(name):
         return _open_url(name, options, words)
@@ -84,7 +83,7 @@ def _open_named(source: str | Path, options: Path | None, words: Path | None) ->
     published = find_published(name)
     if published is not None:
         if options is not None:
-            raise ConfigError(f"{name} is a published model, which has its own options: leave out {options}.")
+            raise ConfigError(f"{name} is a published model with its own options: omit {options}.")
         return _open_published(published, words)
     if name.startswith(HUB_PREFIX) or (is_hub_id(name) and not _is_file_name(name)):
         return open_path(_download_from_hub(name), options, words)
@@ -95,7 +94,7 @@ def _open_named(source: str | Path, options: Path | None, words: Path | None) ->
 
 
 def _hint(name: str) -> str:
-    """Suggest the name that was meant; empty if there is none like it."""
+    """Suggest a similar name; empty if there is none."""
     former = replacement(MODELS, name)
     if former:
         return former
@@ -104,26 +103,26 @@ def _hint(name: str) -> str:
 
 
 def _exists(path: Path) -> bool:
-    """Check for a file, a directory, or what a format recognizes though it is neither, such as the stem of a name."""
+    """Check for a file, a directory, or a path that a format recognizes, such as the stem of file names."""
     try:
         return path.exists() or find_format(path) is not None
-    except OSError:  # a name that is too long, as any text may be
+    except OSError:  # a name that is too long
         return False
 
 
 def _is_file_name(name: str) -> bool:
-    """Check for the extension of weights: ``folder/weights.hdf5`` is a missing file and not an id on the Hub."""
+    """Check for an extension of weights: ``folder/weights.hdf5`` is a missing file, not a Hub id."""
     return any(name.endswith(weight_format.extensions) for weight_format in FORMATS)
 
 
 def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """Download and open a model. Its options are looked for next to it on the server."""
+    """Download and open a model. Its options are expected next to it on the server."""
     if is_hub_address(url):
         return _open_tf_hub(url, options, words)
     if _KAGGLE.match(url):
         raise ModelNotFoundError(
-            f"Addresses of Kaggle, such as {url}, are not opened: use that of TF-Hub, such as "
-            f"https://tfhub.dev/google/elmo/{LATEST}, or download the module and give its path."
+            f"Kaggle addresses such as {url} are not supported: use one of TF-Hub, such as "
+            f"https://tfhub.dev/google/elmo/{LATEST}, or download the module and pass its path."
         )
     if options is None and not url.startswith("file:"):
         options = _fetch_options(url)
@@ -131,7 +130,7 @@ def _open_url(url: str, options: Path | None, words: Path | None) -> PretrainedB
 
 
 def _fetch_options(url: str) -> Path | None:
-    """Download the options file that is next to a URL, by the first of its possible names that the server has."""
+    """Download the options file next to a URL, under the first possible name that the server has."""
     names: list[str] = []
     for weight_format in FORMATS:
         names += weight_format.options_names(url_file_name(url))
@@ -144,7 +143,7 @@ def _fetch_options(url: str) -> Path | None:
 
 
 def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> PretrainedBiLM:
-    """Open the module of an address on TF-Hub: from this machine if it is there, else download it."""
+    """Open a module by its TF-Hub address, from this machine if possible, else by downloading it."""
     if (cached := cached_module(url)) is not None:
         return open_path(cached, options, words)
     version = elmo_version(url)
@@ -157,7 +156,7 @@ def _open_tf_hub(url: str, options: Path | None, words: Path | None) -> Pretrain
 def _open_published(
     model: PublishedModel, words: Path | None, options: Path | None = None, by_hand: str = ""
 ) -> PretrainedBiLM:
-    """Open a published model from the first location that has it: one may be unreachable, or a parked domain."""
+    """Open a published model from the first working location; some may be unreachable or parked domains."""
     failures: list[str] = []
     for location in model.locations:
         try:
@@ -174,15 +173,15 @@ def _open_published(
         return opened.replace(card=card)
     raise ModelNotFoundError(
         f"{model.name} ({model.about}) could not be downloaded from any known location. Tried: {'; '.join(failures)}. "
-        f"Download {model.files} by hand, from a mirror or from someone who has it, and give the path instead of the "
-        f"name (on the command line, --options names an options file that is elsewhere){by_hand}."
+        f"Download {model.files} by hand, from a mirror or from someone who has it, and pass the path instead of the "
+        f"name (on the command line, pass an options file that is elsewhere with --options){by_hand}."
     )
 
 
 def _fetch_location(
     location: ModelLocation, options: Path | None, words: Path | None
 ) -> tuple[Path, Path | None, Path | None]:
-    """Download the weights of a location, and its options and words if there are any, or take the given ones."""
+    """Download the weights of a location, and its options and words, if any; given ones take precedence."""
     if location.options is not None:
         options = fetch(location.options)
     path = fetch(location.weights)
@@ -194,7 +193,7 @@ def _fetch_location(
 
 
 def link_into(folder: Path, file: Path) -> None:
-    """Make a downloaded file appear in the directory of another one, for models whose files must be together."""
+    """Link a downloaded file into another file's directory, for models whose files must be together."""
     link = folder / file.name
     if not (link.exists() and link.samefile(file)):
         link.unlink(missing_ok=True)
@@ -228,7 +227,7 @@ def hub_folder(hub_id: str) -> Path:
 
 
 def _download_from_hub(name: str) -> Path:
-    """Download a model from the Hub. A name without ``hf:`` may also have been meant as a path, so say both."""
+    """Download a model from the Hub. For a name without ``hf:``, which may be a path, the error mentions both."""
     try:
         return hub_folder(name)
     except (MissingExtraError, ModelNotFoundError) as error:
@@ -242,36 +241,36 @@ _NLPL_NUMBER = re.compile(r"^nlpl:([0-9]{1,6})$")
 
 @dataclass(frozen=True)
 class ModelLocation:
-    """The addresses of one copy of a model."""
+    """The URLs of one copy of a model."""
 
     weights: str
-    """URL of the HDF5 file, of an archive with everything in it, or of the index of a TensorFlow checkpoint."""
+    """URL of the HDF5 file, an archive with everything, or the index of a TensorFlow checkpoint."""
     options: str | None = None
-    """URL of the options file; None where an archive holds it."""
+    """URL of the options file; None if it is in the archive."""
     vocabulary: str | None = None
     """URL of the words of a checkpoint's softmax."""
     files: tuple[str, ...] = ()
-    """URLs of the other files of a checkpoint, which must be in the directory of its index."""
+    """URLs of the checkpoint's other files, which must be in the directory of the index."""
     inferred: bool = False
-    """Whether the address was not found itself, but is formed like others of the publisher."""
+    """Whether the URL was inferred from others of the same publisher."""
 
     @property
     def urls(self) -> list[str]:
-        """Everything to download."""
+        """All URLs to download."""
         return [url for url in (self.weights, *self.files, self.options, self.vocabulary) if url is not None]
 
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """A model that was published under a name."""
+    """A published model with a name."""
 
     name: str
     language: str
     about: str
     locations: tuple[ModelLocation, ...]
-    """The publisher's own address first, then mirrors."""
+    """The publisher's own location, then mirrors."""
     read_on: str
-    """Where the addresses were found."""
+    """Where the URLs were found."""
     megabytes: int | None = None
     """Size of the weights; None if unknown."""
     also: tuple[str, ...] = ()
@@ -296,7 +295,7 @@ def _content() -> dict[str, Any]:
 
 @cache
 def published_models() -> tuple[PublishedModel, ...]:
-    """List the published models, those of the NLPL repository and of families for many languages apart."""
+    """List the published models, except those of the NLPL repository and of multilingual families."""
     return msgspec.convert(_content()["model"], tuple[PublishedModel, ...])
 
 
@@ -319,20 +318,19 @@ def published_families() -> dict[str, dict[str, PublishedModel]]:
 
 
 def all_models() -> list[PublishedModel]:
-    """List every model that has a name, those of families included."""
+    """List all models with a name, including those of families."""
     return [*published_models(), *(model for family in published_families().values() for model in family.values())]
 
 
 def published_names() -> list[str]:
-    """List every name, ``nlpl:NUMBER`` apart."""
+    """List all names, except ``nlpl:NUMBER``."""
     return [name for model in all_models() for name in (model.name, *model.also)]
 
 
 def find_published(name: str) -> PublishedModel | None:
-    """Find a published model by name, in upper or lower case; None if there is none."""
-    # Besides the names in the table, FAMILY:LANGUAGE is a model of a family, such as many-langs:german of
-    # ELMoForManyLangs, and nlpl:NUMBER any model of the NLPL repository (vectors.nlpl.eu), for example 210, 211, 217
-    # and 218 for Norwegian.
+    """Find a published model by name, ignoring case; None if there is none."""
+    # Besides the names in the table, there are FAMILY:LANGUAGE, such as many-langs:german for ELMoForManyLangs, and
+    # nlpl:NUMBER for any model of the NLPL repository (vectors.nlpl.eu), such as 210, 211, 217 and 218 for Norwegian.
     name = name.lower()
     for model in published_models():
         if name in (model.name, *model.also):
@@ -344,7 +342,7 @@ def find_published(name: str) -> PublishedModel | None:
 
 
 def tf_hub_elmo(version: int) -> PublishedModel | None:
-    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if it was not published."""
+    """Return a version of ``google/elmo``, Google's module on TF-Hub, or None if it does not exist."""
     hub = _content()["tf_hub"]
     if version not in hub["versions"]:
         return None
@@ -390,22 +388,22 @@ class NamedModel:
     name: str
     language: str
     about: str
-    """What it was trained on, and who published it."""
+    """Its training text and publisher."""
     megabytes: int | None
     """Size of the weights; None if unknown."""
     available: Literal["included", "cached", "download"]
-    """Whether it is inside the package, was downloaded before, or will be downloaded."""
+    """Whether it is included in the package, was downloaded before, or will be downloaded."""
     url: str | None
-    """Where its weights are, or were; None for the included model."""
+    """The URL of its weights; None for the included model."""
     address: Literal["untried", "inferred"] | None
-    """What is known about the URL. "untried": it was found on public pages and never tried, because the project had no
-    access to the internet. "inferred": it was not found either, but is formed like others of the same publisher. None
-    for the included model."""
+    """What is known about the URL. "untried": found on public pages but never tested, because the project had no
+    internet access. "inferred": also untested, and derived from other URLs of the publisher. None for the included
+    model."""
     other_names: tuple[str, ...] = ()
 
 
 def named_models() -> list[NamedModel]:
-    """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more, without names."""
+    """List the models that can be opened by name, the included one first. ``nlpl:NUMBER`` opens more models."""
     size = sum(file.stat().st_size for file in included_model().iterdir())
     about = "Wikipedia, novels, textbooks, conversations; elmokit"
     included = NamedModel(DEFAULT_MODEL, "English", about, round(size / 1e6), "included", None, None)
@@ -430,7 +428,7 @@ def _is_cached(location: ModelLocation) -> bool:
 
 
 LATEST = 3
-"""The version that an address without a version means. Google published versions 1 to 3."""
+"""The version for addresses without one. Google published versions 1 to 3."""
 
 _FORMAT = "tf-hub-format"
 # Addresses without their query.
@@ -440,7 +438,7 @@ _KAGGLE = re.compile(r"https?://(?:www\.)?kaggle\.com/", re.IGNORECASE)
 
 
 def elmo_version(url: str) -> int | None:
-    """Return the version of ``google/elmo`` that an address names, or None for any other address."""
+    """Return the version of ``google/elmo`` in an address, or None for other addresses."""
     match = _ELMO.match(_with_format(url, None))
     if match is None:
         return None
@@ -448,30 +446,30 @@ def elmo_version(url: str) -> int | None:
 
 
 def is_hub_address(url: str) -> bool:
-    """Check for the address of any module on TF-Hub, as opposed to the URL of a file."""
+    """Check for the address of a TF-Hub module, as opposed to the URL of a file."""
     return _HUB.match(url) is not None
 
 
 def archive_url(url: str) -> str:
-    """Return the URL at which a TF-Hub server has the archive of a module."""
+    """Return the URL of a module's archive on a TF-Hub server."""
     return _with_format(url, "compressed")
 
 
 def module_folder(url: str) -> Path:
-    """Return the directory in which ``tensorflow_hub`` keeps the module of an address, spelled in this way."""
+    """Return the directory in which ``tensorflow_hub`` keeps the module with exactly this address."""
     default = Path(tempfile.gettempdir()) / "tfhub_modules"
     root = Path(os.environ.get("TFHUB_CACHE_DIR") or default)
     return root / hashlib.sha1(url.encode(errors="replace"), usedforsecurity=False).hexdigest()
 
 
 def cached_module(url: str) -> Path | None:
-    """Find the module of an address that ``tensorflow_hub`` downloaded, or that was unpacked there by hand."""
+    """Find a module that ``tensorflow_hub`` downloaded, or that was unpacked there by hand."""
     folder = module_folder(url)
     return folder if tf_hub.FORMAT.recognizes(folder) else None
 
 
 def _with_format(url: str, value: str | None) -> str:
-    """Return a URL with another value for the query that asks for a format, or without that query."""
+    """Return a URL with another format in its query, or without that query."""
     parts = split_url(url)
     query = []
     for name, given in parse_qsl(parts.query, keep_blank_values=True):

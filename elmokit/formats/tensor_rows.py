@@ -1,7 +1,7 @@
-"""Map the tensors of a file to ours: one row per tensor, with the conversion of its layout in both directions.
+"""Map the tensors of a file to ours: one row per tensor, with its layout conversion in both directions.
 
-Each format is a list of ``TensorRow``. ``read_through`` reads a model through it and ``to_theirs`` writes one, so names
-and layouts are written down once.
+Each format is a list of ``TensorRow``, which both ``read_through`` and ``to_theirs`` (for writing) use, so names and
+layouts are defined once.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from elmokit.errors import FormatError, TensorMismatchError
 
 Array = NDArray[Any]
 SHOWN = 5
-"""How many tensors an error lists of each kind."""
+"""Maximum number of tensors of each kind listed in an error."""
 
 
 class TensorLayout(NamedTuple):
-    """How to convert a tensor between the layout of a file and ours."""
+    """Conversion of a tensor between a file's layout and ours."""
 
     to_ours: Callable[[Array], Array]
     to_theirs: Callable[[Array], Array]
     their_shape: Callable[[Shape], Shape] | None = None
-    """Returns the shape in the file of a tensor with our shape. Needed where ``to_theirs`` copies: it would allocate
-    whatever a damaged configuration says."""
+    """Maps our shape to the shape in the file. Needed if ``to_theirs`` copies, because it would allocate whatever a
+    damaged configuration says."""
 
     def shape_in_file(self, shape: Shape) -> Shape:
-        """Return the shape in the file of a tensor with our shape."""
+        """Map our shape of a tensor to the shape in the file."""
         if self.their_shape is not None:
             return self.their_shape(shape)
-        # An array of one number that claims the shape; its views take no memory.
+        # An array of one number broadcast to the shape; its views take no memory.
         return self.to_theirs(np.broadcast_to(np.int8(0), shape)).shape
 
 
-# A layout is a pair of functions and not a permutation, because some formats also transpose, add or drop rows.
+# A layout is a pair of functions instead of a permutation, because some formats also transpose, add or drop rows.
 SAME = TensorLayout(lambda theirs: theirs, lambda ours: ours)
 
 
 def same_shape(shape: Shape) -> Shape:
-    """Return the shape itself, for layouts that only change the order or the values of the numbers."""
+    """Return the shape unchanged, for layouts that only change the order or values of numbers."""
     return shape
 
 
@@ -61,36 +61,35 @@ def _raised_forget(bias: Array, offset: float) -> Array:
 
 GATES = TensorLayout(_swapped, _swapped, same_shape)
 """Gates in PyTorch's order i, f, g, o, as in AllenNLP and ELMoForManyLangs. Ours is TensorFlow's: i, g, f, o."""
-# TensorFlow adds the 1 in every step, so the published HDF5 files hold the bias without it; modules that were written
-# in PyTorch store the sum.
+# TensorFlow adds the 1 in every step, so published HDF5 files hold the bias without it; PyTorch modules store the sum.
 GATE_BIAS = TensorLayout(
     lambda theirs: _raised_forget(_swapped(theirs), -FORGET_OFFSET),
     lambda ours: _swapped(_raised_forget(ours, FORGET_OFFSET)),
     same_shape,
 )
-"""A bias in that order, which includes the 1 that our network adds to the forget gate itself."""
+"""A bias in that order, including the 1 that our network adds to the forget gate."""
 
 
 class TensorRow(NamedTuple):
-    """One tensor, by our name and by the name in the file."""
+    """A tensor, with our name and the name in the file."""
 
     ours: str
     theirs: str
     layout: TensorLayout = SAME
     also: tuple[str, ...] = ()
-    """Other names that the tensor has in existing files. Read, but never written."""
+    """Other names of the tensor in existing files. Read, but never written."""
 
 
 def same_rows(names: Iterable[str], prefix: str = "") -> list[TensorRow]:
-    """List the rows of a file that holds tensors under our names."""
+    """List the rows of a file with tensors under our names."""
     return [TensorRow(name, prefix + name) for name in names]
 
 
 class FileArrays(StoredArrays):
-    """The tensors of a file, by our names, each read and checked when it is asked for."""
+    """The tensors of a file under our names, each read and checked on demand."""
 
-    # So a model that is only described is not read, and one that is packed never is in memory twice. Copies and pickles
-    # hold the numbers themselves.
+    # So a model that is only described is not read, and a packed one is never in memory twice. Copies and pickles hold
+    # the numbers themselves.
 
     def __init__(
         self,
@@ -104,17 +103,17 @@ class FileArrays(StoredArrays):
         self._integers = integers
 
     def __getitem__(self, name: str) -> Floats:
-        """Read a tensor, and check its shape and that it has no NaN and no infinity."""
+        """Read a tensor; check its shape, and that it has no NaN or infinity."""
         theirs, layout = self._names[name]
         in_file = self._read(theirs)
         if in_file.dtype.kind != "f":
             in_file = in_file.astype(np.float32)
-        with np.errstate(over="ignore"):  # a number that float32 cannot hold becomes infinity, which is refused below
+        with np.errstate(over="ignore"):  # numbers too large for float32 become infinity, which is refused below
             array = np.asarray(layout.to_ours(in_file), np.float32, order="C")
-        # Rows can depend on a vocabulary, which another file holds.
+        # Rows can depend on a vocabulary from another file.
         if array.shape != self._shapes[name]:
             raise TensorMismatchError(
-                f"{self._what}: {theirs} (elmokit: {name}) becomes {array.shape}, expected {self._shapes[name]}: the "
+                f"{self._what}: {theirs} (elmokit: {name}) becomes {array.shape}; expected {self._shapes[name]}: the "
                 "vocabulary does not belong to the tensors."
             )
         if not is_finite(array):
@@ -122,7 +121,7 @@ class FileArrays(StoredArrays):
         return array
 
     def integers(self, name: str) -> IntegerRows | None:
-        """Read a tensor as integers and the scale of each row, if it is stored so and all of its numbers are finite."""
+        """Read a tensor as integers and row scales, if it is stored that way and all numbers are finite."""
         theirs, _ = self._names[name]
         found = self._integers(theirs)
         with np.errstate(over="ignore"):
@@ -149,15 +148,15 @@ def read_through(
     what: str,
     integers: Callable[[str], IntegerRows | None] = lambda name: None,
 ) -> FileArrays:
-    """Return the tensors of a file, which are read when they are asked for. All names and shapes are checked at once.
+    """Return the tensors of a file, which are read on demand. All names and shapes are checked immediately.
 
     Args:
         rows: The rows of the format.
-        wanted: The shape of every tensor, by our name.
-        shapes: The shape of every tensor in the file, by its name there.
-        read: Reads a tensor by its name in the file, an array of floating-point numbers.
+        wanted: The shape of each tensor, by our name.
+        shapes: The shape of each tensor in the file, by its name there.
+        read: Reads a tensor by its name in the file, as an array of floating-point numbers.
         what: The file, for error messages.
-        integers: Reads a tensor that is stored as integers with scales, in our layout; None for another one.
+        integers: Reads a tensor stored as integers with scales, in our layout; returns None for others.
 
     Raises:
         TensorMismatchError: Tensors are missing, unexpected or have the wrong shape. The message lists them all, by
@@ -175,8 +174,8 @@ def read_through(
         names[row.ours] = name, row.layout
         if shapes[name] != shape:
             wrong_shape.append(f"{name} (elmokit: {row.ours}) is {shapes[name]}, expected {shape}")
-    # All kinds of problems in one message: with wrong options nearly every tensor differs, and the pattern shows which
-    # option it is.
+    # All kinds of problems in one message: with wrong options, nearly all tensors differ, and the pattern shows which
+    # option is wrong.
     unexpected = sorted(set(shapes) - {name for name, _ in names.values()})
     problems = [
         f"{kind}: {_first(listed)}"
@@ -192,18 +191,18 @@ def read_through(
 
 
 def _first(names: list[str]) -> str:
-    """List the first names, and say how many more there are."""
+    """List the first names and the number of others."""
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return "; ".join(names[:SHOWN]) + more
 
 
 def is_finite(array: Array) -> bool:
-    """Check that an array has no NaN and no infinity."""
-    # Minimum and maximum need no temporary array, and are NaN if any number is.
+    """Check that an array has no NaN or infinity."""
+    # Minimum and maximum need no temporary array, and are NaN if any number is NaN.
     return array.size == 0 or bool(np.isfinite([array.min(), array.max()]).all())
 
 
 def to_theirs(arrays: Mapping[str, Floats], rows: Iterable[TensorRow]) -> Iterator[tuple[str, Array]]:
-    """Convert our tensors to the names and the layout of a file, one at a time."""
+    """Convert our tensors to a file's names and layout, one at a time."""
     for row in rows:
         yield row.theirs, np.asarray(row.layout.to_theirs(arrays[row.ours]), order="C")

@@ -2,8 +2,8 @@
 
 A bundle ``X`` consists of ``X.index`` and data files ``X.data-0000i-of-0000n``. The index is a LevelDB table:
 
-- blocks of entries sorted by key. A key omits the prefix that it shares with the key before;
-- after each block one byte for its compression and a CRC-32C;
+- blocks of entries sorted by key. A key omits the prefix that it shares with the previous one;
+- after each block, one byte for its compression and a CRC-32C;
 - at the end of the file, the positions of a filter block (always empty here) and of the block that lists the other
   blocks, and a magic number.
 
@@ -34,7 +34,7 @@ try:
 except ImportError:
     VERIFIES = False
 else:
-    VERIFIES = google_crc32c.implementation == "c"  # its Python code takes minutes for a model
+    VERIFIES = google_crc32c.implementation == "c"  # its Python version takes minutes for a model
 INDEX_SUFFIX = ".index"
 # LevelDB's `kTableMagicNumber` (table/format.h): the last 8 bytes of a table.
 MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
@@ -49,12 +49,12 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
         22: "<u4", 23: "<u8",
     }.items()
 }  # fmt: skip
-"""TensorFlow's numbers of the plain dtypes (``DataType`` in ``types.proto``)."""
+"""TensorFlow's numbers for the plain dtypes (``DataType`` in ``types.proto``)."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says about one variable."""
+    """A variable's entry in the index."""
 
     dtype: int
     shape: Shape
@@ -72,7 +72,7 @@ class TensorBundle:
         self.prefix = Path(prefix)
         self.index_path = _beside(self.prefix, INDEX_SUFFIX)
         self._shards: dict[int, NDArray[np.uint8]] = {}
-        # Checksums protect the index, so what else is wrong in it was not written by TensorFlow.
+        # Checksums protect the index, so other problems in it do not come from TensorFlow.
         with reading(self.index_path, "index of a TensorFlow bundle", LookupError):
             data = self.index_path.read_bytes()
             entries = dict(_table(data, self.index_path))
@@ -82,19 +82,19 @@ class TensorBundle:
                 self._check_place(name, entry)
 
     def not_of_an_elmo(self, path: Path) -> FormatError:
-        """Return an error about a bundle of other variables; ``path`` is what was opened."""
+        """Return an error about a bundle of another model; ``path`` is what was opened."""
         some = ", ".join(list(self.entries)[:3]) or "no variable"
-        return FormatError(f"{path} is of TensorFlow, but not of an ELMo: it holds {some} ...")
+        return FormatError(f"{path} is a TensorFlow file, but not an ELMo: it holds {some} ...")
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The shape of each variable by its name."""
+        """The shape of each variable, by name."""
         return {name: entry.shape for name, entry in self.entries.items()}
 
     @property
     def card(self) -> dict[str, str]:
-        """What a model card says about the bundle."""
-        return {} if VERIFIES else {"checksums": f"not verified; to verify them, {install_command('checksums')}"}
+        """Facts about the bundle for the model card."""
+        return {} if VERIFIES else {"checksums": f"not verified; to verify them: {install_command('checksums')}"}
 
     def read(self, name: str) -> NDArray[np.generic]:
         """Read a variable, memory-mapped and read-only, and check its checksum."""
@@ -102,10 +102,10 @@ class TensorBundle:
         dtype = DTYPES.get(entry.dtype)
         if entry.sliced or dtype is None:
             kind = "in slices" if entry.sliced else f"with TensorFlow's type number {entry.dtype}"
-            raise FormatError(f"{self.prefix}: variable {name} is stored {kind}, which elmokit does not read.")
+            raise FormatError(f"{self.prefix}: variable {name} is stored {kind}, which elmokit cannot read.")
         octets = self._shard(entry.shard)[entry.offset : entry.offset + entry.size]
-        # Tensors are checked when they are read, not when the bundle is opened: a reader of the biLM need not wait for
-        # a softmax of gigabytes.
+        # Tensors are checked when they are read, not when the bundle is opened, so reading the biLM does not wait for a
+        # softmax of several gigabytes.
         if not _is_intact(octets, entry.crc):
             raise FormatError(
                 f"{self._shard_path(entry.shard)}: the checksum of variable {name} is wrong. Download or copy it again."
@@ -113,10 +113,10 @@ class TensorBundle:
         try:
             return octets.view(dtype).reshape(entry.shape)
         except (ValueError, OverflowError):
-            raise FormatError(f"{self.prefix}: variable {name} cannot have the shape {entry.shape}.") from None
+            raise FormatError(f"{self.prefix}: variable {name} cannot have shape {entry.shape}.") from None
 
     def _check_place(self, name: str, entry: Entry) -> None:
-        """Check that a variable is within its data file, which copies may have cut short."""
+        """Check that a variable is inside its data file, which may be an incomplete copy."""
         if entry.sliced:
             return
         n_bytes = len(self._shard(entry.shard))
@@ -130,11 +130,11 @@ class TensorBundle:
         return _beside(self.prefix, f".data-{shard:05d}-of-{self._n_shards:05d}")
 
     def _shard(self, shard: int) -> NDArray[np.uint8]:
-        """Return the bytes of a data file. They are mapped once, so that a file that is replaced keeps its content."""
+        """Return the bytes of a data file. It is mapped only once, so replacing the file has no effect."""
         if shard not in self._shards:
             path = self._shard_path(shard)
             if not path.is_file():
-                raise ModelNotFoundError(f"{path} is missing; {self.index_path.name} says that it holds tensors.")
+                raise ModelNotFoundError(f"{path} is missing; according to {self.index_path.name}, it holds tensors.")
             # An empty file cannot be mapped.
             self._shards[shard] = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
         return self._shards[shard]
@@ -155,9 +155,9 @@ def _beside(prefix: Path, suffix: str) -> Path:
 
 
 def _table(data: bytes, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a table: those of each block that the block list names, in order."""
+    """Yield the entries of a table: those of each block in the block list, in order."""
     if not data.endswith(MAGIC):
-        raise ValueError("it does not end as one")
+        raise ValueError("it does not end like one")
     footer = _Reader(data[-_FOOTER_SIZE : -len(MAGIC)])
     _ = footer.varint(), footer.varint()  # the filter block
     for _, handle in _block(data, footer.varint(), footer.varint()):
@@ -169,10 +169,10 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
     """Yield the entries of one block."""
     end = offset + size
     content, crc = data[offset:end], data[end + 1 : end + _TRAILER_SIZE]
-    # The checksum covers the block and the compression byte, which is 0: TensorFlow compresses no bundles.
+    # The checksum covers the block and the compression byte, which is 0: TensorFlow does not compress bundles.
     if not _is_intact(content + b"\0", int.from_bytes(crc, "little")):
         raise ValueError("a checksum is wrong")
-    # The block ends with a list of restart points, for binary search; reading in order needs none of them.
+    # The block ends with a list of restart points for binary search, which reading in order does not need.
     n_restarts = int.from_bytes(content[-4:], "little")
     block = _Reader(content[: -4 * (n_restarts + 1)])
     key = b""
@@ -183,11 +183,11 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def _is_intact(octets: bytes | NDArray[np.uint8], stored: int) -> bool:
-    """Compare the CRC-32C of bytes with a stored one; where nothing computes it, bytes count as intact."""
+    """Compare the CRC-32C of bytes with a stored one; without a library to compute it, bytes count as intact."""
     if not VERIFIES:
         return True
     crc = google_crc32c.value(octets)
-    # TensorFlow stores it rotated and with the offset of LevelDB's `crc32c::Mask`.
+    # TensorFlow stores it rotated, plus the offset of LevelDB's `crc32c::Mask`.
     masked = ((crc >> 15) | (crc << 17)) + 0xA282EAD8
     return bool(masked & 0xFFFFFFFF == stored)
 
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _proto_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protocol buffer: number, and value or bytes. Damage is a LookupError."""
+    """Yield the fields of a protocol buffer: the number, and the value or bytes. Damage raises a LookupError."""
     message = _Reader(data)
     while message.more:
         tag = message.varint()
@@ -248,14 +248,16 @@ def _header(data: bytes, path: Path) -> int:
         elif field == 3 and isinstance(content, bytes):
             needed = dict(_proto_fields(content)).get(2, 0)
     if endianness or needed not in (0, 1):
-        raise FormatError(f"{path} is of a big-endian machine, or of a newer TensorFlow's format than elmokit reads.")
+        raise FormatError(
+            f"{path} is from a big-endian machine, or in a newer TensorFlow format than elmokit can read."
+        )
     return int(n_shards)
 
 
 def _entry(value: bytes) -> Entry:
     """Parse one entry."""
-    # The field numbers are those of `BundleEntryProto`. proto3 does not write fields that are zero, such as the shard
-    # and the offset of the first tensor.
+    # The field numbers are those of `BundleEntryProto`. proto3 omits zero fields, such as the shard and offset of the
+    # first tensor.
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # dtype, shard, offset, size, CRC; absent fields are 0
     shape: Shape = ()
     sliced = False
@@ -264,7 +266,7 @@ def _entry(value: bytes) -> Entry:
             numbers[field] = content
         elif field == 2 and isinstance(content, bytes):
             shape = _shape(content)
-        # Field 7, `slices`: a partitioned variable, whose data is under other keys. bilm-tf does not write any.
+        # Field 7, `slices`: a partitioned variable, with its data under other keys. bilm-tf does not write them.
         sliced = sliced or field == 7
     return Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], sliced)
 

@@ -1,10 +1,10 @@
 """Read bilm-tf's training checkpoints without TensorFlow.
 
-A checkpoint is a directory with ``checkpoint`` (text that names the newest step), ``options.json``,
+A checkpoint is a directory with ``checkpoint`` (a text file that names the newest step), ``options.json``,
 ``model.ckpt-N.index`` and ``model.ckpt-N.data-*``, often with ``vocab.txt``. DeepPavlov keeps ``options.json`` and
 ``vocab.txt`` above ``saves/model.*`` and ``saves/epochs/N/model.*``; its file names and variables are those of bilm-tf.
 
-Unlike the exported HDF5 file, a checkpoint holds the softmax and the optimizer's Adagrad sums.
+Unlike exported HDF5 files, a checkpoint holds the softmax and the optimizer's Adagrad sums.
 
 Names: every variable is under ``lm/``. The LSTMs have TensorFlow 1.2's names, without ``multi_rnn_cell/cell_L`` if
 there is one layer and without ``RNN_D`` if there is one direction. bilm-tf's dump script translates them to the
@@ -37,14 +37,14 @@ from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.text.vocabulary import Vocabulary, row_vocabulary
 
 ADAGRAD_START = 1.0
-"""bilm-tf's initial value of every sum, also used for the table rows that bilm-tf does not have."""
+"""bilm-tf's initial value of all sums, also used for table rows that bilm-tf does not have."""
 
 _SCOPE = "lm/"
 _ADAGRAD = "/Adagrad"
 _SOFTMAX = "softmax/"
 _SOFTMAX_WEIGHT = TensorRow("weight", f"{_SOFTMAX}W")
 _SOFTMAX_BIAS = TensorRow("bias", f"{_SOFTMAX}b")
-# Variables that no model has; of the optimizer's state only the Adagrad sums can be read, by `read_adagrad`.
+# Variables that are not part of a model. Of the optimizer's state, only Adagrad sums can be read (`read_adagrad`).
 _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 # Optimizers and moving averages keep their variables under the name of the trained one, with one of these endings.
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
@@ -67,7 +67,7 @@ _LSTM_PARTS = {
 
 
 class _Variables:
-    """The variables of a checkpoint under their published names; what only training needs is left out."""
+    """The variables of a checkpoint under their published names, except those only needed for training."""
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
@@ -114,12 +114,14 @@ class TFCheckpoint(Format):
         # The options file and the words may be in the directory or above it.
         prefix = find_checkpoint(path)
         if prefix is None:
-            raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: it has no .index file of one.")
+            raise ModelNotFoundError(f"There is no TensorFlow checkpoint at {path}: no .index file was found.")
         variables = _Variables(prefix)
         options = options or _in_or_above(prefix, OPTIONS)
         if options is None:
-            raise ModelNotFoundError(f"{prefix} has no options.json next to it. Put that of the training run there.")
-        # The softmax is read by other rows below, so here its tensors would count as unexpected.
+            raise ModelNotFoundError(
+                f"{prefix} has no options.json next to it. Put the one from the training run there."
+            )
+        # The softmax is read separately below, so its tensors would count as unexpected here.
         lm_shapes = {name: shape for name, shape in variables.shapes.items() if not name.startswith(_SOFTMAX)}
         config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
         what = f"{prefix} (sizes from {options})"
@@ -127,7 +129,7 @@ class TFCheckpoint(Format):
         n_steps = _step(variables.bundle, prefix)
         card = variables.bundle.card | ({} if n_steps is None else {"training_steps": n_steps})
         model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
-        # A softmax without its words is useless and may hold most of the bytes: then it is not read at all.
+        # A softmax without words is useless and may be most of the file, so it is not read at all.
         words_path = _vocabulary_path(prefix, words)
         if words_path is None:
             return _without_softmax(model, "there is no vocabulary next to the checkpoint")
@@ -135,17 +137,17 @@ class TFCheckpoint(Format):
         if variables.has_softmax:
             softmax = _softmax(variables, model, vocabulary, f"{prefix} (words from {words_path})")
             return model.replace(vocabulary=vocabulary, softmax=softmax)
-        # A word-input model needs the words of its table even without a softmax.
+        # A word-input model needs its words even without a softmax.
         if config.n_words is not None:
             vocabulary = row_vocabulary(words_path, config.n_words, f"the table of {prefix}")
         return _without_softmax(model.replace(vocabulary=vocabulary), "the checkpoint holds none")
 
 
 def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
-    """Read the optimizer's sums of squared gradients for a model that was opened from this checkpoint.
+    """Read the optimizer's sums of squared gradients for a model opened from this checkpoint.
 
-    They are by our parameter names and in our layout. Those of the softmax start with ``softmax.``, as in the
-    checkpoints of a training run.
+    They have our parameter names and layout. Names of the softmax start with ``softmax.``, as in the checkpoints of a
+    training run.
     """
     variables = _Variables(prefix)
     if not _is_export_of(model, variables):
@@ -158,7 +160,7 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
 
 
 def with_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> PretrainedBiLM:
-    """Return a model with the softmax of the checkpoint that it was exported from, or whose card says why not."""
+    """Return the model with the softmax of the checkpoint that it was exported from, or with the reason in its card."""
     try:
         prefix = find_checkpoint(path)
         words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
@@ -177,14 +179,14 @@ def with_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = No
 
 
 def _without_softmax(model: PretrainedBiLM, reason: str) -> PretrainedBiLM:
-    """Return a model whose card says why it has no softmax."""
+    """Return the model with a card that says why it has no softmax."""
     return model.replace(card={**model.card, "softmax": f"left out: {reason}"})
 
 
 def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
-    """Check whether a model was exported from this checkpoint, and not before or after further training."""
-    # A softmax is only right for the LSTMs that it was trained with. Comparing the biases is enough and quick: they are
-    # small, and every training step changes them.
+    """Check whether a model was exported from exactly this checkpoint."""
+    # A softmax only fits the LSTMs that it was trained with. Comparing biases is sufficient and fast: they are small,
+    # and every training step changes them.
     ours = model.arrays
     for row in bilm_tf_rows(model.config):
         if row.ours.endswith("bias"):
@@ -195,13 +197,13 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """Find the checkpoint at a path: the path of its files without ``.index``, or None if there is none."""
+    """Find the checkpoint at a path; return the path of its files without ``.index``, or None."""
     if path.name.endswith(INDEX_SUFFIX) and path.is_file():
         return _without_suffix(path)
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
         return path
     folder = path.parent if path.name == "checkpoint" and path.is_file() else path
-    # DeepPavlov's layout: the best model in saves/, and one per epoch; the latest epoch is tried first.
+    # DeepPavlov's layout: the best model in saves/, and one per epoch. The latest epoch is tried first.
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
     for inner in (folder, folder / "saves", *reversed(epochs)):
         prefixes = map(_without_suffix, visible_files(inner, f"*{INDEX_SUFFIX}"))
@@ -216,7 +218,7 @@ def _without_suffix(index: Path) -> Path:
 
 
 def _is_bundle(prefix: Path) -> bool:
-    """Check for a bundle. A damaged one counts, so that the error can say that it is damaged."""
+    """Check for a bundle, including a damaged one, so the error can say that it is damaged."""
     return is_index(prefix.with_name(prefix.name + INDEX_SUFFIX)) or any(
         prefix.parent.glob(f"{escape(prefix.name)}.data-*")
     )
@@ -224,7 +226,7 @@ def _is_bundle(prefix: Path) -> bool:
 
 def as_floats(bundle: TensorBundle, name: str) -> Floats:
     """Copy a variable into an array of float32."""
-    return np.array(bundle.read(name), np.float32)  # a copy: a variable may begin at any byte of its file
+    return np.array(bundle.read(name), np.float32)  # a copy, because a variable may start at any byte of its file
 
 
 def lstm_name(name: str) -> str | None:
@@ -238,21 +240,21 @@ def lstm_name(name: str) -> str | None:
 
 
 def _newest(folder: Path, checkpoints: list[Path]) -> Path:
-    """Choose the checkpoint that ``checkpoint`` names, or else the one with the highest number."""
+    """Return the checkpoint named in ``checkpoint``, or else the one with the highest number."""
     try:
         text = (folder / "checkpoint").read_text(encoding="utf-8")
     except (OSError, ValueError):
         text = ""
-    # A text protocol buffer; the first field names the newest checkpoint, the others all that were kept.
+    # A text protocol buffer; the first field names the newest checkpoint, the others all kept ones.
     match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
     if match is not None:
-        # It may be an absolute path of the machine it was trained on, with either kind of slash.
+        # It may be an absolute path on the training machine, with either kind of slash.
         # PureWindowsPath splits at both.
         name = PureWindowsPath(match[1]).name
         for prefix in checkpoints:
             if prefix.name == name:
                 return prefix
-    # Without that file, the highest step; a name without a number only if there is no other.
+    # Otherwise, the highest step; a name without a number only if there is no other.
     return max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
 
 
@@ -262,14 +264,14 @@ def _number(name: str) -> int | None:
 
 
 def _in_or_above(prefix: Path, pattern: str) -> Path | None:
-    """Find the one file that matches a pattern in the checkpoint's directory, or above it in a directory of several."""
+    """Find the only file that matches a pattern in the checkpoint's directory or, for nested layouts, above it."""
     folder = prefix.absolute().parent
     while True:
         files = visible_files(folder, pattern)
-        # Several files that match are no answer: choosing one could pair the model with the wrong words.
+        # If several files match, choosing one could pair the model with the wrong words.
         if len(files) == 1:
             return files[0]
-        # Go up only through directories with the names that training programs give, not through the user's own.
+        # Only go up through directories named by training programs, not through the user's own.
         if not _INNER_FOLDER.fullmatch(folder.name):
             return None
         folder = folder.parent
@@ -284,7 +286,7 @@ def _step(bundle: TensorBundle, prefix: Path) -> int | None:
 
 
 def _vocabulary_path(prefix: Path, given: Path | None) -> Path | None:
-    """Return the word list that was given, or else the one in the checkpoint's directory or above it."""
+    """Return the given word list, or else the one in the checkpoint's directory or above it."""
     found = None
     for pattern in (*VOCABULARY_NAMES, "vocab*.txt", "vocab*.txt.gz"):
         found = found or _in_or_above(prefix, pattern)
@@ -292,7 +294,7 @@ def _vocabulary_path(prefix: Path, given: Path | None) -> Path | None:
 
 
 def _softmax_rows(variables: _Variables) -> list[TensorRow]:
-    """List the softmax's own tensors: there is no weight if training tied it to the table of words."""
+    """List the softmax's own tensors; without a weight if it is tied to the word table."""
     if _SOFTMAX_WEIGHT.theirs in variables.names:
         return [_SOFTMAX_WEIGHT, _SOFTMAX_BIAS]
     return [_SOFTMAX_BIAS]
@@ -313,7 +315,7 @@ def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabular
 
 
 def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
-    """Read the sums of squared gradients of some parameters."""
+    """Read the sums of squared gradients for the parameters in ``rows``."""
     bundle = variables.bundle
     sums: dict[str, Floats] = {}
     for row in rows:
@@ -324,10 +326,10 @@ def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
         # An Adagrad sum has the shape of its variable; other optimizers use other slot names.
         if slot not in bundle.entries or bundle.entries[slot].shape != bundle.entries[variable].shape:
             raise TensorMismatchError(f"{bundle.prefix} holds no Adagrad sums for {theirs}.")
-        # The sums are elementwise, so they take the same change of layout as their parameter.
+        # The sums are elementwise, so their layout is converted like that of the parameter.
         array = np.array(row.layout.to_ours(as_floats(bundle, slot)), order="C")
         if row.layout is bilm_tf.WITHOUT_ZERO_ROW:
-            array[0] = ADAGRAD_START  # not zero: Adagrad divides by the square root of it
+            array[0] = ADAGRAD_START  # not zero, because Adagrad divides by its square root
         sums[row.ours] = array
     return sums
 

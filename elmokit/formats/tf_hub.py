@@ -1,18 +1,18 @@
 """Read TF-Hub modules of ELMo without TensorFlow: Google's ``elmo/1`` to ``elmo/3`` and DeepPavlov's exports.
 
-A module is a directory with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and
-``variables/variables.index`` with its data files, a TensorBundle.
+A module is a directory with ``saved_model.pb`` or ``tfhub_module.pb`` (the graph, which is not needed) and a
+TensorBundle: ``variables/variables.index`` with its data files.
 
-This module was written without access to a real one. What it is based on:
+This code was written without access to a real module. It is based on:
 
 - A log of ``google/elmo`` being loaded (tensorflow/hub, issue 88) shows the variables ``bilm/CNN/...``,
   ``bilm/RNN_D/RNN/MultiRNNCell/CellL/rnn/lstm_cell/{bias,kernel,projection/kernel}``, ``aggregation/weights`` and
   ``aggregation/scaling``.
 - DeepPavlov's description of its exports gives the character table of 262 rows whose first row is zero, the mixing
   scalars ``aggregation/elmo_output_ELMo_W`` and ``..._gamma``, and nameless variables that hold the state.
-- Inferred: Google's other names and all layouts are bilm-tf's, because both are exports of it. Google's weights go
+- Inferred: Google's other names and all layouts are bilm-tf's, because both are exports from it. Google's weights go
   through a softmax, as in the paper. Google's character table has 261 or 262 rows (both are read).
-- What no variable shows is taken from the original model unless there is an ``options.json``: relu, clips of 3, skip
+- Without an ``options.json``, what no variable shows is taken from the original model: relu, clips of 3, skip
   connections and 50 characters per token.
 """
 
@@ -53,7 +53,7 @@ class TFHub(Format):
     """A TF-Hub module."""
 
     # Without an options file, the original model's values are used for what the variables do not show. The model card
-    # has its scalar mix under `mix`, and the variables that are not part of the biLM under `skipped`.
+    # has the scalar mix under `mix`, and variables that are not part of the biLM under `skipped`.
 
     name = "tf-hub"
     description = "a TF-Hub module"
@@ -117,10 +117,10 @@ class _Variables:
 
 
 def stored_mix(model: PretrainedBiLM) -> tuple[list[float], float] | None:
-    """Return the raw weights and gamma of the mix in a model's card; None without one.
+    """Return the raw weights and gamma of the scalar mix in a model's card; None if there is none.
 
     Raises:
-        FormatError: The card has something else under this key, or weights for another number of layers.
+        FormatError: The card has an invalid value for it, or weights for another number of layers.
     """
     mix = model.card.get(MIX)
     if mix is None:
@@ -140,7 +140,7 @@ def stored_mix(model: PretrainedBiLM) -> tuple[list[float], float] | None:
 
 
 def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
-    """Return the variable of each published name, all of them in the scope ``bilm``."""
+    """Return the variable for each published name, all in the scope ``bilm``."""
     names: dict[str, str] = {}
     for variable in bundle.entries:
         if match := _SCOPE.match(variable):
@@ -152,7 +152,7 @@ def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
 
 
 def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
-    """Make an options file's content: sizes from the shapes, the rest from the original model."""
+    """Build the content of an options file: sizes from the shapes, the rest from the original model."""
     filters: list[list[int]] = []
     while (shape := shapes.get(f"CNN/W_cnn_{len(filters)}")) is not None:
         filters.append([*shape[1:4:2]])  # (1, width, char_dim, count)
@@ -163,7 +163,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
     matrices = [kernel, table] if projection is None else [kernel, table, projection]
     if not filters or any(len(matrix) != 2 for matrix in matrices):
         raise TensorMismatchError(
-            f"{folder} holds no char CNN and LSTMs from which to infer the sizes: give an options file."
+            f"{folder} has no char CNN and LSTMs from which to infer the sizes: pass an options file."
         )
     hidden_dim = kernel[1] // 4
     return {
@@ -187,7 +187,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
 
 
 def _count(names: Iterable[str], start: str, end: str) -> int:
-    """Count the names with a start and an end."""
+    """Count the names with the given start and end."""
     return sum(name.startswith(start) and name.endswith(end) for name in names)
 
 

@@ -1,9 +1,9 @@
-"""Read what ``torch.save`` wrote: tensors, and no other objects, so no code in a file is run.
+"""Read tensors from files of ``torch.save``, but no other objects, so no code in a file is run.
 
 The tensors are those of a state dict, or the published alignment matrices that AllenNLP 0.9's
 ``ElmoTokenEmbedderMultiLang`` used (``aligning_files``).
 
-Only these files need PyTorch to be opened; a model that was converted to another format no longer does.
+Only these files need PyTorch; models converted to another format do not.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     content = _load(path, "PyTorch state dict")
     with reading(path, "PyTorch state dict", Exception):
         if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-            raise TypeError("expected tensors by name")
+            raise TypeError("expected a dict of tensors")
         return {name: _plain(tensor) for name, tensor in content.items()}
 
 
 def read_matrix(path: Path) -> Floats:
-    """Read one tensor or NumPy array of numbers, as float32."""
+    """Read a single tensor or NumPy array as float32."""
     content = _load(path, "matrix saved with torch.save")
     with reading(path, "matrix saved with torch.save", Exception):
         import torch
@@ -50,7 +50,7 @@ def read_matrix(path: Path) -> Floats:
 def _load(path: Path, what: str) -> Any:
     with needs_torch(f"Reading {path}, a file of torch.save,"):
         import torch
-    # Published alignments are NumPy arrays. NumPy 2 gave the function that builds them from a pickle another name.
+    # Published alignments are NumPy arrays. NumPy 2 renamed the function that unpickles them.
     build: Any = np.empty(0).__reduce__()[0]
     names = [(build, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     dtypes = [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
@@ -58,14 +58,14 @@ def _load(path: Path, what: str) -> Any:
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
-            # PyTorch's own message is long, and advises to run the code.
+            # PyTorch's message is long, and suggests running the code.
             wanted = re.search(r"GLOBAL (\S+)", str(error))
-            reason = f"it asks for {wanted[1]}, which is not run" if wanted else "damaged, or of another program"
+            reason = f"it needs {wanted[1]}, which is not run" if wanted else "damaged, or from another program"
             raise ValueError(reason) from None
 
 
 def _plain(tensor: Any) -> Tensor:
-    """Check for a tensor of real numbers, without its gradient."""
+    """Check that a value is a tensor of real numbers, and detach it."""
     import torch
 
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_complex():
@@ -75,21 +75,21 @@ def _plain(tensor: Any) -> Tensor:
 
 
 def read_alignment(sources: Sequence[str | Path], config: BiLMConfig) -> LayerAlignment:
-    """Read the matrices of an alignment, one for all layers or one for each, layer 0 first, without running code."""
-    # AllenNLP multiplied the mix of the layers by one matrix. Multiplying every layer by it gives the same mix, because
-    # both are linear.
+    """Read alignment matrices, one for all layers or one per layer from layer 0, without running code."""
+    # AllenNLP multiplied the mix of layers by one matrix. Multiplying each layer by it gives the same mix, because both
+    # are linear.
     n_layers = config.n_layers + 1
     if len(sources) not in (1, n_layers):
         raise ConfigError(
-            f"There are {len(sources)} alignment matrices, and the model has {n_layers} layers: give one or {n_layers}."
+            f"There are {len(sources)} alignment matrices, but the model has {n_layers} layers; pass one or {n_layers}."
         )
     matrices = [read_alignment_matrix(source, config.output_dim) for source in sources]
     return LayerAlignment.of_matrices(np.stack(matrices * n_layers if len(sources) == 1 else matrices))
 
 
 def read_alignment_matrix(source: str | Path, dim: int) -> Floats:
-    """Read one matrix ``(dim, dim)`` without running code from its pickle."""
+    """Read a matrix ``(dim, dim)`` without running code from its pickle."""
     matrix = read_matrix(local_path(source))
     if matrix.shape != (dim, dim):
-        raise FormatError(f"The matrix in {source} has the shape {matrix.shape}; expected ({dim}, {dim}).")
+        raise FormatError(f"The matrix in {source} has shape {matrix.shape}; expected ({dim}, {dim}).")
     return matrix

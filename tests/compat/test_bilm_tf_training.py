@@ -86,7 +86,7 @@ def test_a_vocabulary_in_another_order_than_the_stored_one_is_reported(script: s
     options, checkpoint = load_options_latest_checkpoint("old")
     data = BidirectionalLMDataset("short.txt", load_vocab("other.txt", 20), test=script == "run_test")
     call = partial(test, options, batch_size=4) if script == "run_test" else bilm_tf_training._open
-    expected = r"other.txt has other words than .*old/vocab.txt, which is .*: line 4 is 'and', and should be 'the'"
+    expected = r"other.txt differs from .*old/vocab.txt, which is .*: line 4 is 'and' but should be 'the'"
     with pytest.warns(UserWarning, match=expected):
         call(checkpoint, data)
     same = BidirectionalLMDataset("short.txt", load_vocab("vocab.txt", 20))

@@ -149,9 +149,9 @@ def test_fine_tuning_on_other_words_keeps_the_rows_of_known_ones(model: Pretrain
 def test_what_knows_no_word_table_says_so(model: PretrainedBiLM, run: Path) -> None:
     with pytest.raises(OutputError, match="word table"):
         save_model(model, "weights.hdf5")
-    with pytest.raises(ConfigError, match="AllenNLP's ELMo reads characters alone"):
+    with pytest.raises(ConfigError, match="AllenNLP's ELMo reads only characters"):
         char_cnn_of(model.config)
-    with pytest.raises(ConfigError, match="has a word table of its own"):
+    with pytest.raises(ConfigError, match="has its own word table"):
         open_model(run, token_embeddings="table.hdf5")
 
 

@@ -63,7 +63,7 @@ def test_a_checksum_in_the_url_is_checked(server: Server) -> None:
         fetch(server.address(f"/w#sha256={wrong}"))
     assert files_in_cache() == []
     assert fetch(server.address(f"/w#sha256={right}")).read_bytes() == BODY
-    with pytest.raises(FormatError, match="not the file that was asked for"):
+    with pytest.raises(FormatError, match="not the requested file"):
         fetch(server.address(f"/w#sha256={wrong}"))
     with pytest.raises(ConfigError, match="after '#'"):
         fetch(server.address("/w#md5=1"))
@@ -80,7 +80,7 @@ def chunked(handler: Handler) -> None:
 
 
 def other_part(handler: Handler) -> None:
-    """Send another part of the file than was requested."""
+    """Send different part of the file than was requested."""
     if handler.headers.get("Range") is None:
         handler.give(BODY[:1000], length=len(BODY), ETag='"one"')
     else:
@@ -100,7 +100,7 @@ DEAD: list[tuple[Answer, int, str]] = [
     (lambda handler: handler.give(b"<?xml version='1.0'?><Error>"), 1, "a web page"),
     (lambda handler: handler.give(BODY[:1000], length=len(BODY)), N_TRIES, "only 1,000 of 256,000 bytes"),
     (chunked, N_TRIES, "IncompleteRead"),
-    (other_part, N_TRIES, "another part"),
+    (other_part, N_TRIES, "different part"),
     (to("file:///etc/hostname"), 1, "file:"),
     (to("http://[x/w"), 1, "URL"),
     (to("http://127.0.0.1:99999/w"), 1, "URL"),

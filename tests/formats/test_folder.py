@@ -48,7 +48,7 @@ def test_a_lost_softmax_is_a_warning_and_one_that_is_not_declared_is_not(model: 
     folder = tmp_path / "model"
     save_folder(model, folder)
     (folder / "softmax.safetensors").unlink()
-    with pytest.warns(UserWarning, match=r"model has no softmax\.safetensors, which its config\.json describes"):
+    with pytest.warns(UserWarning, match=r"model has no softmax\.safetensors, although its config\.json describes it"):
         lost = load_folder(folder)
     assert lost.softmax is None
     assert Elmo(lost).embed([["cat"]])[0].shape == (3, 1, model.config.output_dim)

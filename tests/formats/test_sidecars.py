@@ -65,7 +65,7 @@ def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: s
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     is_refused = name != "new.hdf5"  # old.hdf5 would read the options of the others as its own
-    with pytest.raises(OutputError, match="reads too") if is_refused else contextlib.nullcontext():
+    with pytest.raises(OutputError, match="also uses") if is_refused else contextlib.nullcontext():
         save_model(random_model(OTHER), tmp_path / name, overwrite=True)
     assert {path: path.read_bytes() for path in before} == before
     assert same(tmp_path / "old.hdf5", old)
@@ -75,7 +75,7 @@ def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: s
 def test_two_weights_that_would_share_their_options_are_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
     first = random_model()
     save_model(first, tmp_path / pair[0])
-    with pytest.raises(OutputError, match=r"needs the file b_options\.json, which .* reads too"):
+    with pytest.raises(OutputError, match=r"needs the file b_options\.json, which .* also uses"):
         save_model(random_model(OTHER), tmp_path / pair[1], overwrite=True)
     assert same(tmp_path / pair[0], first)
     assert not (tmp_path / pair[1]).exists()
@@ -89,7 +89,7 @@ def test_weights_in_the_directory_of_another_format_leave_it_its_files(tmp_path:
     folder = write_model(kind, tmp_path / "model")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     other = random_model(OTHER) if kind != "words" else word_model(["<S>", "</S>", "x"])
-    with pytest.raises(OutputError, match=rf"weights\.hdf5 .*{name}.* reads too"):
+    with pytest.raises(OutputError, match=rf"weights\.hdf5 .*{name}.* also uses"):
         save_model(other, folder / "weights.hdf5", overwrite=True)
     assert not (folder / "weights.hdf5").exists()
     save_model(other, folder / "other.hdf5")
@@ -117,7 +117,7 @@ def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
         folder = tmp_path / pair[0].replace(".", "-")
         for number, name in enumerate(pair):
             save_model(random_model(seed=number), folder / name)
-        with pytest.raises(FormatError, match=rf"{folder.name} holds several HDF5 files \({', '.join(pair)}\)"):
+        with pytest.raises(FormatError, match=rf"{folder.name} has several HDF5 files \({', '.join(pair)}\)"):
             open_model(folder)
 
 
@@ -187,7 +187,7 @@ def test_a_given_word_list_that_differs_from_the_stored_one_is_reported(word_inp
     (tmp_path / "same.txt").write_text("\n".join(WORDS), encoding="utf-8")
     other = tmp_path / "other.txt"
     other.write_text("\n".join([*WORDS[:4], *WORDS[:3:-1]]), encoding="utf-8")
-    difference = r"other.txt has other words than .*vocab.txt, which is stored with the model: line 5 is 'ran'"
+    difference = r"other.txt differs from .*vocab.txt, which is stored with the model: line 5 is 'ran'"
     for source, table in ((word_input, None), (tmp_path / "ours", None), (char_input(tmp_path / "chars"), h5py_table)):
         open_model(source, token_embeddings=table, vocabulary=tmp_path / "same.txt")  # a warning is an error here
         with pytest.warns(UserWarning, match=difference):

@@ -300,7 +300,7 @@ def test_a_module_in_the_cache_of_tensorflow_hub_opens_by_the_address_as_the_pro
 
 
 def test_an_address_on_kaggle_is_answered_with_that_of_tf_hub() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"use that of TF-Hub, such as https://tfhub\.dev/google/elmo/3"):
+    with pytest.raises(ModelNotFoundError, match=r"use one of TF-Hub, such as https://tfhub\.dev/google/elmo/3"):
         open_model("https://www.kaggle.com/models/google/elmo/TensorFlow1/elmo/3")
 
 
@@ -325,7 +325,7 @@ def test_without_any_server_the_error_says_what_to_download_and_where_to_put_it(
     message = str(caught.value)
     assert all(url in message for url in elmo_urls(2))
     assert f"Download the archive {elmo_urls(2)[0]} (374 MB) by hand" in message
-    assert "give the path instead" in message
+    assert "pass the path instead" in message
     assert f"unpack it into the directory {module_folder(TFHUB + '2')}" in message
     write_elmo(module_folder(TFHUB + "2"))
     assert is_elmo(hub.Module(TFHUB + "2").elmo.model)

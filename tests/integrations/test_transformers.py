@@ -336,7 +336,7 @@ REFUSED: list[tuple[Callable[[Any, str], object], type[Exception], str]] = [
     (lambda model, saved: padded_left(model), ValueError, "pad on the right"),
     (
         lambda model, saved: ElmoModel.from_elmokit(random_model(replace(TINY, char_cnn=None, n_words=11))),
-        *(ConfigError, "reads words alone"),
+        *(ConfigError, "only reads words"),
     ),
     (lambda model, saved: ElmoModel.from_elmokit(aligned_model()), ConfigError, r"alignment=None"),
 ]

@@ -35,7 +35,7 @@ TOP_LAYER = [
 
 
 def test_a_model_with_an_adaptive_softmax_opens_without_it() -> None:
-    with pytest.warns(UserWarning, match="adaptive softmax of version 0.2, which is left out"):
+    with pytest.warns(UserWarning, match="adaptive softmax of version 0.2, which is ignored"):
         model = open_model(MODELS / "adaptive")
     (vectors,) = Elmo(model).embed([SENTENCE], layers="top")
     np.testing.assert_allclose(vectors, TOP_LAYER, atol=2e-6)
@@ -44,7 +44,7 @@ def test_a_model_with_an_adaptive_softmax_opens_without_it() -> None:
 
 
 def test_a_model_that_reads_backward_alone_is_refused_without_advice_that_changes_its_vectors() -> None:
-    with pytest.raises(FormatError, match=r"Only version 0\.2 reads it") as refused:
+    with pytest.raises(FormatError, match=r"Only version 0\.2 can open it") as refused:
         open_model(MODELS / "backward-only")
     assert "Did you mean" not in str(refused.value)
 
