@@ -23,6 +23,13 @@ def files_in_cache() -> list[str]:
     return sorted(path.name for path in cache_dir().rglob("*") if path.is_file())
 
 
+@pytest.fixture
+def address(server: Server) -> str:
+    """Where the server has a file."""
+    server.answers["/w"] = Handler.give
+    return server.address("/w")
+
+
 def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> None:
     server.answers["/models/weights.hdf5"] = Handler.give
     first, second = (fetch(server.address("/models/weights.hdf5")) for _ in range(2))
@@ -34,39 +41,35 @@ def test_a_file_is_downloaded_once_and_kept_under_its_name(server: Server) -> No
     assert files_in_cache() == ["download.json", "weights.hdf5"]
 
 
-def test_the_checksum_is_recorded_and_checked(server: Server) -> None:
-    server.answers["/w"] = Handler.give
-    path = fetch(server.address("/w"))
+def test_the_checksum_is_recorded_and_checked(address: str) -> None:
+    path = fetch(address)
     note = json.loads((path.parent / "download.json").read_text())
-    assert note["sha256"] == hashlib.sha256(BODY).hexdigest()
-    assert note["n_bytes"] == len(BODY)
+    assert (note["sha256"], note["n_bytes"]) == (hashlib.sha256(BODY).hexdigest(), len(BODY))
     path.write_bytes(BODY[:-1] + b"!")
     with pytest.raises(FormatError, match=rf"has changed since it was downloaded\. Delete the directory {path.parent}"):
-        fetch(server.address("/w"))
+        fetch(address)
 
 
 @pytest.mark.parametrize("record", [None, "{", "{}"])
-def test_a_file_without_its_record_is_downloaded_again(server: Server, record: str | None) -> None:
-    server.answers["/w"] = Handler.give
-    path = fetch(server.address("/w"))
+def test_a_file_without_its_record_is_downloaded_again(address: str, record: str | None) -> None:
+    path = fetch(address)
     (path.parent / "download.json").unlink()
     if record is not None:
         (path.parent / "download.json").write_text(record)
     path.write_bytes(b"half")
-    assert fetch(server.address("/w")).read_bytes() == BODY
+    assert fetch(address).read_bytes() == BODY
 
 
-def test_a_checksum_in_the_url_is_checked(server: Server) -> None:
-    server.answers["/w"] = Handler.give
+def test_a_checksum_in_the_url_is_checked(address: str) -> None:
     right, wrong = hashlib.sha256(BODY).hexdigest(), "0" * 64
     with pytest.raises(FormatError, match=f"expected {wrong}"):
-        fetch(server.address(f"/w#sha256={wrong}"))
+        fetch(f"{address}#sha256={wrong}")
     assert files_in_cache() == []
-    assert fetch(server.address(f"/w#sha256={right}")).read_bytes() == BODY
+    assert fetch(f"{address}#sha256={right}").read_bytes() == BODY
     with pytest.raises(FormatError, match="not the requested file"):
-        fetch(server.address(f"/w#sha256={wrong}"))
+        fetch(f"{address}#sha256={wrong}")
     with pytest.raises(ConfigError, match="after '#'"):
-        fetch(server.address("/w#md5=1"))
+        fetch(f"{address}#md5=1")
 
 
 def chunked(handler: Handler) -> None:
@@ -156,31 +159,34 @@ def test_an_interrupted_download_is_resumed_where_it_broke(server: Server) -> No
     assert [wanted for _, wanted in server.seen] == [None, "bytes=70000-", "bytes=170000-"]
 
 
-def test_versions_of_a_file_are_never_joined(server: Server) -> None:
-    old, new = b"o" * 5000, b"n" * 6000
+@pytest.mark.parametrize("mark", [{"ETag": '"old"'}, {"ETag": 'W/"weak"'}, {}])
+def test_versions_of_a_file_are_never_joined(server: Server, mark: dict[str, str]) -> None:
+    """The server sends the whole new version, as ``If-Range`` asks; without a strong ETag, the download restarts."""
+    is_strong = mark.get("ETag") == '"old"'
 
     def answer(handler: Handler) -> None:
         if len(server.seen) == 1:
-            handler.give(old[:2000], length=5000, ETag='"old"')
+            handler.give(b"o" * 2000, length=5000, **mark)
         else:
-            assert handler.headers["If-Range"] == '"old"'
-            handler.give(new, ETag='"new"')  # a whole answer, as If-Range asks for
+            assert handler.headers["If-Range"] == (mark["ETag"] if is_strong else None)
+            handler.give(b"n" * 6000, ETag='"new"')
 
     server.answers["/w"] = answer
-    assert fetch(server.address("/w")).read_bytes() == new
+    assert fetch(server.address("/w")).read_bytes() == b"n" * 6000
+    assert [wanted for _, wanted in server.seen] == [None, "bytes=2000-" if is_strong else None]
 
 
-@pytest.mark.parametrize("mark", [{}, {"ETag": 'W/"weak"'}])
-def test_without_a_strong_etag_a_broken_download_restarts(server: Server, mark: dict[str, str]) -> None:
-    def answer(handler: Handler) -> None:
-        if len(server.seen) == 1:
-            handler.give(BODY[:1000], length=len(BODY), **mark)
-        else:
-            handler.give(BODY, **mark)
-
-    server.answers["/w"] = answer
-    assert fetch(server.address("/w")).read_bytes() == BODY
-    assert [wanted for _, wanted in server.seen] == [None, None]
+def test_a_file_that_has_become_shorter_is_downloaded_anew(server: Server) -> None:
+    answers = iter(
+        [
+            lambda handler: handler.give(b"o" * 2000, length=5000, ETag='"old"'),
+            lambda handler: handler.send_error(416),
+            lambda handler: handler.give(b"n" * 1000, ETag='"new"'),
+        ]
+    )
+    server.answers["/w"] = lambda handler: next(answers)(handler)
+    assert fetch(server.address("/w")).read_bytes() == b"n" * 1000
+    assert [wanted for _, wanted in server.seen] == [None, "bytes=2000-", None]
 
 
 @pytest.mark.parametrize("length", [None, "x"])
@@ -254,14 +260,11 @@ def test_the_name_of_a_cached_file_is_a_plain_name() -> None:
         assert url_file_name(f"https://host/{name}") == kept
 
 
+@pytest.mark.parametrize("cache", ["{folder}/file", "~nosuchuser/cache"])
 def test_a_cache_that_cannot_be_written_says_what_to_do(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    address: str, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ELMOKIT_CACHE", str(tmp_path / "file"))
-    server.answers["/w"] = Handler.give
+    monkeypatch.setenv("ELMOKIT_CACHE", cache.format(folder=tmp_path))
     with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
-        fetch(server.address("/w"))
-    monkeypatch.setenv("ELMOKIT_CACHE", "~nosuchuser/cache")
-    with pytest.raises(OutputError, match="Set ELMOKIT_CACHE"):
-        fetch(server.address("/w"))
+        fetch(address)

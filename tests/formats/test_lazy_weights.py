@@ -115,7 +115,11 @@ def test_a_model_that_is_only_described_is_not_read(kind: str, tmp_path: Path, m
     assert set(read) <= {"hidden", "cell", "matrices", "offsets"}
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
 def test_an_open_file_is_closed_with_its_model(tmp_path: Path) -> None:
+    def is_open(path: Path) -> bool:
+        return any(os.path.realpath(link) == str(path) for link in Path("/proc/self/fd").iterdir())
+
     path = write_model("hdf5", tmp_path / "model")
     model = open_model(path)
     assert is_open(path)
@@ -123,13 +127,6 @@ def test_an_open_file_is_closed_with_its_model(tmp_path: Path) -> None:
     del model
     assert not is_open(path)
     assert bilm.config.n_layers
-
-
-def is_open(path: Path) -> bool:
-    links = Path("/proc/self/fd")
-    if not links.is_dir():
-        pytest.skip("no /proc")
-    return any(os.path.realpath(link) == str(path) for link in links.iterdir())
 
 
 HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"

@@ -111,35 +111,32 @@ def test_files_next_to_the_model_are_reported(tmp_path: Path) -> None:
     assert "meta" not in open_model(toy).card
 
 
-@pytest.mark.parametrize(
-    "config_path", ["/home/author/sizes.json", "C:\\author\\sizes.json", "sizes.json", "x/sizes.json"]
-)
-def test_a_foreign_path_falls_back_to_its_bare_name(config_path: str, tmp_path: Path) -> None:
-    toy = toy_model()
-    toy.config_path = config_path
-    toy.write(tmp_path / "toy")
-    assert read_settings(tmp_path / "toy").where == str(tmp_path / "toy" / "sizes.json")
+# The path in config.json, where the file is, and whether it is found.
+CONFIG_PATHS = [
+    *((path, "sizes.json", True) for path in ("/home/author/sizes.json", "C:\\author\\sizes.json", "x/sizes.json")),
+    ("configs/mine.json", "configs/mine.json", True),
+    *(
+        (path, "../outside/mine.json", False)
+        for path in ("{outside}", "../outside/mine.json", "a/../../outside/mine.json")
+    ),
+]
 
 
-def test_a_path_below_the_folder_is_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("config_path", "file", "is_found"), CONFIG_PATHS)
+def test_a_configuration_is_found_by_its_path_below_the_directory_or_by_its_name_and_never_outside(
+    config_path: str, file: str, is_found: bool, tmp_path: Path
+) -> None:
     toy = toy_model()
-    toy.config_path = "configs/mine.json"
+    toy.config_path = config_path.format(outside=tmp_path / "outside" / "mine.json")
     folder = toy.write(tmp_path / "toy")
-    (folder / "configs").mkdir()
-    (folder / "sizes.json").rename(folder / "configs" / "mine.json")
-    assert_equals_the_formulas(toy, open_model(folder))
-
-
-@pytest.mark.parametrize("config_path", ["{outside}/mine.json", "../outside/mine.json", "a/../../outside/mine.json"])
-def test_a_path_out_of_the_folder_is_not_followed(config_path: str, tmp_path: Path) -> None:
-    toy = toy_model()
-    toy.config_path = config_path.format(outside=tmp_path / "outside")
-    folder = toy.write(tmp_path / "toy")
-    (folder / "a").mkdir()
-    (tmp_path / "outside").mkdir()
-    (folder / "sizes.json").rename(tmp_path / "outside" / "mine.json")
-    assert read_settings(folder).is_stock
-    (tmp_path / "outside" / "mine.json").rename(folder / "mine.json")
+    for inner in ("a", "configs", "../outside"):
+        (folder / inner).mkdir()
+    (folder / "sizes.json").rename(folder / file)
+    if not is_found:
+        assert read_settings(folder).is_stock
+        file = "mine.json"
+        (tmp_path / "outside" / file).rename(folder / file)
+    assert read_settings(folder).where == str(folder / file)
     assert_equals_the_formulas(toy, open_model(folder))
 
 

@@ -31,10 +31,6 @@ from tests.helpers.weights import same_weights
 OTHER = dataclasses.replace(PRESETS["tiny"], n_layers=1, cell_clip=None, dropout=0.0)
 
 
-def same(path: Path, model: PretrainedBiLM) -> bool:
-    return same_weights(open_model(path), model)
-
-
 def word_model(words: list[str]) -> PretrainedBiLM:
     model = random_model(dataclasses.replace(PRESETS["tiny"], char_cnn=None, n_words=len(words)))
     return model.replace(softmax=None, vocabulary=Vocabulary(words, strict=False))
@@ -55,7 +51,7 @@ def test_options_are_named_after_the_weights(tmp_path: Path, weights: str, optio
     model = random_model()
     assert save_model(model, tmp_path / weights) == [tmp_path / weights, tmp_path / options]
     assert {path.name for path in tmp_path.iterdir()} == {weights, options}
-    assert same(tmp_path / weights, model)
+    assert same_weights(open_model(tmp_path / weights), model)
 
 
 @pytest.mark.parametrize("name", ["weights.hdf5", "new.hdf5", "old_weights.h5"])
@@ -68,7 +64,7 @@ def test_overwriting_touches_only_files_of_the_same_name(tmp_path: Path, name: s
     with pytest.raises(OutputError, match="also uses") if is_refused else contextlib.nullcontext():
         save_model(random_model(OTHER), tmp_path / name, overwrite=True)
     assert {path: path.read_bytes() for path in before} == before
-    assert same(tmp_path / "old.hdf5", old)
+    assert same_weights(open_model(tmp_path / "old.hdf5"), old)
 
 
 @pytest.mark.parametrize("pair", [("b.hdf5", "b_weights.hdf5"), ("b.h5", "b.hdf5"), ("x/b_weights.h5", "x/b.h5")])
@@ -77,7 +73,7 @@ def test_two_weights_that_would_share_their_options_are_refused(tmp_path: Path, 
     save_model(first, tmp_path / pair[0])
     with pytest.raises(OutputError, match=r"needs the file b_options\.json, which .* also uses"):
         save_model(random_model(OTHER), tmp_path / pair[1], overwrite=True)
-    assert same(tmp_path / pair[0], first)
+    assert same_weights(open_model(tmp_path / pair[0]), first)
     assert not (tmp_path / pair[1]).exists()
 
 
@@ -94,7 +90,7 @@ def test_weights_in_the_directory_of_another_format_leave_it_its_files(tmp_path:
     assert not (folder / "weights.hdf5").exists()
     save_model(other, folder / "other.hdf5")
     assert {path: path.read_bytes() for path in before} == before
-    assert same(folder / "other.hdf5", other)
+    assert same_weights(open_model(folder / "other.hdf5"), other)
 
 
 def test_published_names_still_open(tmp_path: Path) -> None:
@@ -103,9 +99,9 @@ def test_published_names_still_open(tmp_path: Path) -> None:
         folder = tmp_path / options
         folder.mkdir()
         write_hdf5(model, folder / options, folder / weights)
-        assert same(folder, model)
+        assert same_weights(open_model(folder), model)
         save_model(random_model(OTHER), folder / "new.hdf5")  # its options are not those of the others
-        assert same(folder / weights, model)
+        assert same_weights(open_model(folder / weights), model)
 
 
 def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
@@ -160,9 +156,9 @@ def char_input(folder: Path) -> Path:
 
 def write_table(path: Path, model: PretrainedBiLM, words: list[str]) -> Path:
     """A table as bilm-tf's dump writes it: every word alone through the char CNN, in the order of the list."""
+    layer = model.build_bilm().token_layer
     with torch.no_grad(), h5py.File(path, "w") as file:
-        rows = [model.build_bilm().token_layer(torch.from_numpy(model.encode([word])))[0] for word in words]
-        file["embedding"] = torch.stack(rows).numpy()
+        file["embedding"] = torch.cat([layer(torch.from_numpy(model.encode([word]))) for word in words]).numpy()
     path.with_name("vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     return path
 
@@ -242,12 +238,12 @@ def test_cached_vectors_equal_the_plain_path_exactly(tmp_path: Path) -> None:
     plain = open_model(folder)
     table = write_table(tmp_path / "table.hdf5", plain, WORDS)
     cached = open_model(folder, token_embeddings=table)
-    assert isinstance(cached.build_bilm().token_layer, CachedCharCNN)
-    for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
-        with torch.no_grad():
-            ours = cached.build_bilm().token_layer(torch.from_numpy(cached.encode([word])))
-            theirs = plain.build_bilm().token_layer(torch.from_numpy(plain.encode([word])))
-        np.testing.assert_array_equal(ours, theirs)
+    with_table, without = cached.build_bilm().token_layer, plain.build_bilm().token_layer
+    assert isinstance(with_table, CachedCharCNN)
+    with torch.no_grad():
+        for word in [*WORDS, "zebra"]:  # the plain path, one token at a time as the dump does it
+            ours = with_table(torch.from_numpy(cached.encode([word])))
+            np.testing.assert_array_equal(ours, without(torch.from_numpy(plain.encode([word]))))
     for ours, theirs in zip(all_layers(cached), all_layers(plain), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
 

@@ -26,9 +26,11 @@ TINY = PRESETS["tiny"]
 WORD_INPUT = replace(TINY, char_cnn=None, n_words=len(WORDS))
 
 
-def write_checkpoint(model: PretrainedBiLM, folder: Path, name: str = "model.ckpt-207", **extra: Any) -> Path:
-    """A folder as bilm-tf's trainer leaves it, with a vocabulary."""
-    write_bundle(folder / name, checkpoint_tensors(model) | extra)
+def write_checkpoint(
+    model: PretrainedBiLM, folder: Path, name: str = "model.ckpt-207", tensors: dict[str, Any] | None = None
+) -> Path:
+    """A folder as bilm-tf's trainer leaves it, with a vocabulary; ``tensors`` replace those of the model."""
+    write_bundle(folder / name, checkpoint_tensors(model) if tensors is None else tensors)
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n')
     training = {"n_epochs": 3, "n_tokens_vocab": len(WORDS), "batch_size": 16}
     options = bilm_tf.options_from_config(model.config) | training
@@ -58,9 +60,7 @@ def test_a_tied_softmax_is_the_table_of_words(tmp_path: Path) -> None:
     model = random_model(WORD_INPUT)
     tensors = checkpoint_tensors(model)
     del tensors["lm/softmax/W"]
-    folder = write_checkpoint(model, tmp_path)
-    write_bundle(folder / "model.ckpt-207", tensors)
-    opened = open_model(folder)
+    opened = open_model(write_checkpoint(model, tmp_path, tensors=tensors))
     np.testing.assert_array_equal(opened.softmax.weight, model.arrays["token_layer.embedding.weight"][1:])
 
 
@@ -70,16 +70,14 @@ def test_names_of_tensorflow_1_0_are_read(tmp_path: Path) -> None:
         name.replace("kernel", "weights").replace("bias", "biases"): tensor
         for name, tensor in checkpoint_tensors(model).items()
     }
-    folder = write_checkpoint(model, tmp_path)
-    write_bundle(folder / "model.ckpt-207", old)
-    assert same_weights(open_model(folder), model)
+    assert same_weights(open_model(write_checkpoint(model, tmp_path, tensors=old)), model)
 
 
 def test_adagrad_sums_come_by_our_names_and_in_our_layout(tmp_path: Path) -> None:
     model = random_model(replace(TINY, n_layers=1))
     weights = checkpoint_tensors(model)
     sums = {f"{name}/Adagrad": 2 * tensor for name, tensor in weights.items() if name.startswith("lm/")}
-    folder = write_checkpoint(model, tmp_path, **sums)
+    folder = write_checkpoint(model, tmp_path, tensors=weights | sums)
     adagrad = tf_checkpoint.read_adagrad(folder / "model.ckpt-207", open_model(folder))
     ours = {**model.arrays, **{f"softmax.{name}": array for name, array in model.softmax.arrays.items()}}
     assert set(adagrad) == set(ours)
@@ -154,9 +152,8 @@ def test_a_vocabulary_that_is_given_names_the_softmax(tmp_path: Path, kind: str)
 
 def test_without_a_softmax_the_words_must_still_be_those_of_the_table(tmp_path: Path) -> None:
     model = random_model(WORD_INPUT)
-    folder = write_checkpoint(model, tmp_path)
     tensors = {name: tensor for name, tensor in checkpoint_tensors(model).items() if "softmax" not in name}
-    write_bundle(folder / "model.ckpt-207", tensors)
+    folder = write_checkpoint(model, tmp_path, tensors=tensors)
     assert open_model(folder).encode(["cat"]).tolist() == [WORDS.index("cat") + 1]
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\ncat\n")
     with pytest.raises(TensorMismatchError, match="lists 4 words"):

@@ -11,6 +11,7 @@ import pytest
 
 from elmokit import LanguageModel
 from elmokit.lm import word_cache as module
+from elmokit.lm.spelling import spelling_of
 from elmokit.lm.substitutes import Direction, Wanted, expected_words
 from elmokit.lm.word_cache import CacheSettings, DocumentCache, WordCache
 from elmokit.pretrained.model import PretrainedBiLM
@@ -73,7 +74,7 @@ def test_probabilities_of_all_words_and_strings_add_up_to_one(model: PretrainedB
     words = [document[-1] for document in lm.surprisal_documents(documents, cache=True)]
     total = [one.nats[direction, position] + one.spelling_nats[position] for one in words]
     # All other strings share what <UNK> has, less the letters of the strings of the cache.
-    left = 1 - sum(math.exp(-lm._spelling.nats(word)) for word in strings)
+    left = 1 - sum(math.exp(-spelling_of(model).nats(word)) for word in strings)
     others = math.exp(-words[-1].nats[direction, position]) * left
     assert [one.spelling_nats[position] for one in words[-3:-1]] == [0, 0]
     assert np.exp(-np.array(total[:-1], float)).sum() + others == pytest.approx(1, abs=1e-5)

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from elmokit.tasks.inputs import ElmoShape, Inputs, LayersInModel, Vocabularies, WordTable
+from elmokit.tasks.ner import NerBatch
+from elmokit.tasks.scores import Chunk
 from elmokit.tasks.sst import FIVE
-from elmokit.tasks.task import MAX_SQUARES, TaskSetup, _bounded
+from elmokit.tasks.task import MAX_SQUARES, TaskSetup
 from elmokit.tasks.task_config import ElmoConfig
 from elmokit.tasks.task_table import TASKS
-from elmokit.text.batching import plan_batches
 from tests.helpers.task_examples import built
 
 CPU = torch.device("cpu")
@@ -110,9 +111,17 @@ def test_the_loss_is_the_sum_or_mean_over_examples_and_a_prediction_is_that_of_i
     assert pairs[0] == pairs[1]
 
 
-def test_a_batch_with_a_long_example_is_divided() -> None:
-    lengths: list[Any] = [(2000, 3), *[(4, 2)] * 31]
-    plan = list(_bounded(plan_batches(lengths, batch_size=32), lengths))
-    assert sorted(number for batch in plan for number in batch) == list(range(32))
-    assert all(len(batch) * max(lengths[batch[0]]) ** 2 <= MAX_SQUARES for batch in plan)
-    assert list(_bounded([[0, 1]], [10_000, 3])) == [[0], [1]]
+def test_a_batch_with_a_long_example_is_divided(tmp_path: Path) -> None:
+    setup, model, examples = built("ner", tmp_path, train={"batch_size": 32})
+    shapes: list[tuple[int, int]] = []
+
+    def predict(batch: NerBatch) -> list[list[Chunk]]:
+        shapes.append(tuple(batch.tokens.mask.shape))
+        return [[] for _ in range(len(batch.tokens.mask))]
+
+    model.predict = predict
+    given = [replace(examples[0], tokens=["Mira"] * n_tokens) for n_tokens in (10_000, 2000, 1900, *[4] * 40)]
+    assert len(setup.predict_with(model, given)) == len(given)
+    assert shapes[:2] == [(1, 10_000), (2, 2000)]
+    assert all(n_rows * n_tokens**2 <= MAX_SQUARES for n_rows, n_tokens in shapes[1:])
+    assert sum(n_rows for n_rows, _ in shapes) == len(given)
