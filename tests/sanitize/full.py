@@ -49,6 +49,17 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "exitcode=66",
 }
+TESTS_OF_KERNELS = (
+    "tests/engine/test_engine.py",
+    "tests/engine/test_interface.py",
+    "tests/engine/test_threads.py",
+    "tests/engine/test_token_layer.py",
+    "tests/network/test_char_convolution.py",
+    "tests/network/test_lstm_native.py",
+    "tests/network/test_lstm_training.py",
+    "tests/network/test_operators.py",
+    "tests/network/test_tile_training.py",
+)
 
 
 @dataclass
@@ -167,10 +178,7 @@ def _guarded_tests(work: Path, seconds: float) -> Result:
     subprocess.run([*compiler_command(), "-O1", "-shared", "-fPIC", "-o", guard, HERE / "guard_malloc.c"], check=True)
     environment = {"LD_PRELOAD": str(guard)}
     planted(program(work, "faults.c", ("-O1",), with_library=False), "beyond", "freed", environment=environment)
-    files = [f"tests/engine/test_{name}.py" for name in ("engine", "network", "threads", "token_layer")]
-    files += [f"tests/network/test_{name}.py" for name in ("lstm_native", "lstm_training", "char_convolution")]
-    files += ["tests/network/test_tile_training.py"]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *files]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS_OF_KERNELS]
     ran = run_here(pytest, environment)
     found = re.search(r"(\d+) passed", ran.stdout)
     failures = [f"exit code {ran.returncode}: {(ran.stdout + ran.stderr)[-3000:]}"] if ran.returncode else []

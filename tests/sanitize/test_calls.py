@@ -10,8 +10,10 @@ import pytest
 from elmokit.engine import c_sources
 from elmokit.engine.library import parse_header
 from tests.helpers.instruction_sets import build, machine_library, one_per_set
+from tests.helpers.paths import ROOT
 from tests.sanitize.buffers import GuardedBuffers, HeapBuffers
 from tests.sanitize.calls import SCENARIOS, CountedLibrary, run
+from tests.sanitize.full import TESTS_OF_KERNELS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's functions")
 
@@ -23,6 +25,10 @@ def test_every_declared_function_is_called() -> None:
         for seed in range(4):
             run(counted, name, seed, HeapBuffers)
     assert counted.calls.keys() == parse_header(c_sources.header_text()).functions.keys()
+
+
+def test_the_tests_that_run_with_guard_pages_exist() -> None:
+    assert [name for name in TESTS_OF_KERNELS if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("name", one_per_set())
