@@ -19,7 +19,6 @@ from elmokit.tasks.task_config import ElmoConfig
 from elmokit.tasks.task_table import TASKS
 from tests.helpers.task_examples import built
 
-CPU = torch.device("cpu")
 LABELS: dict[str, dict[str, list[str]]] = {
     "ner": {"tags": ["O", *"abcdefghijklmnop"]},
     "sst": {"classes": list(FIVE)},
@@ -36,7 +35,11 @@ def published(name: str, preset: str = "published", **changes: Any) -> Any:
     config = replace(task.presets[preset], **changes)
     tables = {table: WordTable([], words.dim or 0, False) for table, words in task.word_configs(config).items()}
     layers = None if config.elmo is None else LayersInModel(ElmoShape(3, 1024))
-    return TaskSetup(task, config, Inputs(Vocabularies(tables, list("ab")), layers), LABELS[name], CPU).build()
+    setup = TaskSetup(
+        task, config, Inputs(Vocabularies(tables, list("ab")), layers), LABELS[name], torch.device("meta")
+    )
+    with torch.device("meta"):  # the weights have shapes and no values
+        return setup.build()
 
 
 @pytest.mark.parametrize(
