@@ -19,7 +19,7 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
-from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label, chunks_of
+from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label
 from elmokit.tasks.tags import (
     Scheme,
     TagError,
@@ -28,6 +28,7 @@ from elmokit.tasks.tags import (
     chunks_in,
     f1_scores,
     mark_chunks,
+    read_chunks,
     rules_of,
     tag_ids,
     tags_of,
@@ -139,7 +140,6 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         super().__init__()
         self.inputs = inputs
         self.tags = list(tags)
-        self.scheme: Scheme = config.tags
         dim = self.add_layers(config, inputs.output_dim)
         self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
         self.to_tags = nn.Linear(dim + inputs.elmo_output_dim, len(self.tags))
@@ -175,16 +175,7 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
     def predict(self, batch: NerBatch) -> list[list[Chunk]]:
         """Return the entities of each sentence."""
         paths = self.crf.decode(self.emissions(batch.tokens), batch.tokens.mask)
-        return [_chunks_in_any([self.tags[tag] for tag in path], self.scheme) for path in paths]
-
-
-def _chunks_in_any(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
-    """Return the chunks of predicted tags, which may be invalid if decoding is not constrained."""
-    try:
-        return chunks_in(tags, scheme)
-    except TagError:
-        # conlleval's reading finds chunks in any sequence of B and I.
-        return chunks_of([f"{'B' if tag[0] in 'BU' else 'I'}{tag[1:]}" if tag != "O" else tag for tag in tags])
+        return [read_chunks(self.tags[tag] for tag in path) for path in paths]
 
 
 class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):

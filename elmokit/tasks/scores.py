@@ -87,10 +87,15 @@ class Chunk(NamedTuple):
 
 def chunks_of(tags: Sequence[str]) -> list[Chunk]:
     """Return the chunks of one sentence as ``conlleval`` reads its tags, which may be inconsistent."""
+    return chunks_between([_split(tag) for tag in tags])
+
+
+def chunks_between(tags: Sequence[Tag]) -> list[Chunk]:
+    """Return the chunks that start and end between tags, each of which is a prefix and a type."""
     chunks: list[Chunk] = []
     start: int | None = None
     previous = (OUTSIDE, "")
-    for token, current in enumerate([*map(_split, tags), (OUTSIDE, "")]):
+    for token, current in enumerate([*tags, (OUTSIDE, "")]):
         if start is not None and (_ends(previous, current) or _starts(previous, current)):
             chunks.append(Chunk(start, token, previous[1]))
             start = None

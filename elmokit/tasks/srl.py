@@ -32,7 +32,18 @@ from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import RulePenalties, viterbi
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
 from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
-from elmokit.tasks.tags import all_tags, chunk_records, f1_scores, mark_chunks, rules_of, tag_ids, tags_of, types_in
+from elmokit.tasks.tags import (
+    TagError,
+    all_tags,
+    check_tags,
+    chunk_records,
+    f1_scores,
+    mark_chunks,
+    rules_of,
+    tag_ids,
+    tags_of,
+    types_in,
+)
 from elmokit.tasks.task import (
     Labels,
     Task,
@@ -187,16 +198,10 @@ def _tags_from_brackets(cells: Sequence[str], sentence: ColumnSentence) -> list[
 
 
 def _check_bio(tags: Sequence[str], where: str) -> None:
-    previous = "O"
-    for token, tag in enumerate(tags):
-        prefix, _, label = tag.partition("-")
-        is_inside = prefix == "I" and previous in (f"B-{label}", f"I-{label}")
-        if tag != "O" and not (label and (prefix == "B" or is_inside)):
-            raise TextError(
-                f"{where}: the tag of token {token} is {tag!r} after {previous!r}, expected O, B-ROLE, or I-ROLE after "
-                "another tag of the role."
-            )
-        previous = tag
+    try:
+        check_tags(tags, "IOB2")
+    except TagError as error:
+        raise TextError(f"{where}, token {error.token}: {error}.") from None
 
 
 Frames = list[tuple[int, list[Chunk]]]

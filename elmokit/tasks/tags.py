@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from elmokit.tasks.nn.crf import TagRules
-from elmokit.tasks.scores import OUTSIDE, Chunk, Counts
+from elmokit.tasks.scores import OUTSIDE, Chunk, Counts, chunks_between
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}
+IOB_PREFIX = {"U": "B", "L": "I"}
+"""The prefixes of IOB2 in place of those that only BIOUL has."""
 
 
 class TagError(ValueError):
@@ -32,47 +34,49 @@ class TagError(ValueError):
 def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
     """Return the chunks of a sentence from its tags.
 
-    IOB1 is read like conlleval does, where a chunk starts at B, at I after O, and at any change of type. That reading
-    is correct for valid IOB2 as well.
+    IOB1 is read like conlleval does, which is correct for valid IOB2 as well.
+
+    Raises:
+        TagError: The tags are not valid in the scheme.
     """
-    chunks: list[Chunk] = []
-    start, label = -1, ""  # of the open chunk
+    check_tags(tags, scheme)
+    return read_chunks(tags)
+
+
+def read_chunks(tags: Iterable[str]) -> list[Chunk]:
+    """Return the chunks of tags of any scheme like conlleval, which finds chunks in invalid sequences too."""
+    parts = []
+    for tag in tags:
+        prefix, _, kind = tag.partition("-")
+        parts.append((IOB_PREFIX.get(prefix, prefix), kind))
+    return chunks_between(parts)
+
+
+def check_tags(tags: Sequence[str], scheme: Scheme) -> None:
+    """Raise a TagError unless tags are valid. Those of IOB1 may be in any order, as in IOB2."""
+    previous = OUTSIDE
     for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
-        is_open = start >= 0
-        continues = is_open and kind == label and prefix in ("I", "L")
-        if not _is_valid(tag, scheme, is_open, continues):
+        is_tag = tag == OUTSIDE or (kind != "" and prefix in tuple(PREFIXES[scheme]))
+        if not is_tag or not (scheme == "IOB1" or may_follow(previous, tag, scheme)):
             raise _invalid_tag(tags, token, scheme)
-        if is_open and continues and prefix == "L":
-            chunks.append(Chunk(start, token + 1, label))
-            start = -1
-        elif is_open and not continues:
-            chunks.append(Chunk(start, token, label))
-            start = -1
-        if prefix == "U":
-            chunks.append(Chunk(token, token + 1, kind))
-        elif tag != OUTSIDE and not continues:
-            start, label = token, kind
-    return chunks
+        previous = tag
 
 
-def _is_valid(tag: str, scheme: Scheme, is_open: bool, continues: bool) -> bool:
-    """Check a tag of a scheme.
+def may_follow(previous: str, tag: str, scheme: Scheme) -> bool:
+    """Check whether a tag may come after another one, where ``O`` is before the first tag and after the last one.
 
-    Args:
-        tag: The tag.
-        scheme: Its scheme.
-        is_open: Whether a chunk has begun and may have to go on.
-        continues: Whether the tag continues it.
+    This allows exactly the sequences that ``tags_of`` returns. BIOUL: after O, L and U comes O, B or U; after B and I
+    comes I or L of the same type. IOB2: I-X comes only after B-X or I-X. IOB1: B-X comes only after B-X or I-X.
     """
+    prefix_before, _, kind_before = previous.partition("-")
     prefix, _, kind = tag.partition("-")
-    if tag != OUTSIDE and (not kind or len(prefix) != 1 or prefix not in PREFIXES[scheme]):
-        return False
-    if scheme == "BIOUL" and is_open:
-        return continues
-    if scheme != "IOB1" and prefix in ("I", "L"):
-        return continues
-    return True
+    if scheme == "IOB1":
+        return prefix != "B" or kind == kind_before
+    is_open = prefix_before in ("B", "I")  # the chunk may continue
+    if prefix in ("I", "L"):
+        return is_open and kind == kind_before
+    return not (is_open and scheme == "BIOUL")
 
 
 def _invalid_tag(tags: Sequence[str], token: int, scheme: Scheme) -> TagError:
@@ -89,15 +93,13 @@ def tags_of(chunks: Iterable[Chunk], n_tokens: int, scheme: Scheme) -> list[str]
     tags = [OUTSIDE] * n_tokens
     previous: Chunk | None = None
     for chunk in sorted(chunks):
-        first, end = "B", "I"
+        letters = ["I"] * (chunk.stop - chunk.start)
+        is_adjacent = previous is not None and previous.stop == chunk.start and previous.label == chunk.label
+        if scheme != "IOB1" or is_adjacent:
+            letters[0] = "B"
         if scheme == "BIOUL":
-            first, end = ("U", "U") if chunk.start + 1 == chunk.stop else ("B", "L")
-        elif scheme == "IOB1":
-            is_adjacent = previous is not None and previous.stop == chunk.start and previous.label == chunk.label
-            first = "B" if is_adjacent else "I"
-        for token in range(chunk.start, chunk.stop):
-            letter = first if token == chunk.start else end if token + 1 == chunk.stop else "I"
-            tags[token] = f"{letter}-{chunk.label}"
+            letters[-1] = "U" if len(letters) == 1 else "L"
+        tags[chunk.start : chunk.stop] = [f"{letter}-{chunk.label}" for letter in letters]
         previous = chunk
     return tags
 
@@ -113,32 +115,11 @@ def types_in(tags: Iterable[str]) -> list[str]:
 
 
 def rules_of(tags: Sequence[str], scheme: Scheme) -> TagRules:
-    """Return which tags may follow each other, start and end a sentence.
-
-    The rules allow exactly the sequences that ``tags_of`` returns. BIOUL: after O, L and U comes O, B or U; after B and
-    I comes I or L of the same type. IOB2: I-X comes only after B-X or I-X. IOB1: B-X comes only after B-X or I-X.
-    """
-    n_tags = len(tags)
-    follow = torch.ones(n_tags, n_tags, dtype=torch.bool)
-    start, end = torch.ones(n_tags, dtype=torch.bool), torch.ones(n_tags, dtype=torch.bool)
-    if scheme == "IOB1":
-        kinds = [tag.partition("-")[2] for tag in tags]
-        for column, tag in enumerate(tags):
-            if tag.startswith("B-"):
-                start[column] = False
-                follow[:, column] = torch.tensor([kind == kinds[column] for kind in kinds])
-        return TagRules(follow, start, end)
-    for row, tag in enumerate(tags):
-        prefix, _, kind = tag.partition("-")
-        is_open = prefix in ("B", "I")  # the chunk may continue
-        must_continue = scheme == "BIOUL" and is_open
-        start[row] = prefix not in ("I", "L")
-        end[row] = not must_continue
-        for column, next_tag in enumerate(tags):
-            next_prefix, _, next_kind = next_tag.partition("-")
-            continues = next_prefix in ("I", "L")
-            follow[row, column] = is_open and kind == next_kind if continues else not must_continue
-    return TagRules(follow, start, end)
+    """Return which tags may follow each other, start and end a sentence."""
+    follow = [[may_follow(previous, tag, scheme) for tag in tags] for previous in tags]
+    start = [may_follow(OUTSIDE, tag, scheme) for tag in tags]
+    end = [may_follow(tag, OUTSIDE, scheme) for tag in tags]
+    return TagRules(torch.tensor(follow), torch.tensor(start), torch.tensor(end))
 
 
 def tag_ids(sentences: Iterable[Sequence[str]], tags: Sequence[str], mask: Tensor, padding: int) -> Tensor:

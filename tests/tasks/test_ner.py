@@ -77,7 +77,7 @@ def test_decoded_tags_are_valid_even_from_an_untrained_model(tmp_path: Path) -> 
         for seed in range(5):
             torch.manual_seed(seed)
             for path in model.crf.decode(torch.randn(3, 5, len(model.tags)), batch.tokens.mask):
-                ner.chunks_in([model.tags[tag] for tag in path], model.scheme)
+                ner.chunks_in([model.tags[tag] for tag in path], setup.config.model.tags)
 
 
 def test_scores_are_conlleval_s() -> None:

@@ -116,9 +116,9 @@ SRL = [
     (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
     (PROPBANK.replace("fix.01", "-"), "line 2: 3 columns and 0 predicates"),
     (PROPBANK.replace("B-V", "O"), "line 3, column 3: expected B-V"),
-    (PROPBANK.replace("B-ARG1", "O"), "line 2: the tag of token 3 is 'I-ARG1' after 'O'"),
+    (PROPBANK.replace("B-ARG1", "O"), "line 2, token 3: 'I-ARG1' after 'O'"),
     (PROPBANK.replace("I-ARG1", "I-ARG2"), "'I-ARG2' after 'B-ARG1'"),
-    (PROPBANK.replace("B-ARG1", "ARG1"), "line 2: the tag of token 2 is 'ARG1'"),
+    (PROPBANK.replace("B-ARG1", "ARG1"), "line 2, token 2: 'ARG1'"),
     (PROPBANK.replace("B-ARG1", "B-"), "'B-'"),
     ("word\n", "line 1: 1 column"),
     (CONLL_2005.replace("*)\n.", "*\n."), "line 5: the sentence ends, but (A1*"),
@@ -131,7 +131,7 @@ SRL = [
     ("2 Run ! ||| B-V O\n", "line 1: expected the index of the predicate"),
     ("0 Run ! ||| B-V\n", "line 1: expected the index of the predicate"),
     ("||| B-V\n", "line 1: expected the index of the predicate"),
-    ("0 Run ! ||| B-V I-A0\n", "line 1: the tag of token 1"),
+    ("0 Run ! ||| B-V I-A0\n", "line 1, token 1: "),
     ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: expected B-V or I-V for the predicate, found 'B-ARG0'"),
 ]
 SQUAD = [
