@@ -6,7 +6,7 @@ so that nothing is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ ELMO_SETTINGS = ("model", "trainable", "input", "output")
 """What AllenNLP's configs say of ELMo."""
 DATA_PATHS = {"train_data_path": "train", "validation_data_path": "dev", "test_data_path": "test"}
 SEEDS = ("pytorch_seed", "random_seed", "numpy_seed")
-MIX_WEIGHTS = ("scalar_parameters", ".*scalar_parameters.*")
-"""The patterns by which AllenNLP's configs name the weights of mixes."""
 OPTIMIZERS: dict[str, Tables] = {  # with PyTorch's defaults, which AllenNLP uses
     "adam": {"learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-8},
     "adadelta": {"learning_rate": 1.0, "rho": 0.9, "epsilon": 1e-6},
@@ -75,7 +73,8 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
     config, _ = convert_model(counterpart, model, reader)
     tables = tables_of(counterpart.task, config)
     tables["data"] = paths | tables["data"]
-    _report_initializers(model, counterpart)
+    if model.content.pop("initializer", None):
+        model.differs("initializer", f": here the initial weights are {counterpart.initial_weights}")
     convert_penalty(model, tables)
     report_reader(reader)
     top.drop("validation_dataset_reader")  # dev data is read like training data, for SST as whole sentences
@@ -126,13 +125,15 @@ def convert_counts(top: ConfigTable, tables: Tables) -> None:
 def convert_penalty(model: ConfigTable, tables: Tables) -> None:
     """Convert a ``regularizer`` of the mix weights. Others are reported."""
     penalty = 0.0
-    given = model.content.pop("regularizer", None)
-    for entry, pattern, settings in _patterns(given.get("regexes") if isinstance(given, dict) else given):
-        is_l2 = isinstance(settings, dict) and settings.get("type") == "l2" and set(settings) <= {"type", "alpha"}
-        if is_l2 and pattern in MIX_WEIGHTS:
-            penalty += ConfigTable(settings, model.path_of("regularizer")).take("alpha", float, 0.01)
-        else:
+    given = model.content.pop("regularizer", None) or []
+    if isinstance(given, dict):
+        given = given.get("regexes") or [given]
+    for entry in given if isinstance(given, list) else [given]:
+        alpha = _mix_penalty(entry, model.path_of("regularizer"))
+        if alpha is None:
             model.differs("regularizer", f": {to_json(entry)}")
+        else:
+            penalty += alpha
     elmo = tables.get("elmo", {})
     for mix in (elmo.get("input"), elmo.get("output")):
         if isinstance(mix, dict):
@@ -141,22 +142,14 @@ def convert_penalty(model: ConfigTable, tables: Tables) -> None:
         model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
 
 
-def _report_initializers(model: ConfigTable, counterpart: Counterpart) -> None:
-    """Remove an ``initializer`` and report each entry that does not match how weights are initialized here."""
-    given = model.content.pop("initializer", None)
-    table = model.add_table(given if isinstance(given, dict) else {"regexes": given}, "initializer")
-    ours = [(pattern, {"type": name}) for pattern, name in counterpart.initializers.items()]
-    for entry, pattern, settings in _patterns(table.content.pop("regexes", None)):
-        if (pattern, settings) not in ours:
-            how = f"here weights are initialized {counterpart.initial_weights}"
-            model.differs("initializer", f": {to_json(entry)}: {how}")
-
-
-def _patterns(entries: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Return each entry with its pattern and settings, which are None if it is not a pair."""
-    for entry in entries if isinstance(entries, list) else [entries] if entries else []:
-        pattern, settings = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-        yield entry, pattern, {"type": settings} if isinstance(settings, str) else settings
+def _mix_penalty(entry: Any, path: str) -> float | None:
+    """Return the penalty of an entry of a ``regularizer``; None if it is not one of the mix weights."""
+    match entry:
+        case [("scalar_parameters" | ".*scalar_parameters.*"), {"type": "l2", **rest}] if set(rest) <= {"alpha"}:
+            return ConfigTable(rest, path).take("alpha", float, 0.01)
+        case [("scalar_parameters" | ".*scalar_parameters.*"), "l2"]:
+            return 0.01  # AllenNLP's default
+    return None
 
 
 def convert_data(top: ConfigTable) -> Tables:

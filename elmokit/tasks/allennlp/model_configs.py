@@ -7,7 +7,7 @@ compared with it, and what follows from other values is dropped. What is left is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -718,10 +718,8 @@ class Counterpart:
     """Takes the tables of the model and of the dataset reader; returns a config of the task without its inputs."""
     metric: str
     """AllenNLP's name of the metric that selects the best epoch here."""
-    initial_weights: str = "drawn like PyTorch does"
-    """How weights are initialized here."""
-    initializers: Mapping[str, str] = field(default_factory=dict)
-    """AllenNLP's initializers that do the same, by their patterns."""
+    initial_weights: str = "those of PyTorch"
+    """How weights are initialized here, after "the initial weights are"."""
 
 
 INSTEAD = {
@@ -736,14 +734,6 @@ COUNTERPARTS = {
         nli_config,
         "+accuracy",
         "Glorot uniform, recurrent matrices orthogonal, biases 0, forget gates' 1",
-        {
-            ".*linear_layers.*weight": "xavier_uniform",
-            ".*linear_layers.*bias": "zero",
-            ".*weight_ih.*": "xavier_uniform",
-            ".*weight_hh.*": "orthogonal",
-            ".*bias_ih.*": "zero",
-            ".*bias_hh.*": "lstm_hidden_bias",
-        },
     ),
     "decomposable_attention": Counterpart("nli", decomposable_attention_config, "+accuracy"),
     "srl": Counterpart(
@@ -751,13 +741,12 @@ COUNTERPARTS = {
         srl_config,
         "+f1-measure-overall",
         "orthogonal, biases of the LSTM 0, its forget gates' 1",
-        {"tag_projection_layer.*weight": "orthogonal"},
     ),
     "coref": Counterpart(
         "coref",
         coref_config,
         "+coref_f1",
-        "Glorot uniform, biases 0, those of the LSTM drawn like PyTorch does",
+        "Glorot uniform, biases 0; those of the LSTM are PyTorch's",
     ),
     "constituency_parser": Counterpart("parsing", parsing_config, "+evalb_f1_measure"),
     "bidaf": Counterpart("qa", bidaf_config, "+f1"),
