@@ -30,11 +30,11 @@ from elmokit.tasks.task_config import (
     TaskTrainingConfig,
     WordsConfig,
 )
+from elmokit.tasks.trees import TreeReader
 from elmokit.text.other_formats import JSON
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
-END = ""
-"""The symbol after the last one of a line."""
+EXPECTED = "expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well)))"
 
 
 @dataclass(frozen=True)
@@ -64,62 +64,15 @@ def read_trees(path: str) -> Iterator[LabeledTree]:
 
 
 def parse_tree(line: str, where: str) -> LabeledTree:
-    """Parse one tree such as ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``.
-
-    The parser keeps its own stack instead of recursing, so that the depth of a tree is not limited.
-    """
-    symbols = [*SYMBOL.findall(line), END]
-    parser = _TreeParser(symbols)
-    for position, symbol in enumerate(symbols):
-        if not parser.allows(position):
-            found = repr(symbol) if symbol else "the end of the line"
-            raise TextError(
-                f"{where}: found {found} as symbol {position + 1}, expected one tree such as "
-                "(3 (2 Mira) (3 (2 rides) (4 well)))."
-            )
-        parser.add(position)
-    return LabeledTree(parser.tokens, [TreeNode(*node) for node in parser.nodes], where)
-
-
-class _TreeParser:
-    """Takes the symbols of a tree one after the other."""
-
-    def __init__(self, symbols: Sequence[str]) -> None:
-        self.symbols = symbols
-        self.tokens: list[str] = []
-        self.nodes: list[tuple[int, int, str]] = []
-        self.open_nodes: list[int] = []  # indices in ``nodes``
-
-    def is_label(self, position: int) -> bool:
-        """Check whether a symbol follows an opening bracket."""
-        return position > 0 and self.symbols[position - 1] == "("
-
-    def allows(self, position: int) -> bool:
-        """Check whether a symbol may come after those that were added."""
-        symbol = self.symbols[position]
-        if self.is_label(position):
-            return symbol not in ("(", ")", END)
-        if symbol == "(":
-            return bool(self.open_nodes) or not self.nodes
-        if symbol == ")":
-            return bool(self.open_nodes) and len(self.tokens) > self.nodes[self.open_nodes[-1]][0]
-        if symbol == END:
-            return bool(self.nodes) and not self.open_nodes
-        # A word is the only child of its node.
-        return position > 1 and self.symbols[position - 2] == "(" and self.symbols[position + 1] == ")"
-
-    def add(self, position: int) -> None:
-        """Add a symbol."""
-        symbol = self.symbols[position]
-        if self.is_label(position):
-            self.open_nodes.append(len(self.nodes))
-            self.nodes.append((len(self.tokens), -1, symbol))
-        elif symbol == ")":
-            node = self.open_nodes.pop()
-            start, _, label = self.nodes[node]
-            self.nodes[node] = (start, len(self.tokens), label)
-        elif symbol not in ("(", END):
-            self.tokens.append(symbol)
+    """Parse one tree such as ``(3 (2 Mira) (3 (2 rides) (4 superbly)))``."""
+    reader = TreeReader()
+    for number, symbol in enumerate(SYMBOL.findall(line), start=1):
+        if not reader.add(symbol):
+            raise TextError(f"{where}: found {symbol!r} as symbol {number}, {EXPECTED}.")
+    if not reader.is_complete:
+        raise TextError(f"{where}: found the end of the line, {EXPECTED}.")
+    nodes = [TreeNode(bracket.start, bracket.stop, bracket.label) for bracket in reader.brackets]
+    return LabeledTree(reader.tokens, nodes, where)
 
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")

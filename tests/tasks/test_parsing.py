@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elmokit.tasks.allennlp.parsing import _Scored, _spacy_tagger, without_crossing
-from elmokit.tasks.allennlp.trees import Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.tasks.config_file import config_of
 from elmokit.tasks.run import open_run, train_task
+from elmokit.tasks.trees import Span, Tree, chains_of, evalb, read_trees, to_brackets
 from tests.helpers.paths import DATA
 from tests.helpers.shell import Shell
 

@@ -56,15 +56,14 @@ TREES = [
     ("(2 a)\n(2 a))", "line 2: found ')' as symbol 5"),
     ("(2 a) (2 b)", "found '(' as symbol 5"),
     ("2 a", "'2' as symbol 1"),
-    ("(2 a b)", "'a'"),
-    ("(2 a (2 b))", "'a'"),
+    ("(2 a b)", "'b'"),
+    ("(2 a (2 b))", "'(' as symbol 4"),
     ("(2 (2 a) b)", "'b'"),
-    ("((2 a))", "'(' as symbol 2"),
     ("()", "')'"),
     ("(2)", "')'"),
     ("(2 (2 a) (3))", "')' as symbol 9"),
     ("(", "the end"),
-    ("(2 a", "'a'"),
+    ("(2 a", "the end"),
 ]
 SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
 CONSTITUENTS = [
@@ -178,6 +177,7 @@ REFUSED: list[tuple[Callable[[str], Iterable[object]], str, str]] = [
     *((texts_of("nli"), *row) for row in TEXT_PAIRS),
     *((texts_of("coref"), *row) for row in DOCUMENTS),
     (phrases, "(2 a)\n(2 (5 a) (1 b))\n", "line 2: the label is '5'"),
+    (phrases, "((2 a))\n", "line 1: the label is ''"),
     *((named_entities, text, "looks like raw text: ") for text in COLUMNS),
 ]
 

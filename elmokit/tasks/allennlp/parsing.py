@@ -22,7 +22,6 @@ from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction
 from elmokit.errors import ConfigError, TextError, needs_extra
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.allennlp.archived_configs import ArchivedCharsConfig, ArchivedElmoConfig
-from elmokit.tasks.allennlp.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import feed_forward, run_packed
 from elmokit.tasks.task import (
@@ -43,6 +42,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
     check_sizes,
 )
+from elmokit.tasks.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.text.other_formats import JSON, is_json_object
 
 SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor

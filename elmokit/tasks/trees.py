@@ -1,4 +1,4 @@
-"""Constituency trees: read from brackets, written as brackets, and scored like ``evalb``.
+"""Trees in brackets; and constituency trees: read, written, and scored like ``evalb``.
 
 ``evalb`` (Sekine and Collins, with ``COLLINS.prm``) compares the brackets of a predicted and a gold tree by label,
 start and end. Punctuation and traces do not count as words, brackets around nothing else do not count at all, ADVP and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -37,14 +37,72 @@ class Span(NamedTuple):
 
 
 @dataclass
+class Bracket:
+    """A bracket of a tree: a label, and a word or other brackets."""
+
+    outer: Bracket | None
+    start: int
+    stop: int = 0
+    """One past its last token."""
+    label: str = ""
+    word: str | None = None
+    """None if there are other brackets inside."""
+    is_empty: bool = True
+
+
+class TreeReader:
+    """Reads one tree in brackets, piece by piece: ``(``, a label, a word, or ``)``."""
+
+    def __init__(self) -> None:
+        self.brackets: list[Bracket] = []
+        """Each before those inside it."""
+        self.tokens: list[str] = []
+        self._open: Bracket | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last bracket of the tree was read."""
+        return len(self.brackets) > 0 and self._open is None
+
+    def add(self, piece: str) -> bool:
+        """Add the next piece, or return False if it cannot come here."""
+        bracket = self._open
+        if piece == "(":
+            return self._begin(bracket)
+        if bracket is None:
+            return False
+        if piece == ")":
+            bracket.stop = len(self.tokens)
+            self._open = bracket.outer
+            return not bracket.is_empty
+        if not bracket.is_empty:
+            return False
+        if not bracket.label:
+            bracket.label = piece
+            return True
+        bracket.word, bracket.is_empty = piece, False
+        self.tokens.append(piece)
+        return True
+
+    def _begin(self, outer: Bracket | None) -> bool:
+        if self.is_complete or (outer is not None and outer.word is not None):
+            return False
+        if outer is not None:
+            outer.is_empty = False
+        self._open = Bracket(outer, start=len(self.tokens))
+        self.brackets.append(self._open)
+        return True
+
+
+@dataclass
 class Tree:
     """A sentence with its constituents."""
 
     where: str
     """File and line, for error messages."""
-    tokens: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    tokens: list[str]
+    tags: list[str]
+    spans: list[Span]
     """Each constituent before those inside it; without an outermost bracket that has no label, or TOP or VROOT."""
 
 
@@ -60,80 +118,39 @@ def read_trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Tree]:
     Raises:
         TextError: The brackets do not match, or a bracket is neither a tag with a word nor a label with brackets.
     """
-    reader = None
+    reader, where = TreeReader(), ""
     for number, line in lines:
         for piece in PIECE.findall(line):
-            if reader is None:
-                reader = _TreeReader(f"{name}, line {number}")
-            reader.add(piece)
+            if not reader.brackets:
+                where = f"{name}, line {number}"
+            if not reader.add(piece):
+                raise TextError(
+                    f"{where}: {piece!r} is unexpected in a tree; expected brackets such as (NP (DT the) (NN cat))."
+                )
             if reader.is_complete:
-                yield reader.tree
-                reader = None
-    if reader is not None:
-        raise TextError(f"{reader.tree.where}: a tree begins here, and the text ends before its last bracket.")
+                yield _tree_of(reader, where)
+                reader = TreeReader()
+    if reader.brackets:
+        raise TextError(f"{where}: a tree begins here, and the text ends before its last bracket.")
 
 
-@dataclass
-class _Open:
-    """A bracket that is not closed yet."""
-
-    label: str | None = None
-    start: int = 0
-    position: int = 0
-    """Where its constituent comes in the list."""
-    word: str | None = None
-    has_brackets: bool = False
-
-
-class _TreeReader:
-    """Reads one tree, piece by piece."""
-
-    def __init__(self, where: str) -> None:
-        self.tree = Tree(where)
-        self.open: list[_Open] = []
-        self.is_complete = False
-
-    def add(self, piece: str) -> None:
-        if piece == "(":
-            self._open()
-        elif not self.open:
-            raise self._error(piece)
-        elif piece == ")":
-            self._close()
-        elif self.open[-1].label is None:
-            self.open[-1].label = piece
-        elif self.open[-1].word is None and not self.open[-1].has_brackets:
-            self.open[-1].word = piece
-        else:
-            raise self._error(piece)
-
-    def _open(self) -> None:
-        if self.open:
-            outer = self.open[-1]
-            if outer.word is not None:
-                raise self._error("(")
-            outer.label = outer.label or ""
-            outer.has_brackets = True
-        self.open.append(_Open(start=len(self.tree.tokens), position=len(self.tree.spans)))
-
-    def _close(self) -> None:
-        bracket, tree = self.open.pop(), self.tree
-        self.is_complete = not self.open
+def _tree_of(reader: TreeReader, where: str) -> Tree:
+    tags, spans = [], []
+    for bracket in reader.brackets:
         if bracket.word is not None:
-            tree.tokens.append(bracket.word)
-            tree.tags.append(bracket.label or "")
-            return
-        if not bracket.has_brackets:
-            raise self._error(")")
-        label = FUNCTION.split(bracket.label or "")[0]
-        is_root = label in ROOTS and all(outer.label in ROOTS for outer in self.open)
-        if not is_root:
-            tree.spans.insert(bracket.position, Span(bracket.start, len(tree.tokens), label))
+            tags.append(bracket.label)
+        elif not _is_root(bracket):
+            spans.append(Span(bracket.start, bracket.stop, _category(bracket)))
+    return Tree(where, reader.tokens, tags, spans)
 
-    def _error(self, piece: str) -> TextError:
-        return TextError(
-            f"{self.tree.where}: {piece!r} is unexpected in a tree; expected brackets such as (NP (DT the) (NN cat))."
-        )
+
+def _category(bracket: Bracket) -> str:
+    """Return the label of a bracket without functions."""
+    return FUNCTION.split(bracket.label)[0]
+
+
+def _is_root(bracket: Bracket) -> bool:
+    return _category(bracket) in ROOTS and (bracket.outer is None or _is_root(bracket.outer))
 
 
 def chains_of(spans: Iterable[Span]) -> dict[tuple[int, int], str]:
