@@ -23,7 +23,7 @@ from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, Workspace, read_workspace
 from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Texts, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
@@ -69,15 +69,17 @@ class LayerCache(ElmoLayers):
         keys = list(map(_key, sentences))
         if not all(key in self._rows for key in keys):
             self._read_committed()
-        missing: dict[bytes, Sequence[str]] = {}
-        for key, sentence in zip(keys, sentences, strict=True):
-            if key not in self._rows:
-                missing[key] = sentence
+        missing = self._missing(sentences)
         computed: dict[bytes, NDArray[Any]] = {}
         if missing:
             vectors = self.elmo.embed(list(missing.values()))
             computed = dict(zip(missing, map(self._rounded, vectors), strict=True))
         return [computed[key] if key in computed else self._stored(key) for key in keys]
+
+    def _missing(self, sentences: Iterable[Sequence[str]]) -> dict[bytes, Sequence[str]]:
+        """Return the sentences that are not stored by their keys, repeated ones once."""
+        by_key = {_key(sentence): sentence for sentence in sentences}
+        return {key: sentence for key, sentence in by_key.items() if key not in self._rows}
 
     def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
         return [self.layers(sentences) for sentences in texts]
@@ -113,28 +115,25 @@ class LayerCache(ElmoLayers):
             OutputError: The disk is full, or the directory cannot be written.
         """
         self._read_committed()
-        wanted = {_key(sentence): sentence for sentence in sentences}
-        if wanted.keys() <= self._rows.keys():
+        missing = self._missing(sentences)
+        if not missing:
             return 0
         sizes = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
-        n_done = 0
         with Workspace(self.folder, self._settings | sizes, wait=True) as store:
             self._read_committed(store.committed)  # what another process has added in the meantime
-            missing = {key: sentence for key, sentence in wanted.items() if key not in self._rows}
-            n_tokens = sum(map(len, missing.values()))
+            missing = self._missing(missing.values())
+            count = StageCounter(progress, "layers", sum(map(len, missing.values())))
             n_sentences, end = len(self._rows), len(self._layers)
-            for chunk in read_ahead(missing.items(), max_tokens=CHUNK_TOKENS, length=lambda item: len(item[1])):
-                texts = (sentence for _, sentence in chunk)
-                for (key, _), layers in zip(chunk, self.elmo.embed(texts, batch_tokens=BATCH_TOKENS), strict=True):
+            for chunk in read_ahead(missing.values(), max_tokens=CHUNK_TOKENS):
+                vectors = self.elmo.embed(iter(chunk), batch_tokens=BATCH_TOKENS)
+                for sentence, layers in zip(chunk, vectors, strict=True):
                     # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
                     # consecutive in the file.
-                    end += layers.shape[1]
+                    end += len(sentence)
                     store.append("layers", self._rounded(layers.swapaxes(0, 1)))
                     store.append("ends", np.array([end], np.int64))
-                    store.append("keys", key)
-                    n_done += layers.shape[1]
-                    if progress is not None:
-                        progress("layers", n_done, n_tokens)
+                    store.append("keys", _key(sentence))
+                    count(len(sentence))
                 n_sentences += len(chunk)
                 # Only between chunks: a resumed call then has the same batches, and so the same numbers to the last
                 # bit, as an uninterrupted one.
@@ -145,7 +144,7 @@ class LayerCache(ElmoLayers):
             if store.progress.get("n_sentences", 0) != n_sentences:
                 store.commit({"n_sentences": n_sentences})
             self._read_committed(store.committed)
-        return n_done
+        return count.done
 
     def _read_committed(self, contents: Committed | None = None) -> None:
         """Read the list of stored sentences again if it has grown."""

@@ -17,17 +17,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -175,7 +174,7 @@ def write_facts(
         **more,
         "task": task.name,
         "directory": str(Path.cwd()),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "n_threads": torch.get_num_threads(),
         "word_vectors": {name: asdict(covered) for name, covered in coverage.items()},
         "bilm": bilm,
@@ -232,12 +231,3 @@ def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
     paths: dict[str, Paths] = {part: getattr(config.data, part) for part in ("train", "dev", "test")}
     vectors = [name for words in task.word_configs(config).values() for name in path_list(words.vectors)]
     return {**paths, "vectors": tuple(map(str, vectors))}
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of the packages that numbers depend on, as far as they are installed."""
-    versions = {}
-    for name in ("torch", "numpy"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from elmokit.config import decode_json
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.errors import ConfigError, TextError, UnknownLabelError
-from elmokit.storage.progress import ProgressCallback
+from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
@@ -296,25 +296,23 @@ class TaskSetup:
         """
         lengths = [self.task.lengths(example) for example in examples]
         plan = list(_bounded(plan_batches(lengths, batch_size=self.config.train.batch_size), lengths))
-        n_done, results = 0, []
+        count = StageCounter(progress, "predict", len(examples))
+        results = []
         model.eval()
         with torch.no_grad():
             for indices in plan:
                 batch = self.batch([examples[index] for index in indices], model)
                 results.append(model.predict(batch) if n_best is None else model.predict_best(batch, n_best))
-                n_done += len(indices)
-                if progress is not None:
-                    progress("predict", n_done, len(examples))
+                count(len(indices))
         return restore_order(plan, results)
 
 
-def _bounded(plan: Iterable[list[int]], lengths: Sequence[Any]) -> Iterator[list[int]]:
+def _bounded(plan: Iterable[list[int]], lengths: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
     """Divide batches whose longest example would multiply the memory of all: attention is quadratic in its length."""
     for batch in plan:
         first = 0
         while first < len(batch):
-            longest = lengths[batch[first]]  # the first one, as `plan_batches` sorts
-            longest = max(longest) if isinstance(longest, tuple) else longest
-            stop = first + max(1, MAX_SQUARES // max(1, longest) ** 2)
+            longest = max(1, *lengths[batch[first]])  # the first one, as `plan_batches` sorts
+            stop = first + max(1, MAX_SQUARES // longest**2)
             yield batch[first:stop]
             first = stop

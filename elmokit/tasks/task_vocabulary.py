@@ -10,7 +10,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 import msgspec
@@ -24,7 +24,7 @@ from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import bounded_lines, open_binary
 from elmokit.tasks.inputs import BYTES, N_SPECIAL, Vocabularies, WordTable
 from elmokit.tasks.task import AnyTask, Labels
-from elmokit.tasks.task_config import CharsConfig, Spelling, WordsConfig, expand_paths
+from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths
 
 MAX_DIM = 100_000
 MAX_WORD_BYTES = 10_000
@@ -67,19 +67,9 @@ def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, 
     return {**asdict(vocabularies), "labels": labels}
 
 
-@dataclass(frozen=True)
-class _Content:
-    tables: dict[str, WordTable]
-    chars: list[str] | None
-    max_chars: int | None
-    spelling: Spelling
-    labels: dict[str, Any] = field(default_factory=dict)
-
-
 def vocabularies_from(content: Mapping[str, Any]) -> tuple[Vocabularies, Labels]:
     """Return a run's vocabularies and labels from the content of its ``vocabulary.json``."""
-    read = msgspec.convert(content, _Content)
-    return Vocabularies(read.tables, read.chars, read.max_chars, read.spelling), read.labels
+    return msgspec.convert(content, Vocabularies), msgspec.convert(content.get("labels", {}), Labels)
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
@@ -133,9 +123,7 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
     dim = sum(vectors.dim for vectors in read)
     if config.dim not in (None, dim):
         raise ConfigError(f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers.")
-    known: set[str] = set()
-    for vectors in read:
-        known.update(vectors.vectors)
+    known = set[str]().union(*(vectors.vectors for vectors in read))
     if not known:
         raise ConfigError(f"None of the training words is in {', '.join(files)}.")
     words = seen + sorted(known - set(seen))

@@ -134,10 +134,8 @@ def finetune_for_task(
     if not training:
         raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on (elmo.finetune).")
     text, held_out = (folder.with_name(f"{folder.name}-{name}.txt") for name in ("text", "held-out"))
-    for path, content in ((text, training), (held_out, sentences[::HELD_OUT_EVERY])):
-        with atomic_write(path, overwrite=True) as temporary:
-            lines = [" ".join(tokens) + "\n" for tokens in content]
-            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+    _write_sentences(text, training)
+    _write_sentences(held_out, sentences[::HELD_OUT_EVERY])
     n_predictions = sum(len(sentence) + 1 for sentence in training)
     batch_size = min(MAX_BATCH_SIZE, len(training))
     settings: dict[str, Any] = {} if config.learning_rate is None else {"learning_rate": config.learning_rate}
@@ -155,3 +153,9 @@ def finetune_for_task(
         **settings,
     )
     save_folder(result.model, folder)
+
+
+def _write_sentences(path: Path, sentences: Sequence[Sequence[str]]) -> None:
+    lines = [" ".join(tokens) + "\n" for tokens in sentences]
+    with atomic_write(path, overwrite=True) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8", newline="\n")

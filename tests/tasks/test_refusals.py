@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elmokit.errors import TextError
-from elmokit.tasks.allennlp import trees
+from elmokit.tasks import trees
 from elmokit.tasks.coref import read_coref
 from elmokit.tasks.nli import read_pairs
 from elmokit.tasks.qa import read_questions, read_squad

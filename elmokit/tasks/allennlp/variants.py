@@ -216,10 +216,6 @@ class AllenNLPCoref(CorefModel):
         return _SpanVectors(context_dim, head_dim, *sizes, scored_dim=head_dim)
 
     def read(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
-        if (
-            self.training
-        ):  # draw what the model of Lee et al. draws first: runs of earlier versions are repeated exactly
-            self._lexical([self.inputs.word_vectors(tokens), self.inputs.char_features(tokens)], tokens)
         words = self.lexical_dropout(self.inputs(tokens))
         assert isinstance(self.lstm, nn.LSTM)
         return run_packed(self.lstm, words, tokens.mask), words
