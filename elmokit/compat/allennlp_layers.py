@@ -19,6 +19,8 @@ from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.bilm import BiLM
 from elmokit.network.char_convolution import CharConvolution, join_features, read_characters
 from elmokit.network.lstm_module import check_no_gaps
+from elmokit.network.operators import take_rows
+from elmokit.network.tensors import distinct_rows
 from elmokit.network.tile_layers import TileLinear, apply_by_row
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 
@@ -223,8 +225,8 @@ class _ElmoCharacterEncoder(nn.Module):
             )
         begin, end = self._boundary_ids(inputs)
         ids, mask = add_sentence_boundary_token_ids(inputs, (inputs > 0).any(dim=-1), begin, end)
-        distinct, index = torch.unique(ids.flatten(0, -2), dim=0, return_inverse=True)
-        return {"token_embedding": self.token_vectors(distinct)[index.view(mask.shape)], "mask": mask}
+        distinct, index = distinct_rows(ids.flatten(0, -2))
+        return {"token_embedding": take_rows(self.token_vectors(distinct), index.view(mask.shape)), "mask": mask}
 
     def token_vectors(self, ids: Tensor) -> Tensor:
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""

@@ -19,7 +19,7 @@ from elmokit.engine.state import State
 from elmokit.network.char_cnn import CachedCharCNN, CharCNN, WordCharLayer, WordEmbedding
 from elmokit.network.lstm_module import LSTMStack, LSTMState
 from elmokit.network.operators import is_traced, join_directions, kernel_for, take_rows
-from elmokit.network.tensors import tensor_of
+from elmokit.network.tensors import distinct_rows, tensor_of
 
 
 class BiLMState(NamedTuple):
@@ -233,7 +233,7 @@ class BiLM(nn.Module):
         if is_traced():  # how many of them are distinct depends on the text
             vectors: Tensor = self.token_layer(tokens)
         else:
-            distinct, index = torch.unique(tokens, dim=0, return_inverse=True)
+            distinct, index = distinct_rows(tokens)
             vectors = take_rows(self.token_layer(distinct), index)
         return vectors.view(*ids.shape[:-1], vectors.shape[-1])
 

@@ -48,7 +48,16 @@ class Characters(NamedTuple):
         return (self.n_distinct + 1).clamp(max=n_columns - width + 1)
 
 
-def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int, widest: int) -> Characters:
+class DistinctCharacters(NamedTuple):
+    """The characters of tokens without gradients, each of which has one row in a table."""
+
+    ids: Tensor  # (tokens, columns): rows of the table
+    table: Tensor  # (characters, dim)
+
+
+def read_characters(
+    ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int, widest: int
+) -> Characters | DistinctCharacters:
     """Embed the characters of tokens.
 
     Args:
@@ -57,9 +66,9 @@ def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int,
         n_rows: The number of characters that it knows.
         widest: The width of the widest filter.
     """
-    # Columns count from 1, so that a token whose ids are all equal gets 0.
-    columns = torch.arange(1, ids.shape[1] + 1, device=ids.device)
-    n_distinct = ((ids != ids[:, -1:]) * columns).amax(dim=1)
+    if ids.is_cpu and not torch.is_grad_enabled():
+        return _read_distinct(ids, embed, n_rows, widest)
+    n_distinct = _count_distinct(ids)
     if not is_traced() and torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
         # There are a few hundred characters: what each of them adds to a filter at a place of its window is computed
         # once per step, for all tokens. As an embedding of all rows, so that row 0 gets no gradient.
@@ -69,11 +78,45 @@ def read_characters(ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int,
     n_columns = ids.shape[1]
     if not is_traced() and ids.numel():
         n_columns = int(n_distinct.max()) + widest  # columns up to one whole window of padding for the longest token
-    if ids.is_cpu and not torch.is_grad_enabled():
-        vectors = take_rows(embed(torch.arange(n_rows, device=ids.device)), ids[:, :n_columns])
+    return Characters(ids, n_distinct, embed(ids[:, :n_columns]), None)
+
+
+def _count_distinct(ids: Tensor) -> Tensor:
+    """Return the columns of each token up to the last that differs from the final one."""
+    # Columns count from 1, so that a token whose ids are all equal gets 0.
+    columns = torch.arange(1, ids.shape[1] + 1, device=ids.device)
+    return ((ids != ids[:, -1:]) * columns).amax(dim=1)
+
+
+def _read_distinct(
+    ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int, widest: int
+) -> Characters | DistinctCharacters:
+    """Embed each distinct character once; arguments as in ``read_characters``."""
+    if is_traced() or not ids.numel():  # which characters there are depends on the text
+        table = embed(torch.arange(n_rows, device=ids.device))
     else:
-        vectors = embed(ids[:, :n_columns])
-    return Characters(ids, n_distinct, vectors, None)
+        distinct, ids = _number_characters(ids, n_rows, widest)
+        table = embed(distinct)
+    if computes_rows(table):
+        return DistinctCharacters(ids, table)
+    return Characters(ids, _count_distinct(ids), take_rows(table, ids), None)
+
+
+def _number_characters(ids: Tensor, n_rows: int, widest: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct characters of tokens, and each token's numbers of these.
+
+    Columns of padding that no window needs are left out.
+    """
+    numbers = ids.numpy()  # by NumPy: a sentence is small, and PyTorch takes a while to begin
+    if numbers.min() < 0 or numbers.max() >= n_rows:
+        raise IndexError(f"index out of range: characters are numbers from 0 to {n_rows - 1}.")
+    is_distinct = (numbers != numbers[:, -1:]).any(axis=0)
+    n_distinct = int(is_distinct.nonzero()[0].max(initial=-1)) + 1
+    numbers = numbers[:, : n_distinct + widest]  # up to one whole window of padding for the longest token
+    occurs = np.zeros(n_rows, bool)
+    occurs[numbers] = True
+    places = occurs.cumsum() - 1
+    return torch.from_numpy(occurs.nonzero()[0]), torch.from_numpy(places[numbers])
 
 
 def join_features(maxima: list[Tensor], activation: Activation) -> Tensor:
@@ -114,11 +157,13 @@ class CharConvolution(nn.Conv1d):
     def __init__(self, char_dim: int, n_filters: int, width: int) -> None:
         super().__init__(char_dim, n_filters, width)
 
-    def forward(self, characters: Characters) -> Tensor:  # type: ignore[override]
+    def forward(self, characters: Characters | DistinctCharacters) -> Tensor:  # type: ignore[override]
         """Return the maxima, ``(tokens, filters)``."""
         weight, bias = self.weight, self.bias
         if bias is None:
             bias = weight.new_zeros(len(weight))
+        if isinstance(characters, DistinctCharacters):
+            return convolve_rows(*characters, weight, bias)
         n_windows = characters.n_windows(weight.shape[2])
         if characters.table is not None:
             return _convolve_by_table(characters.ids, n_windows, characters.table, weight, bias)
@@ -129,6 +174,54 @@ class CharConvolution(nn.Conv1d):
             low_dtype = torch.get_autocast_dtype(device)
             vectors, weight, bias = vectors.to(low_dtype), weight.to(low_dtype), bias.to(low_dtype)
         return convolve(vectors, n_windows, weight, bias)
+
+
+# Without gradients, by a table of what each character adds to each filter at each place of its window
+
+torch.library.define("elmokit::convolve_rows", "(Tensor ids, Tensor table, Tensor weight, Tensor bias) -> Tensor")
+
+
+def convolve_rows(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the maximum of each filter over the windows of each token, ``(tokens, filters)``, without gradients.
+
+    Args:
+        ids: ``(tokens, columns)``, rows of the table.
+        table: The vectors of characters, ``(characters, dim)``.
+        weight: ``(filters, dim, width)``.
+        bias: ``(filters,)``.
+    """
+    if are_hidden(ids, table, weight, bias):
+        return _convolve_in_pytorch(ids, table, weight, bias)
+    maxima: Tensor = torch.ops.elmokit.convolve_rows.default(ids, table, weight, bias)
+    return maxima
+
+
+def _convolve_in_pytorch(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    characters = Characters(ids, _count_distinct(ids), F.embedding(ids, table), None)
+    assert characters.vectors is not None
+    responses = _responses(characters.vectors, characters.n_windows(weight.shape[2]), weight)
+    return responses.max(dim=1).values + bias
+
+
+@computes("elmokit::convolve_rows")
+def _convolve_rows(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    library = c_library(table, weight, bias)
+    if weight.shape[1:2] != table.shape[1:] or bias.shape != weight.shape[:1] or ids.ndim != 2:
+        raise RuntimeError("The sizes of ids, characters, filters and biases do not fit together.")
+    if ids.shape[1] < weight.shape[2]:
+        raise RuntimeError(f"A filter spans {weight.shape[2]} characters, but tokens have {ids.shape[1]}.")
+    if library is None or not ids.is_cpu or not len(ids):
+        return _convolve_in_pytorch(ids, table, weight, bias)
+    tensors = (ids.long().contiguous(), table.contiguous(), weight.contiguous(), bias.contiguous())
+    maxima = native_training.convolve_rows(library, *tensors)
+    if maxima is None:
+        raise IndexError("index out of range: a character is not in the table.")
+    return maxima
+
+
+@has_results_like("elmokit::convolve_rows")
+def _fake_convolve_rows(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return table.new_empty(ids.shape[0], weight.shape[0])
 
 
 # By windows

@@ -87,6 +87,7 @@ def window_forward(
     sizes = (*inputs.shape, *reversed(projection.shape))
     kept_bytes, forward_bytes, _ = _window_bytes(library, sizes)
     kept, memory = _empty(library, kept_bytes + ALIGNMENT), _scratch(library, forward_bytes)
+    kept[-ALIGNMENT:] = 0  # an operator writes all of its results
     outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
     library.window_forward(
         *(n_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
@@ -138,12 +139,32 @@ def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
 
 def linear_rows(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``inputs @ weight.T + bias``, where each row has the same bits in any batch."""
-    outputs = inputs.new_empty(len(inputs), len(weight))
-    library.linear_rows(
-        *(n_threads(), *inputs.shape, len(weight), inputs.data_ptr(), weight.data_ptr()),
-        *(None if bias is None else bias.data_ptr(), outputs.data_ptr()),
-    )
+    outputs, threads = inputs.new_empty(len(inputs), len(weight)), n_threads()
+    with scratch(library, library.linear_rows_bytes(threads, inputs.shape[1])) as memory:
+        library.linear_rows(
+            *(threads, *inputs.shape, len(weight), inputs.data_ptr(), weight.data_ptr()),
+            *(None if bias is None else bias.data_ptr(), memory, outputs.data_ptr()),
+        )
     return outputs
+
+
+def convolve_rows(
+    library: Library,
+    ids: Tensor,  # (tokens, columns) int64, rows of `characters`; columns of padding at the end
+    characters: Tensor,  # (characters, dim)
+    weight: Tensor,  # (filters, dim, width), with width at most the number of columns
+    bias: Tensor,  # (filters,)
+) -> Tensor | None:
+    """Return the maximum of each filter, ``(tokens, filters)``, with the same bits in any batch; None for wrong ids."""
+    maxima = characters.new_empty(len(ids), len(weight))
+    call = library.structs["convolution_call"](
+        *(*ids.shape, *characters.shape, len(weight), weight.shape[2]),
+        *(ids.data_ptr(), characters.data_ptr(), weight.data_ptr(), bias.data_ptr(), maxima.data_ptr()),
+    )
+    at, threads = ctypes.byref(call), n_threads()
+    with scratch(library, library.convolution_bytes(threads, at)) as memory:
+        has_valid_ids = library.run_convolution(threads, at, memory)
+    return maxima if has_valid_ids else None
 
 
 def linear_forward(

@@ -66,3 +66,21 @@ def name_device(device: str | torch.device) -> torch.device:
         raise ConfigError(
             f"There is no device {device!r}. Choose 'cpu' or 'cuda', or 'cuda:1' for a second GPU."
         ) from None
+
+
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows of whole numbers ``(rows, numbers)``, sorted, and the place of each row among them.
+
+    As ``torch.unique(rows, dim=0, return_inverse=True)``, which copies rows one by one: on a CPU, that took a tenth of
+    the time of a short sentence.
+    """
+    if not rows.is_cpu or not rows.numel():
+        distinct, index = torch.unique(rows, dim=0, return_inverse=True)
+        return distinct, index
+    # With the largest byte first, bytes have the order of their numbers, if none is negative.
+    ordered = np.ascontiguousarray(rows.numpy(), ">i8")
+    keys = ordered.view(f"V{ordered.itemsize * ordered.shape[1]}")[:, 0].tolist()
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    in_order = np.frombuffer(b"".join(numbers), ">i8").astype(np.int64).reshape(len(numbers), -1)
+    index = np.array([numbers[key] for key in keys])
+    return torch.from_numpy(in_order), torch.from_numpy(index)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from elmokit.engine.library import Library
-from elmokit.network.char_convolution import CharConvolution, convolve, read_characters
+from elmokit.network.char_convolution import CharConvolution, convolve, convolve_rows, read_characters
 from elmokit.network.native_training import convolve as native_convolve
 from elmokit.network.native_training import convolve_backward, pack_filters
 from tests.helpers.instruction_sets import machine_library
@@ -167,3 +167,35 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(RuntimeError):
             convolve(*wrong)
+
+
+@torch.no_grad()
+def test_without_gradients_a_token_has_the_same_bits_in_any_batch_and_on_any_number_of_threads() -> None:
+    embedding, layers, ids = layers_and_ids()
+    ids = torch.cat([ids, ids.clone().index_fill_(1, torch.arange(3, 8), 0), torch.zeros(1, 8, dtype=torch.int64)])
+    exact = pooled_convolutions(ids, embedding.double(), nn.ModuleList(layers).double())
+    embedding.float(), nn.ModuleList(layers).float()
+    found = pooled_convolutions(ids, embedding, layers)
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=0)
+    assert torch.equal(torch.cat([pooled_convolutions(row[None], embedding, layers) for row in ids]), found)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    assert torch.equal(pooled_convolutions(ids, embedding, layers), found)
+    torch.set_num_threads(before)
+
+
+@torch.no_grad()
+def test_without_gradients_wrong_ids_and_sizes_are_refused() -> None:
+    embedding, layers, ids = layers_and_ids()
+    for wrong in (-1, 9):
+        with pytest.raises(IndexError, match="index out of range"):
+            pooled_convolutions(torch.full((2, 8), wrong), embedding, layers)
+        with pytest.raises(IndexError, match="index out of range"):
+            convolve_rows(torch.full((2, 8), wrong), embedding.weight, layers[0].weight, torch.zeros(5))
+    for wrong_sizes in (
+        (ids[:, :1], embedding.weight, layers[0].weight, torch.zeros(5)),
+        (ids, embedding.weight[:, 1:], layers[0].weight, torch.zeros(5)),
+        (ids, embedding.weight, layers[0].weight, torch.zeros(4)),
+    ):
+        with pytest.raises(RuntimeError):
+            convolve_rows(*wrong_sizes)

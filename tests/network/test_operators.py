@@ -384,8 +384,10 @@ def table_arguments() -> tuple[Tensor, ...]:
 
 LSTM = (some(40, 12), some(40), some(6, 10))
 STATE = (some(3, 6, trained=False), some(3, 10, trained=False))
+CONVOLUTION = ((9, 4), (6, 4, 2), (6,))
 OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
     "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
+    "convolve_rows": lambda: (torch.tensor([[1, 0, 2], [2, 2, 2]]), *(some(*of, trained=False) for of in CONVOLUTION)),
     "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
     "take_rows": lambda: (some(9, 3, trained=False), torch.tensor([[1, 8], [0, 1]])),
     "join_features": lambda: ([some(3, 5, trained=False), some(3, 2, trained=False)],),
@@ -394,19 +396,21 @@ OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
         *(MASK.new_ones(3, 4), 3.0, 3.0, True, True, False),
     ),
     "lstm_window": lambda: (some(4, 3, 6), some(3, 6), some(3, 10), *LSTM, 3.0, 3.0, None),
+    "lstm_tile_window": lambda: (some(3, 4, 6), *STATE, *LSTM, 3.0, 3.0),
     "table_convolve": table_arguments,
     "tile_linear": lambda: (some(3, 5), some(4, 5), some(4)),
     "highway": lambda: (some(3, 5), some(3, 5), some(3, 5)),
     "tile_cross_entropy": lambda: (some(7, 5), some(20, 5), some(20), some(7), torch.full((7,), -1)),
     "seeded_dropout": lambda: (some(7, 5), torch.tensor(5), 0.5),
 }
+WITH_TILES = ["lstm_tile_window", "tile_linear", "tile_cross_entropy"]
 
 
 @pytest.mark.slow
 @INSIDE_PYTORCH
 @pytest.mark.parametrize("name", OPERATORS)
 def test_pytorch_finds_operators_as_it_expects_them(name: str) -> None:
-    if name in list(OPERATORS)[6:] and not multiplies_bfloat16():
+    if name in WITH_TILES and not multiplies_bfloat16():
         pytest.skip("this processor does not multiply bfloat16 numbers")
     torch.library.opcheck(getattr(torch.ops.elmokit, name).default, OPERATORS[name]())
 
@@ -438,11 +442,11 @@ def test_a_module_computes_where_its_tensors_are_whatever_the_default_device() -
     torch.testing.assert_close(vectors, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["tile_linear", "highway", "tile_cross_entropy", "lstm_tile_window"])
+@pytest.mark.parametrize("name", [*WITH_TILES, "highway"])
 def test_operators_with_tiles_equal_their_plain_forms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not multiplies_bfloat16():
         pytest.skip("this processor does not multiply bfloat16 numbers")
-    arguments = {**OPERATORS, "lstm_tile_window": lambda: (some(3, 4, 6), *STATE, *LSTM, 3.0, 3.0)}[name]()
+    arguments = OPERATORS[name]()
     wanted = [argument for argument in arguments if isinstance(argument, Tensor) and argument.requires_grad]
     results = []
     for backend in ("auto", "reference"):

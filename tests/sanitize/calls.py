@@ -416,6 +416,19 @@ def convolutions(it: Scenario) -> None:
 
     it_gradient = it.floats(n_tokens, n_features)
     it.same_bits(by_table)
+    rows, filters = it.floats(n_rows, dim), it.floats(n_filters, dim, width)
+
+    def without_gradients(n_threads: int) -> tuple[Array]:
+        maxima = buffers.output(n_tokens, n_filters)
+        call = library.structs["convolution_call"](
+            *(n_tokens, n_columns, n_rows, dim, n_filters, width),
+            *(at(char_ids), at(rows), at(filters), at(table_bias), at(maxima)),
+        )
+        memory = buffers.scratch(library.convolution_bytes(n_threads, ctypes.byref(call)))
+        assert library.run_convolution(n_threads, ctypes.byref(call), memory)
+        return (maxima,)
+
+    it.same_bits(without_gradients)
 
 
 def window(it: Scenario) -> None:
@@ -551,7 +564,8 @@ def linear(it: Scenario) -> None:
 
     def multiply(n_threads: int) -> tuple[Array]:
         outputs = buffers.output(n_rows, n_outputs)
-        library.linear_rows(n_threads, *sizes, at(inputs), at(weight), given_bias, at(outputs))
+        memory = buffers.scratch(library.linear_rows_bytes(n_threads, n_inputs))
+        library.linear_rows(n_threads, *sizes, at(inputs), at(weight), given_bias, memory, at(outputs))
         return (outputs,)
 
     it.same_bits(multiply)

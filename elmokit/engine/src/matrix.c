@@ -92,14 +92,16 @@ static int32_t round_row(int precision, const float *row, int64_t n, float *scal
 }
 
 /* Write half of a panel of floats, LANES columns, in squares: number by number, each write would be in another line of the
-   cache. Columns that are NULL are zeros. */
-static void pack_floats(const float *const *columns, int64_t n, float *panel) {
+   cache. Columns that are NULL are zeros. `ahead`: how far away the numbers are that are packed later, to prefetch them. */
+static void pack_floats(const float *const *columns, int64_t n, int64_t ahead, float *panel) {
     for (int64_t k = 0; k < n; k += LANES) {
         const int64_t n_here = at_most(n - k, LANES);
         ivec square[LANES];
 #pragma GCC unroll 16
-        for (int column = 0; column < LANES; column++)
+        for (int column = 0; column < LANES; column++) {
             square[column] = columns[column] ? (ivec)load_some(columns[column] + k, n_here) : (ivec){0};
+            __builtin_prefetch(columns[column] + k + ahead);
+        }
         transpose(square);
 #pragma GCC unroll 16
         for (int row = 0; row < LANES; row++)
@@ -107,9 +109,9 @@ static void pack_floats(const float *const *columns, int64_t n, float *panel) {
     }
 }
 
-void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_inputs, float *panel) {
-    pack_floats(columns, n_given, panel);
-    pack_floats(columns + LANES, n_given, panel + LANES);
+void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_inputs, int64_t ahead, float *panel) {
+    pack_floats(columns, n_given, ahead, panel);
+    pack_floats(columns + LANES, n_given, ahead, panel + LANES);
     memset(panel + n_given * PANEL, 0, (n_inputs - n_given) * PANEL * sizeof(float));
 }
 
@@ -119,7 +121,7 @@ static void pack_panel(int precision, const float *const *rows, int64_t n_given,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
     if (precision == FLOAT32) {
-        pack_float_panel(rows, n_given, n_inputs, panel);
+        pack_float_panel(rows, n_given, n_inputs, 0, panel);
         return;
     }
     memset(panel, 0, panel_lanes(precision, n_inputs) * sizeof(float));

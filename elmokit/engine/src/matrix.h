@@ -43,7 +43,7 @@ int pack_matrix(int precision, int64_t n_outputs, int64_t n_inputs, const float 
 
 /* Pack a panel of float32: PANEL columns, of which each is a row of n_given weights, or NULL for zeros; so are the inputs from
    n_given to n_inputs. */
-void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_inputs, float *panel);
+void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_inputs, int64_t ahead, float *panel);
 
 /* Give a packed matrix a bias: `n` numbers. */
 int pack_bias(const float *bias, int64_t n, matrix *packed);

@@ -218,11 +218,9 @@ INLINE void largest_response(int64_t width, const int64_t *ids, int64_t n_window
     }
 }
 
-/* Compute the features of a panel of filters for all tokens: the activation of the largest response plus the bias. The
-   bias is added after the maximum: that is the same number, and one addition instead of one per window. */
-static void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_columns, int64_t width,
-                           const float *table, const float *bias, int64_t n_filters, int is_tanh, float *features,
-                           int64_t n_features) {
+/* The bias is added after the maximum: that is the same number, and one addition instead of one per window. */
+void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_columns, int64_t width, const float *table,
+                    const float *bias, int64_t n_filters, activation after, float *features, int64_t n_features) {
     for (int64_t token = 0; token < n_tokens; token++) {
         const int64_t *ids = char_ids + token * n_columns;
         const int64_t n_windows = count_windows(ids, n_columns, width);
@@ -238,7 +236,9 @@ static void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_
         }
         for (int v = 0; v < 2; v++) {
             const vec value = best[v] + load(bias + v * LANES);
-            const vec active = is_tanh ? tangent(value) : choose(value < (vec){0}, (vec){0}, value);
+            vec active = value;
+            if (after == TANH) active = tangent(value);
+            if (after == RELU) active = choose(value < (vec){0}, (vec){0}, value);
             /* The last panel has columns beyond n_filters, which must not be written. */
             if (n_filters > v * LANES) store_some(features + token * n_features + v * LANES, active, n_filters - v * LANES);
         }
@@ -304,6 +304,7 @@ static void run_tokens(const member *me, const token_call *call, int64_t first, 
     float *features = layer->word_dim ? all_inputs + n * n_inputs : layer->projection.panels ? all_inputs : vectors;
     /* Panels outside, tokens inside: the rows of a panel's table that the batch needs stay in the cache. Convolutions differ
        in cost by their width, so threads take every n-th panel. */
+    const activation after = layer->uses_tanh ? TANH : RELU;
     int64_t feature = 0, turn = 0;
     for (int64_t k = 0; k < layer->n_convolutions; k++) {
         const convolution *of = layer->convolutions + k;
@@ -311,8 +312,7 @@ static void run_tokens(const member *me, const token_call *call, int64_t first, 
             if (turn % me->n_threads == me->thread)
                 convolve_panel(n, call->char_ids + first * call->n_columns, call->n_columns, of->width,
                                call->tables[k] + panel * call->n_rows * of->width * PANEL, of->bias + panel * PANEL,
-                               of->n_filters - panel * PANEL, layer->uses_tanh, features + feature + panel * PANEL,
-                               n_features);
+                               of->n_filters - panel * PANEL, after, features + feature + panel * PANEL, n_features);
         feature += of->n_filters;
     }
     meet(me);

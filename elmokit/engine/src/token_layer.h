@@ -39,6 +39,14 @@ int pack_highway(int64_t number, const float *transform, const float *transform_
 int64_t token_layer_bytes(const token_layer *layer);
 void free_token_layer(token_layer *layer);
 
+typedef enum { NO_ACTIVATION, RELU, TANH } activation;
+
+/* The features of a panel of filters for all tokens: the activation of the largest response over a token's windows, plus the
+   bias. char_ids: (n_tokens, n_columns), rows of the table. table: what each character adds to each filter at each place of
+   its window, (characters, width, PANEL). bias: (PANEL). features: n_filters columns of a matrix with n_features. */
+void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_columns, int64_t width, const float *table,
+                    const float *bias, int64_t n_filters, activation after, float *features, int64_t n_features);
+
 /* The vectors of tokens, (n_tokens, output_dim), from (n_tokens, n_ids) ids. Return 0, or why not. */
 int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_tokens, int64_t n_ids, const int64_t *ids,
                     float *vectors);

@@ -1,75 +1,54 @@
-/* A linear layer without gradients, with the weights as they are: nothing is packed, and nothing is kept.
+/* A linear layer without gradients, with the weights as they are: a panel of them is packed, used for all rows, and forgotten.
 
-   Each number of the result is the product of two rows, of inputs and of weights, that follow each other in memory. It is
-   summed in LANES sums side by side, always in the same order, so a row has the same bits in any batch. */
+   Packing a panel takes as long as multiplying it by some six rows. The products are those of the engine, so each row has
+   the same bits in any batch, and those of the engine in float32. */
 
 #include "matrix.h"
 #include "training.h"
 
 enum {
-    BLOCK_ROWS = LANES == 16 ? 4 : 2, /* of inputs that are multiplied side by side, ... */
-    BLOCK_COLUMNS = 4,                /* ... by rows of weights: BLOCK_ROWS * BLOCK_COLUMNS sums stay in registers */
-    N_SUMS = BLOCK_ROWS * BLOCK_COLUMNS,
-    BYTES_AT_ONCE = 1 << 19,    /* of inputs: half of the L2 cache of most processors */
+    ROW_BLOCK = 16 * ROWS, /* rows whose sums for a panel are computed together */
+    SHARED_WORK = SMALL_WORK / 8, /* as no thread is waited for that wakes too late, less work is shared than elsewhere */
 };
 
 typedef struct {
     int64_t n_rows, n_inputs, n_outputs;
     const float *inputs, *weight, *bias;
     float *outputs;
+    char *memory; /* a panel for each thread */
+    int64_t next_panel;
 } product;
 
-/* Add up the lanes of N_SUMS vectors: numbers, N_SUMS of them. */
-INLINE void add_lanes(vec *sums, float *numbers) {
-    for (int64_t first = 0; first < N_SUMS; first += LANES) {
-        transpose((ivec *)sums + first);
-        for (int half = LANES / 2; half; half /= 2)
-            for (int lane = 0; lane < half; lane++) sums[first + lane] += sums[first + lane + half];
-        store(numbers + first, sums[first]);
+/* The panel of outputs that begins with `column`. */
+static void multiply_panel(const product *of, int64_t column, float *panel) {
+    const int64_t n_inputs = of->n_inputs, n_columns = at_most(of->n_outputs - column, PANEL);
+    const float *weights[PANEL] = {0};
+    float bias[PANEL] = {0}, sums[ROW_BLOCK * PANEL] __attribute__((aligned(64)));
+    for (int64_t c = 0; c < n_columns; c++) weights[c] = of->weight + (column + c) * n_inputs;
+    if (of->bias) memcpy(bias, of->bias + column, n_columns * sizeof(float));
+    pack_float_panel(weights, n_inputs, n_inputs, PANEL * n_inputs, panel);
+    for (int64_t first = 0; first < of->n_rows; first += ROW_BLOCK) {
+        const int64_t n = at_most(of->n_rows - first, ROW_BLOCK);
+        for (int64_t row = 0; row < n; row++) memcpy(sums + row * PANEL, bias, sizeof bias);
+        add_product(FLOAT32, n, 1, (inputs){of->inputs + first * n_inputs, 4 * n_inputs}, panel, n_inputs, sums, PANEL, panel);
+        for (int64_t row = 0; row < n; row++)
+            memcpy(of->outputs + (first + row) * of->n_outputs + column, sums + row * PANEL, n_columns * sizeof(float));
     }
-}
-
-/* sums += the products of the next LANES inputs, or of the last `n`. */
-INLINE void add_products(const float *const *inputs, const float *const *weights, int64_t at, int64_t n, vec *sums) {
-    vec from[BLOCK_COLUMNS];
-    for (int c = 0; c < BLOCK_COLUMNS; c++) from[c] = load_some(weights[c] + at, n);
-    for (int r = 0; r < BLOCK_ROWS; r++) {
-        const vec input = load_some(inputs[r] + at, n);
-        for (int c = 0; c < BLOCK_COLUMNS; c++) sums[r * BLOCK_COLUMNS + c] += input * from[c];
-    }
-}
-
-/* The products of BLOCK_ROWS rows by BLOCK_COLUMNS rows of weights. Where there are fewer, the last ones are computed again. */
-static void multiply_block(const product *of, int64_t row, int64_t column) {
-    const int64_t n_inputs = of->n_inputs, n_rows = of->n_rows - row, n_columns = of->n_outputs - column;
-    const float *inputs[BLOCK_ROWS], *weights[BLOCK_COLUMNS];
-    for (int64_t r = 0; r < BLOCK_ROWS; r++) inputs[r] = of->inputs + (row + at_most(r, n_rows - 1)) * n_inputs;
-    for (int64_t c = 0; c < BLOCK_COLUMNS; c++) weights[c] = of->weight + (column + at_most(c, n_columns - 1)) * n_inputs;
-    vec sums[N_SUMS] = {{0}};
-    int64_t at = 0;
-    for (; at + LANES <= n_inputs; at += LANES) add_products(inputs, weights, at, LANES, sums);
-    if (at < n_inputs) add_products(inputs, weights, at, n_inputs - at, sums);
-    float numbers[N_SUMS];
-    add_lanes(sums, numbers);
-    for (int64_t r = 0; r < at_most(BLOCK_ROWS, n_rows); r++)
-        for (int64_t c = 0; c < at_most(BLOCK_COLUMNS, n_columns); c++)
-            of->outputs[(row + r) * of->n_outputs + column + c] =
-                numbers[r * BLOCK_COLUMNS + c] + (of->bias ? of->bias[column + c] : 0);
 }
 
 static void multiply(const member *me, void *context) {
-    const product *of = context;
-    const int64_t n_blocks = (of->n_outputs + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS;
-    const int64_t fitting = BYTES_AT_ONCE / (4 * (of->n_inputs + 1)) / BLOCK_ROWS * BLOCK_ROWS;
-    const int64_t n_at_once = fitting ? fitting : BLOCK_ROWS;
-    for (int64_t first = 0; first < of->n_rows; first += n_at_once)
-        for (int64_t block = first_of(me, n_blocks); block < last_of(me, n_blocks); block++)
-            for (int64_t row = first; row < at_most(first + n_at_once, of->n_rows); row += BLOCK_ROWS)
-                multiply_block(of, row, block * BLOCK_COLUMNS);
+    product *of = context;
+    float *panel = (float *)(of->memory + me->thread * elmokit_linear_rows_bytes(1, of->n_inputs));
+    for (int64_t n; (n = __atomic_fetch_add(&of->next_panel, 1, __ATOMIC_RELAXED)) * PANEL < of->n_outputs;)
+        multiply_panel(of, n * PANEL, panel);
+}
+
+int64_t elmokit_linear_rows_bytes(int64_t n_threads, int64_t n_inputs) {
+    return (n_threads < 1 ? 1 : n_threads) * n_inputs * PANEL * (int64_t)sizeof(float);
 }
 
 void elmokit_linear_rows(int64_t n_threads, int64_t n_rows, int64_t n_inputs, int64_t n_outputs, const float *inputs,
-                         const float *weight, const float *bias, float *outputs) {
-    product of = {n_rows, n_inputs, n_outputs, inputs, weight, bias, outputs};
-    run_team(n_rows * n_inputs * n_outputs < SMALL_WORK ? 1 : n_threads, multiply, &of);
+                         const float *weight, const float *bias, char *memory, float *outputs) {
+    product of = {n_rows, n_inputs, n_outputs, inputs, weight, bias, outputs, memory, 0};
+    share_work(n_rows * n_inputs * n_outputs < SHARED_WORK ? 1 : n_threads, multiply, &of);
 }

@@ -100,8 +100,8 @@ static void pack_units(const call *of, int64_t block) {
             const float bias = is_unit ? gate_bias(gate, given->bias[gate * given->hidden_dim + unit]) : 0;
             layer->from_input.bias[panel * PANEL + column] = bias;
         }
-        pack_float_panel(of_inputs, n_inputs, n_inputs, layer->from_input.panels + panel * n_inputs * PANEL);
-        pack_float_panel(of_state, given->dim, given->dim, layer->from_output.panels + panel * given->dim * PANEL);
+        pack_float_panel(of_inputs, n_inputs, n_inputs, PANEL * given->input_stride, layer->from_input.panels + panel * n_inputs * PANEL);
+        pack_float_panel(of_state, given->dim, given->dim, PANEL * given->state_stride, layer->from_output.panels + panel * given->dim * PANEL);
     }
 }
 
@@ -111,7 +111,7 @@ static void pack_outputs(const call *of, int64_t panel) {
     for (int64_t column = 0; column < PANEL && panel * PANEL + column < given->dim; column++)
         columns[column] = given->projection + (panel * PANEL + column) * given->hidden_dim;
     const int64_t n = of->layer.padded_dim;
-    pack_float_panel(columns, given->hidden_dim, n, of->layer.projection.panels + panel * n * PANEL);
+    pack_float_panel(columns, given->hidden_dim, n, PANEL * given->hidden_dim, of->layer.projection.panels + panel * n * PANEL);
 }
 
 static int64_t position_of(const call *of, int64_t row, int64_t step) {

@@ -47,10 +47,36 @@ ELMOKIT_API int64_t elmokit_layer_bytes(const elmokit_layer_call *given);
 /* Compute the layer: the same bits as `elmokit_layers`. */
 ELMOKIT_API void elmokit_run_layer(int64_t n_threads, const elmokit_layer_call *given, char *memory);
 
+/* The bytes of memory that `elmokit_linear_rows` needs, which begins at a multiple of 64 bytes. */
+ELMOKIT_API int64_t elmokit_linear_rows_bytes(int64_t n_threads, int64_t n_inputs);
+
 /* outputs = inputs x weight^T + bias, in float32: each row has the same bits in any batch. weight: (n_outputs, n_inputs).
    bias: (n_outputs), or NULL. */
 ELMOKIT_API void elmokit_linear_rows(int64_t n_threads, int64_t n_rows, int64_t n_inputs, int64_t n_outputs,
-                                     const float *inputs, const float *weight, const float *bias, float *outputs);
+                                     const float *inputs, const float *weight, const float *bias, char *memory,
+                                     float *outputs);
+
+/* A convolution over the characters of tokens in float32, without gradients, with the weights as they are. */
+typedef struct {
+    int64_t n_tokens;
+    int64_t n_columns;       /* characters of a token */
+    int64_t n_characters;    /* rows of `characters` */
+    int64_t dim;
+    int64_t n_filters;
+    int64_t width;           /* at most n_columns */
+    const int64_t *ids;      /* (n_tokens, n_columns), rows of `characters`; tokens end in padding, which is equal columns */
+    const float *characters; /* (n_characters, dim) */
+    const float *weight;     /* (n_filters, dim, width) */
+    const float *bias;       /* (n_filters) */
+    float *maxima;           /* written: the largest response of each filter, (n_tokens, n_filters) */
+} elmokit_convolution_call;
+
+/* The bytes of memory that a convolution needs, which begins at a multiple of 64 bytes. */
+ELMOKIT_API int64_t elmokit_convolution_bytes(int64_t n_threads, const elmokit_convolution_call *given);
+
+/* Compute the convolution: the same bits as the token layer of the engine in float32. Return whether all ids are rows of
+   `characters`; else nothing is written. */
+ELMOKIT_API int64_t elmokit_run_convolution(int64_t n_threads, const elmokit_convolution_call *given, char *memory);
 
 /* The elementwise part of one LSTM training step, in float32.
 
