@@ -37,6 +37,7 @@ SETTINGS = {
         "Use a server that starts several processes: granian --interface asgi --factory --workers 4 "
         "elmokit.serve.app:create_app."
     ),
+    "vectors": "Repeat the whole probe, which takes a minute.",
     **dict.fromkeys(
         (
             *("decay_ratio", "final_ratio", "layer_loss", "optimizer", "reset_state", "same_order"),

@@ -18,6 +18,7 @@ COMMAND_OF = {
     "layer_loss": "distill",
     "figure": "evaluate wsd",
     "keep": "evaluate similarity",
+    "vectors": "evaluate pos",
     **dict.fromkeys(("drain_seconds", "max_connections", "workers"), "serve"),
 }
 """Commands that had a flag of an earlier version; the others were of ``train``."""
