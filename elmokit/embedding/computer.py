@@ -1,4 +1,4 @@
-"""What computes a model without gradients: the engine, or PyTorch modules on a GPU or that are trained."""
+"""Compute a model without gradients: with the engine, or with PyTorch modules on a GPU or during training."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from elmokit.network.softmax_module import SoftmaxModule
 
 _OPEN: WeakKeyDictionary[Weights, WeakValueDictionary[str, Network]] = WeakKeyDictionary()
-"""The engines that are in use, by their weights and what was requested: one is enough for all who compute a model."""
+"""The engines in use, by weights and request: everything that computes the same model shares one."""
 
 
 class Computer:
-    """A model, and what computes it: the engine, in the precision of the model, or PyTorch modules.
+    """A model together with the engine (in the model's precision) or PyTorch modules that compute it.
 
-    :class:`~elmokit.Elmo` and :class:`~elmokit.LanguageModel` each have one. Several threads may use it at the same
+    :class:`~elmokit.Elmo` and :class:`~elmokit.LanguageModel` each have one. Several threads can use it at the same
     time.
 
     Args:
-        model: What the files hold.
-        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-        bilm, softmax: Modules that compute in place of the engine, such as those of a training. Their weights may
-            change. Then ``model`` says what else there is.
+        model: The contents of the files.
+        device: Where to compute, such as "cuda" (needs PyTorch); None for the CPU.
+        bilm, softmax: Modules that compute instead of the engine, such as modules in training. Their weights may
+            change; ``model`` has everything else.
 
     Raises:
         ConfigError: The device is not available.
@@ -70,14 +70,14 @@ class Computer:
         vars(self).update(state, _engine=None, _table=None, _lock=ForkSafeLock())
 
     def with_model(self, model: PretrainedBiLM) -> Computer:
-        """Return what computes the same weights in the same place, of a model with another card, map or start state."""
+        """Return a computer with the same weights and device, for a model with another card, map or start state."""
         computer = Computer(model, bilm=self._bilm, softmax=self._softmax)
         computer._engine = self._engine
         return computer
 
     @property
     def network(self) -> Network:
-        """What computes the layers. In the engine, a change of ``ELMOKIT_BACKEND`` has an effect at once."""
+        """The network that computes the layers. The engine follows changes of ``ELMOKIT_BACKEND`` immediately."""
         with self._lock:
             if self._bilm is not None:
                 from elmokit.network.torch_network import TorchNetwork
@@ -95,7 +95,7 @@ class Computer:
 
     @property
     def softmax(self) -> Softmax | None:
-        """What computes the probabilities of words; None if the model has no softmax."""
+        """The softmax that computes word probabilities; None if the model has none."""
         with self._lock:
             if self._bilm is None or self.model.softmax is None:
                 return self.model.softmax
@@ -109,7 +109,7 @@ class Computer:
 
     @property
     def bilm(self) -> BiLM | None:
-        """The module that computes; None if the engine does."""
+        """The PyTorch module that computes; None if the engine does."""
         return self._bilm
 
     @property
@@ -118,7 +118,7 @@ class Computer:
         return "cpu" if self._bilm is None else self._bilm.device
 
     def use_module(self) -> BiLM:
-        """Compute with a PyTorch module from now on, and return it.
+        """Switch to a PyTorch module, and return it.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
@@ -144,9 +144,9 @@ class Computer:
             self._softmax.to(device)
 
     def check_finite(self, results: Floats) -> None:
-        """Check what the model computed for a batch.
+        """Check the results of a batch.
 
-        Weights that are finite, which the readers check, can still be so large that sums overflow.
+        Even finite weights, which readers check for, can be so large that sums overflow.
 
         Args:
             results: Vectors or nats, of any shape.
@@ -154,8 +154,8 @@ class Computer:
         Raises:
             FormatError: They contain NaN or infinity.
         """
-        # NaN and infinity reach the sum, which is faster than a test of each number. The sum itself can overflow, so it
-        # only says where to look closer.
+        # NaN and infinity propagate to the sum, which is faster than testing each number. The sum itself can overflow,
+        # so a non-finite sum is checked more closely.
         with np.errstate(over="ignore", invalid="ignore"):
             total = results.sum()
         if not math.isfinite(total) and not bool(np.isfinite(results).all()):
@@ -165,8 +165,8 @@ class Computer:
             )
 
     def word_vectors(self, words: Sequence[str], cache: TokenCache | None = None) -> Floats:
-        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or take them from the cache."""
-        # A word-input model is a table already, and the weights of a module may change in any way.
+        """Compute context-free vectors of distinct tokens, ``(words, projection_dim)``, or get them from the cache."""
+        # Not cached if the model is a word table, or if a module's weights may change.
         if cache is None or self.model.config.n_words is not None or self._bilm is not None:
             return self._compute_words(words)
         return cache.vectors(words, self._compute_words, self.word_vector_version)
@@ -182,14 +182,14 @@ class Computer:
         return vectors
 
     def table_rows(self, tokens: Sequence[str]) -> Floats:
-        """Return the rows of tokens in the word table of a model that also reads characters, ``(tokens, word_dim)``.
+        """Return the tokens' rows in the word table of a model that also reads characters, ``(tokens, word_dim)``.
 
-        A token that is not in the vocabulary has zeros.
+        Tokens outside the vocabulary have zeros.
         """
         ids, name = self.model.encode(tokens)[:, 0], f"token_layer.{WORD_FEATURES}"
         if self._bilm is not None:
             return np.asarray(self._bilm.state_dict()[name][ids].float().cpu())
-        if self._table is None:  # as integers where they are stored so, a quarter of the memory
+        if self._table is None:  # as integers if stored that way, in a quarter of the memory
             arrays = self.model.arrays
             integers = arrays.integers(name) if isinstance(arrays, StoredArrays) else None
             self._table = (arrays[name], None) if integers is None else integers
@@ -198,12 +198,12 @@ class Computer:
 
     @property
     def word_vector_version(self) -> object:
-        """What the context-free vector of a word depends on; it does not equal the last one after a change."""
-        # Vocabulary and lexicon say which rows of a table the words have.
+        """A value that changes whenever context-free vectors may change."""
+        # Vocabulary and lexicon determine the words' rows in a table.
         model = self.model
         return self.network.token_layer_version, model.vocabulary, model.lexicon, model.token_table
 
 
 def computer_of(model: PretrainedBiLM | Computer) -> Computer:
-    """Return what computes a model, which may be at hand already."""
+    """Return a computer for a model, or an existing one unchanged."""
     return model if isinstance(model, Computer) else Computer(model)

@@ -1,8 +1,8 @@
 """Embed a file of sentences into a file of vectors.
 
-The text is read first, and stored with the lengths of its sentences. So it is known where in the output the vectors of
-a sentence belong, and batches are written in the order in which they are computed (by length), by a second thread.
-Memory holds a few batches and the text of a pool.
+The text is read first, and stored with the lengths of its sentences. So the position of each sentence in the output is
+known, and a second thread writes batches in the order in which they are computed (by length). Only a few batches and
+the text of a pool are in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from elmokit.text.text import Text, check_has_documents
 from elmokit.version import __version__
 
 WRITES_BEHIND = 1
-"""One item evens out writes of different speed; each one more costs memory."""
+"""One item evens out varying write speeds; more cost memory."""
 
 
 class Embedder(Protocol):
@@ -122,8 +122,8 @@ def embed_file(
         The number of sentences, the number of tokens, and the time.
 
     Raises:
-        TextError: The text cannot be read, is not UTF-8 or has another format; or a sentence is too long for the name
-            of a dataset; or the text is not the one that the interrupted run had embedded.
+        TextError: The text cannot be read, is not UTF-8 or is in another format; a sentence is too long for a dataset
+            name; or the text differs from the one that the interrupted run embedded.
         OutputError: The output exists, has the extension of another format, cannot be written, or will not fit; or
             there is a partial output of other settings.
         ConfigError: A layer does not exist, a batch size is below 1, the format cannot have the requested names, the
@@ -138,7 +138,7 @@ def embed_file(
     """
     text = text if isinstance(text, Text) else Text(text, refuse_raw=True)
     format_ = check_files(text, output, overwrite)
-    # Whatever is wrong with the arguments is found here, so that a mistake leaves no partial output behind.
+    # All arguments are checked here, so a mistake leaves no partial output behind.
     batches = BatchEmbedder(embedder, layout, text.documents)
     if (weights := batches.elmo.model.source) is not None:
         check_not_input(output, [weights])
@@ -165,7 +165,7 @@ def embed_file(
         count(0)
         if writer.state is not None:
             batches.restore(writer.state)
-        # The first call compiles and packs, which would spoil the reported speed of a short text.
+        # The first call compiles and packs, which would distort the reported speed for short texts.
         batches.elmo.embed([["."]], layers=batches.layers)
         started = time.monotonic()
         n_skipped = _embed_pools(batches, writer, file_layout, count)
@@ -177,7 +177,7 @@ def embed_file(
 
 
 def check_files(text: Text, output: str | Path, overwrite: bool) -> OutputFormat:
-    """Check before any work is done that a text can be read and its output written; return the output's format.
+    """Check, before any work is done, that a text can be read and its output written; return the output format.
 
     Raises:
         TextError, OutputError, ConfigError: As in :func:`embed_file`.
@@ -185,7 +185,7 @@ def check_files(text: Text, output: str | Path, overwrite: bool) -> OutputFormat
     check_resumable_output(output, overwrite)
     paths = path_list(text.paths)
     if len(paths) != 1:
-        raise ConfigError(f"embed_file reads one file, and the text has {len(paths)}.")
+        raise ConfigError(f"embed_file reads one file, but the text has {len(paths)}.")
     check_input_file(paths[0], output)
     if text.documents:
         check_has_documents(paths[0])
@@ -193,7 +193,7 @@ def check_files(text: Text, output: str | Path, overwrite: bool) -> OutputFormat
 
 
 def _file_layout(embedder: BatchEmbedder, layout: Layout, text: Text) -> VectorFileLayout:
-    """Return what is stored for each sentence."""
+    """Return the layout of the output."""
     return VectorFileLayout(
         embedder.stored_layers,
         embedder.dim,
@@ -207,7 +207,7 @@ def _file_layout(embedder: BatchEmbedder, layout: Layout, text: Text) -> VectorF
 
 
 def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, text: Text) -> dict[str, Any]:
-    """Return everything but the text that the vectors depend on; an interrupted run is resumed only with the same."""
+    """Return everything except the text that affects the vectors; a run can only be resumed if it is the same."""
     settings = {
         **embedder.settings(),
         "elmokit": __version__,
@@ -227,8 +227,8 @@ def _settings(embedder: BatchEmbedder, layout: VectorFileLayout, text: Text) -> 
 def _lay_out(
     format_: OutputFormat, writer: ResumableWriter, layout: VectorFileLayout, progress: ProgressCallback | None
 ) -> None:
-    """Make room for the vectors of all sentences. If that is interrupted, the text is kept, and it is done again."""
-    # Not continued: the headers of HDF5 would be elsewhere than in a file that was laid out at once.
+    """Allocate space for the vectors of all sentences. If interrupted, the text is kept, and this step is repeated."""
+    # It is not continued, because the HDF5 headers would be elsewhere than in a file that was laid out in one go.
     count = StageCounter(progress, Stage("laying out the file", "sentences"), writer.progress.text.n_sentences)
     try:
         format_.allocate(writer, layout, count)
@@ -239,7 +239,7 @@ def _lay_out(
 
 
 def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLayout, format_: OutputFormat) -> str:
-    """Return what the file says about itself."""
+    """Return the file's metadata."""
     if format_.stores == "tokens":
         settings = settings | {"sentences": layout.with_sentences}
     return json.dumps({**settings, "model": model.source_name, "fingerprint": settings["model"]})
@@ -248,7 +248,7 @@ def _about(model: PretrainedBiLM, settings: dict[str, Any], layout: VectorFileLa
 def _embed_pools(
     embedder: BatchEmbedder, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter
 ) -> int:
-    """Write all pools that are left; return how many tokens of the first one an interrupted run had written."""
+    """Write the remaining pools; return how many tokens of the first one an interrupted run had written."""
     first, n_to_skip, n_skipped_tokens = writer.progress.n_sentences, writer.progress.n_batches, 0
     offsets = writer.offsets()
     with BackgroundWriter(WRITES_BEHIND) as background:
@@ -267,7 +267,7 @@ def _embed_pools(
                     background.put(partial(write_batch, writer, [places[row] for row in rows], vectors, layout.dtype))
                     for row in rows:
                         count(len(pool[row]))
-                if embedder.state is None:  # else a batch is a pool, and counts together with the state after it
+                if embedder.state is None:  # else a batch is a pool, which is counted with the state after it
                     background.put(writer.end_batch)
             background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
             first += len(pool)
@@ -275,18 +275,18 @@ def _embed_pools(
 
 
 Pool = list[list[str]]
-"""Consecutive sentences that are read together, and then batched by length."""
+"""Consecutive sentences that are read together and then batched by length."""
 
 
 class BatchEmbedder:
     """Computes the batches of pools.
 
-    With ``start="stateful"`` it holds the state after the last batch; of documents, its reader does.
+    With ``start="stateful"``, it holds the state after the last batch; for documents, its reader does.
     """
 
     def __init__(self, embedder: Embedder, layout: Layout, documents: bool = False) -> None:
         check_elmo(embedder)
-        self.elmo = embedder.elmo.elmo  # that of a SentenceEmbedder may be an ElmoModule
+        self.elmo = embedder.elmo.elmo  # a SentenceEmbedder may have an ElmoModule
         self.layers = plain_layers(layout.layers)
         self.pooler: SentenceEmbedder | None = None
         if isinstance(embedder, SentenceEmbedder):
@@ -318,7 +318,7 @@ class BatchEmbedder:
 
     @property
     def stored_layers(self) -> tuple[int, ...] | None:
-        """The numbers of the layers of an output; None if a token or sentence has one vector ``(dim,)``."""
+        """The numbers of the stored layers; None if a token or sentence has one vector ``(dim,)``."""
         if self.pooler is not None:
             return None
         if self.layers == "all":
@@ -326,31 +326,31 @@ class BatchEmbedder:
         return None if isinstance(self.layers, (str, int)) else tuple(self.layers)
 
     def settings(self) -> dict[str, Any]:
-        """Return what the vectors of all layers depend on."""
+        """Return everything except the text that affects the vectors of all layers."""
         settings = vector_settings(self.elmo.computer, self.elmo.start)
         if self.elmo.mix is not None:
-            # Vectors of a learned mix depend on its weights, which the fingerprint of the model does not include.
+            # Vectors of a learned mix depend on its weights, which the model's fingerprint does not include.
             settings["model"] += f"-{self.elmo.mix.checksum:08x}"
         return settings
 
     def read_pools(self, sentences: Iterable[list[str]]) -> Iterator[Pool]:
         """Yield the sentences in pools, from which batches are planned."""
-        # In a stateful run, row r continues from row r of the batch before, so batches are consecutive sentences of
-        # the text. In other runs batches are planned over pools whose limits depend on the text alone, never on time
-        # or on where a run was interrupted: a resumed run computes the same batches, and so the same bits.
+        # In a stateful run, row r continues from row r of the previous batch, so batches are consecutive sentences. In
+        # other runs, batches are planned over pools whose limits only depend on the text, not on time or interruptions,
+        # so a resumed run computes the same batches and the same bits.
         if self.elmo.start == "stateful":
             return read_ahead(sentences, max_items=self.batch_size)
         n_batches = READ_AHEAD_BATCHES if self._reader is None else POOL_BATCHES
         return read_ahead(sentences, max_tokens=n_batches * self.batch_tokens)
 
     def plan(self, pool: Pool) -> list[list[int]]:
-        """Return the batches of a pool, as row numbers. If a state is passed on, the pool is one, in text order."""
+        """Return the batches of a pool, as row numbers. In a stateful run, the pool is one batch, in text order."""
         if self.state is not None:
             return [list(range(len(pool)))]
         return plan_batches(list(map(len, pool)), self.batch_tokens)
 
     def compute(self, pool: Pool, batch: list[int]) -> Iterator[tuple[list[int], list[Vectors]]]:
-        """Yield vectors of a batch of a pool: the numbers of some rows, and ``(..., tokens or 1, dim)`` for each."""
+        """Yield the vectors of a batch: the numbers of some rows, and ``(..., tokens or 1, dim)`` for each."""
         sentences: list[Sequence[str]] = [pool[row] for row in batch]
         if self.pooler is not None:
             sentences = [self.pooler.fold(tokens) for tokens in sentences]
@@ -375,13 +375,13 @@ class BatchEmbedder:
 
 
 def write_batch(writer: ResumableWriter, offsets: list[int], vectors: list[Vectors], dtype: StoredDtype) -> None:
-    """Write the vectors of a batch to where they belong."""
+    """Write the vectors of a batch at their offsets."""
     for offset, array in zip(offsets, vectors, strict=True):
         writer.write_vectors(offset, as_stored(array, dtype))
 
 
 def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progress: WriteProgress) -> str:
-    """Say in one line how much there is to do, how large the output will be, and in which precision it is computed."""
+    """Describe in one line the size of the text and the output, and the precision."""
     line = f"{count_of(progress.text.n_sentences, 'sentence')}, {count_of(progress.text.n_tokens, 'token')}"
     if progress.n_tokens:
         line += f", {progress.n_tokens:,} already done"
@@ -389,11 +389,11 @@ def describe_work(embedder: BatchEmbedder, output: str | Path, size: str, progre
 
 
 class BackgroundWriter:
-    """A context manager that calls functions one after the other in a thread; up to ``n`` of them may wait.
+    """A context manager that calls functions in order in a thread; up to ``n`` of them may wait.
 
-    An exception of a function is raised by a later :meth:`put`, or at the end of the block; later ones are dropped. If
-    the block ends without an exception, all have been called. However it ends, also by another Ctrl-C, none is running
-    any more, so that the files it writes to can be closed.
+    An exception in a function is raised by a later :meth:`put` or at the end of the block; later functions are dropped.
+    If the block ends without an exception, all functions have been called. After the block, even after another Ctrl-C,
+    none is running, so files can be closed.
     """
 
     def __init__(self, n: int) -> None:
@@ -409,26 +409,26 @@ class BackgroundWriter:
             if kind is None:
                 self._wait(0)
         finally:
-            # After an error in the block, what was queued belongs to a result that will be discarded or resumed.
+            # After an error in the block, queued work belongs to a result that will be discarded or resumed.
             self._is_dropping = True
             while not all(writing.done() for writing in self._pending):
-                with contextlib.suppress(KeyboardInterrupt):  # one is being raised already, or the block's error is
+                with contextlib.suppress(KeyboardInterrupt):  # one, or the block's error, is already being raised
                     wait(self._pending)
             self._thread.shutdown(wait=False)
 
     def put(self, write: Callable[[], None]) -> None:
-        """Call a function after those before it. Blocks while ``n`` are waiting."""
+        """Queue a function. Blocks while ``n`` are waiting."""
         self._wait(self._n)
         self._pending.append(self._thread.submit(self._call, write))
 
     def _wait(self, n: int) -> None:
-        """Wait until no more than ``n`` functions are left besides the one that runs, or raise an error of one."""
+        """Wait until at most ``n`` functions are waiting, or raise an error from one."""
         while len(self._pending) > n:
             self._pending[0].result()
-            self._pending.popleft()  # now, so that the end of the block waits for it after a Ctrl-C
+            self._pending.popleft()  # now, so the end of the block waits for it after a Ctrl-C
 
     def _call(self, write: Callable[[], None]) -> None:
-        # No later write follows a failed one: a journal must not count them.
+        # No writes after a failed one, because a journal must not count them.
         if not self._is_dropping:
             try:
                 write()

@@ -1,10 +1,10 @@
-"""Documents: each sentence is read from the state after the one before it, the first from the start state.
+"""Documents: each sentence starts from the state after the previous one, the first from the start state.
 
-Both directions go through a document in the order of its sentences, as in training: ``</S>`` is never read forward, and
-``<S>`` never backward. So a sentence depends on itself and on the sentences before it in its document, and a document
-of one sentence is read as that sentence.
+Both directions read the sentences of a document in order, as in training: ``</S>`` is never read forward, and ``<S>``
+never backward. So a sentence's vectors depend on the sentence and on the previous ones in its document, and a document
+with one sentence is read like that sentence.
 
-Documents are read side by side, some sentences of each in one call of the network, and their states are passed on.
+Documents are read in parallel, with some sentences of each in one call of the network, and their states are passed on.
 """
 
 from __future__ import annotations
@@ -33,29 +33,28 @@ from elmokit.text.batching import (
 )
 
 PIECE_TOKENS = 128
-"""Positions of a document in one call, unless a sentence has more: so few that many documents fit into a batch, and so
-many that pieces of whole sentences are of similar length."""
+"""Positions of a document in one call, unless a sentence has more: few enough that many documents fit into a batch, and
+enough that pieces of whole sentences have similar lengths."""
 WINDOW_TOKENS = 4096
-"""Positions of a window of a long sentence: few enough for memory, enough for matrix products to run at full speed."""
+"""Positions per window of a long sentence: few enough for memory, and enough for fast matrix products."""
 POOL_BATCHES = 32
-"""How many batches' worth of a stream are read before results are returned: so many that a pool has documents enough
-for all rows."""
+"""Number of batches of a stream to read before returning results, so a pool has enough documents for all rows."""
 
 Sentence = Sequence[str]
 Result = TypeVar("Result")
 Compute = Callable[[Sequence[Sequence[Sentence]], State], tuple[list[Result], State]]
-"""Reads the next sentences of some documents, from a state with a row for each. Returns one result per sentence, those
-of the first document first, and the state after them."""
+"""Reads the next sentences of some documents, starting from a state with one row per document. Returns one result per
+sentence, starting with those of the first document, and the state after them."""
 
 
 class Reading(NamedTuple):
-    """What a model computes while it reads the next sentences of some documents."""
+    """The results of a model for the next sentences of some documents."""
 
     batch: NumberedBatch
-    """All sentences, those of the first document first."""
+    """All sentences, starting with those of the first document."""
     layers: list[list[Floats]]
-    """For each direction and sentence ``(wanted layers, tokens + 1, projection_dim)``: its positions without ``</S>``
-    forward, and without ``<S>`` backward."""
+    """For each direction and sentence, ``(wanted layers, tokens + 1, projection_dim)``: all positions except ``</S>``
+    (forward) or ``<S>`` (backward)."""
     after: State
     """The state after the sentences of each document."""
 
@@ -67,7 +66,7 @@ def read_on(
     wanted: Sequence[int],  # the layers to return
     cache: TokenCache | None = None,
 ) -> Reading:
-    """Read the next sentences of some documents, in each direction as one sequence of positions."""
+    """Read the next sentences of some documents as one sequence of positions per direction."""
     model, network = computer.model, computer.network
     batch = number_tokens([sentence for row in rows for sentence in row], model.read.in_case)
     vectors = computer.word_vectors(batch.words, cache)
@@ -78,7 +77,7 @@ def read_on(
         first, orders = 0, []
         for row in rows:
             order = range(first, first + len(row))
-            # A backward LSTM reads from the end of an array, so there the first sentence comes last.
+            # A backward LSTM reads from the end of an array, so the first sentence comes last.
             orders.append(order[::-1] if backward else order)
             first = order.stop
         in_order = np.concatenate([words_of[number] for order in orders for number in order])
@@ -96,11 +95,11 @@ def read_on(
 def _read_in_windows(
     network: Network, number: int, inputs: NetworkInput, wanted: Sequence[int]
 ) -> tuple[list[Floats], State]:
-    """Compute one direction, as ``Network.direction`` does. One long row is read in windows, which saves memory."""
+    """Compute one direction, like ``Network.direction``, but read a single long row in windows to save memory."""
     vectors, words, lengths, state = inputs
     if len(lengths) > 1 or not is_long(len(words)):
         return network.direction(number, inputs, wanted)
-    # A backward direction reads from the end of the text.
+    # The backward direction starts at the end of the text.
     order = slice(None, None, -1) if network.config.read_backward[number] else slice(None)
     layers: list[Floats] = []
     for window in np.split(words, range(WINDOW_TOKENS, len(words), WINDOW_TOKENS))[order]:
@@ -112,14 +111,14 @@ def _read_in_windows(
 
 @dataclass
 class _Row:
-    """A document, or a part of one, that is being read."""
+    """A document, or part of one, that is being read."""
 
     sentences: deque[tuple[int, Sentence]]
-    """Those that are left, with their numbers."""
+    """The remaining sentences, with their numbers."""
     state: State
 
     def take(self) -> list[tuple[int, Sentence]]:
-        """Take the sentences that are read next: it depends on the document alone which ones."""
+        """Take the next sentences to read. The choice only depends on the document."""
         taken = [self.sentences.popleft()]
         n_positions = len(taken[0][1]) + 1
         while self.sentences and (n_positions := n_positions + len(self.sentences[0][1]) + 1) <= PIECE_TOKENS:
@@ -128,22 +127,22 @@ class _Row:
 
 
 class DocumentReader(Generic[Result]):
-    """Reads a text of documents in pools of any size. The results do not depend on their limits."""
+    """Reads documents in pools of any size, which do not affect the results."""
 
     def __init__(self, start: State, compute: Compute[Result], batch_tokens: int) -> None:
         self.start, self.compute = start, compute
         self.state = start
-        """The state from which a sentence is read that begins no document, of one row."""
+        """The state, for one row, before the next sentence unless it begins a document."""
         self.n_rows = max(1, batch_tokens // PIECE_TOKENS)
 
     def read(self, pool: Sequence[tuple[bool, Sentence]]) -> Iterator[tuple[list[int], list[Result]]]:
-        """Yield the results of sentences, with the positions of these in the pool, as they come.
+        """Yield the results of sentences as they are computed, with the positions of the sentences in the pool.
 
         Args:
-            pool: For each sentence whether it begins a document, and its tokens.
+            pool: For each sentence, whether it begins a document, and its tokens.
         """
         documents = self._documents_of(pool)
-        # The longest come first, so that all rows end at about the same time.
+        # Longest first, so all rows end at about the same time.
         waiting = sorted(documents, key=_n_positions)
         rows: list[_Row] = []
         while waiting or rows:
@@ -164,7 +163,7 @@ class DocumentReader(Generic[Result]):
         self.state = documents[-1].state
 
     def _documents_of(self, pool: Sequence[tuple[bool, Sentence]]) -> list[_Row]:
-        """Divide a pool into its documents, the first of which may have begun before."""
+        """Split a pool into documents, the first of which may have begun earlier."""
         documents: list[_Row] = []
         for number, (begins, sentence) in enumerate(pool):
             if begins:
@@ -180,7 +179,7 @@ def _n_positions(row: _Row) -> int:
 
 
 def _rows_of_next_call(rows: list[_Row]) -> list[_Row]:
-    """Return the rows that are read next: all, but a long sentence is read alone."""
+    """Return the rows to read next: all, except that long sentences are read alone."""
     for row in rows:
         _, first = row.sentences[0]
         if is_long(len(first)):
@@ -193,19 +192,19 @@ def _row_of(state: State, index: int) -> State:
 
 
 def _joined(states: Sequence[State]) -> State:
-    """Return the states of several documents as one with a row for each."""
+    """Stack the states of several documents as rows of one state."""
     return State(*(np.concatenate(parts, axis=2) for parts in zip(*states, strict=True)))
 
 
 def read_documents(
     documents: Iterable[Iterable[Sentence]], reader: DocumentReader[Result], n_tokens: int | None
 ) -> Iterator[Result]:
-    """Yield the result of each sentence, in order. A document can be of any length.
+    """Yield the result of each sentence, in order. Documents can have any length.
 
     Args:
-        documents: The sentences of each document. Each is read to its end before the next one.
-        reader: What computes the results.
-        n_tokens: How many tokens are read before their results are returned; None for all.
+        documents: The sentences of each document. Each document is read to its end before the next one.
+        reader: Computes the results.
+        n_tokens: Number of tokens to read before returning results; None for all.
     """
     sentences = (
         (number == 0, sentence) for document in documents for number, sentence in enumerate(check_sentences(document))
@@ -218,7 +217,7 @@ def read_documents(
 def read_texts(
     texts: Iterable[Any], compute: Compute[Result], start: State, batch_tokens: int, *, documents: bool
 ) -> Iterator[Result]:
-    """Yield the result of each sentence, in order: of sentences, or with ``documents`` of documents."""
+    """Yield the result of each sentence, in order, for sentences or (with ``documents``) documents."""
     check_at_least("batch_tokens", batch_tokens, 1)
     if documents:
         return read_documents(texts, DocumentReader(start, compute, batch_tokens), POOL_BATCHES * batch_tokens)
@@ -232,15 +231,15 @@ def read_texts(
 def by_document(
     documents: Iterable[Sequence[Sentence]], read: Callable[[Iterator[Sequence[Sentence]]], Iterator[Result]]
 ) -> Iterator[list[Result]]:
-    """Yield the results of ``read`` in a list for each document."""
-    sizes: deque[int] = deque()  # of the documents that were read, and whose results are still to come
+    """Yield the results of ``read`` as one list per document."""
+    sizes: deque[int] = deque()  # of documents that were read but still have results to come
 
     def counted() -> Iterator[Sequence[Sentence]]:
         for document in documents:
             sizes.append(len(document))
             yield document
 
-    results = read(counted())  # now, so that it checks its arguments before the first result is asked for
+    results = read(counted())  # called now, so its arguments are checked before the first result is requested
 
     def listed() -> Iterator[list[Result]]:
         for result in results:

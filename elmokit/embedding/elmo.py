@@ -61,11 +61,11 @@ class Elmo:
             AllenNLP; the first batch starts from zeros.
         token_cache_mib: Memory in MiB for the layer-0 vectors of frequent tokens, which are then computed only once. 0
             disables the cache.
-        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
+        device: Where to compute, such as "cuda" (needs PyTorch); None for the CPU.
 
-    Raises:
-        ConfigError: ``model`` is no opened model, ``start`` or ``token_cache_mib`` is not a valid value, or the device
-            is not available.
+            Raises:
+                ConfigError: ``model`` is not an opened model, ``start`` or ``token_cache_mib`` is invalid, or the
+                    device is not available.
         MissingExtraError: The device needs PyTorch, which is not installed.
         FormatError: The weights contain NaN or infinity.
 
@@ -89,7 +89,7 @@ class Elmo:
 
     @classmethod
     def of(cls, computer: Computer, start: Start, token_cache_mib: int) -> Elmo:
-        """Return an ``Elmo`` that computes with what is there, such as the modules of an ``ElmoModule``."""
+        """Return an ``Elmo`` that uses an existing computer, such as that of an ``ElmoModule``."""
         elmo = cls.__new__(cls)
         elmo._open(computer, start, token_cache_mib)
         return elmo
@@ -102,21 +102,21 @@ class Elmo:
         self.start: Start = start
         self.token_cache = TokenCache(token_cache_mib * MIB) if token_cache_mib else None
         self.mix: Mix | None = None
-        """What ``layers="mix"`` means: the first mix of the :class:`~elmokit.ElmoModule` that this belongs to."""
-        _ = computer.network  # reads the weights now, so that damaged ones are noticed here
-        # "stateful" also starts from zero: there is no sentence before the first one.
+        """The mix for ``layers="mix"``: the first one of the :class:`~elmokit.ElmoModule` that this belongs to."""
+        _ = computer.network  # reads the weights now, so damage is reported here
+        # "stateful" also starts from zero, because nothing precedes the first sentence.
         self.start_state = start_state(computer, "warm" if start == "warm" else "zero")
-        """The LSTM state that every sentence starts from, of one row."""
+        """The LSTM state that each sentence starts from, for one row."""
         if start == "warm":
             note_start(computer.model)
 
     @property
     def model(self) -> PretrainedBiLM:
-        """The model: what its files hold."""
+        """The model: the contents of its files."""
         return self.computer.model
 
     def __repr__(self) -> str:
-        """Say what it is. The precision is the lowest that is accepted."""
+        """Describe it in one line, with the lowest precision for computing it."""
         name = self.model.source_name or "unknown"
         precision = requested_backend(self.model.precision)
         return f"{type(self).__name__}(model={name!r}, start={self.start!r}, precision={precision!r})"
@@ -142,29 +142,30 @@ class Elmo:
 
         Args:
             path_or_name: An elmokit model directory; a directory or archive with options and HDF5 weights; or an HDF5
-                file; each as a path or an http(s) address. Or a published name such as "original"; "owner/name" on the
+                file; each as a path or URL. Or a published name such as "original"; "owner/name" on the
                 Hugging Face Hub; or None for the small English model in the package.
-            options: The options file of an HDF5 file, if it is not next to the weights. A path or an address.
+            options: The options file of an HDF5 file, if it is not next to the weights. A path or URL.
             token_embeddings: HDF5 file of precomputed token vectors, one row per word of the vocabulary.
-            vocabulary: Word list of precomputed token vectors, or of a word-input model.
-            start: LSTM state that each sentence starts from: the model's start state, zeros, or (stateful) the state
-                after the previous batch, as in AllenNLP; vectors then depend on preceding lines. See :class:`Elmo`.
+            vocabulary: Word list for precomputed token vectors or a word-input model.
+            start: LSTM state that each sentence starts from: the model's start state (warm), zeros, or the state after
+                the previous batch, as in AllenNLP (stateful); vectors then depend on preceding lines. See
+                :class:`Elmo`.
             token_cache_mib: See :class:`Elmo`.
-            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
+            precision: Lowest precision of the LSTM weights. Lower precision is faster but less accurate. None for the
                 model's own, which is int8 for en-mini. See docs/how-to/speed.md.
-            device: Where to compute, such as cuda or cuda:1, which need PyTorch; None for the CPU.
-            exact_marks: Read typographic marks as they are, as bilm-tf and AllenNLP did, and not in ASCII. See
+            device: Where to compute, such as cuda or cuda:1 (needs PyTorch); None for the CPU.
+            exact_marks: Read typographic marks unchanged, like bilm-tf and AllenNLP, instead of as ASCII. See
                 docs/how-to/embed-corpus.md.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
-            ConfigError: The device is not available, or another argument is not valid.
+            ConfigError: The device is not available, or another argument is invalid.
             MissingExtraError: The device needs PyTorch, which is not installed.
 
         Example:
             >>> elmo = Elmo.from_pretrained("elmo_weights.hdf5", options="elmo_options.json", start="zero")
         """
-        # Imported here, because it loads the readers of every format, which code that only names Elmo does not need.
+        # Imported here because it loads the readers of all formats, which code that only imports Elmo does not need.
         from elmokit.formats.open import open_model
 
         check_device(device)  # before anything is read
@@ -190,7 +191,7 @@ class Elmo:
 
     @property
     def n_layers(self) -> int:
-        """Number of layers of vectors, the context-free layer 0 included."""
+        """Number of layers, including the context-free layer 0."""
         return self.model.config.n_layers + 1
 
     @property
@@ -199,7 +200,7 @@ class Elmo:
         return self.model.config.output_dim
 
     def ids(self, sentences: Sequence[Sequence[str]]) -> Ids:
-        """Encode tokenized sentences as ids with sentence boundaries, for graphs that :func:`export_onnx` wrote.
+        """Encode tokenized sentences as ids with sentence boundaries, for graphs written by :func:`export_onnx`.
 
         Args:
             sentences: Lists of tokens.
@@ -217,7 +218,7 @@ class Elmo:
         return ids
 
     def zero_state(self, n_rows: int) -> State:
-        """Return the LSTM state of a model that has not read anything yet, for :meth:`embed_batch`."""
+        """Return an all-zero LSTM state, for :meth:`embed_batch`."""
         return State.zero(self.model.config, n_rows)
 
     @overload
@@ -292,7 +293,7 @@ class Elmo:
         selection = self._select(layers)
         check_at_least("batch_tokens", batch_tokens, 1)
         check_at_least("batch_size", batch_size, 1)
-        # `_embed` is a generator, whose body runs only when it is read; so arguments are checked here.
+        # Arguments are checked here, because `_embed` is a generator, whose body only runs when it is read.
         vectors = self._embed(checked, selection, batch_tokens, batch_size)
         return vectors if isinstance(sentences, Iterator) else list(vectors)
 
@@ -324,7 +325,7 @@ class Elmo:
         batch_tokens: int = 2048,
         tokenize: bool | str = False,
     ) -> list[list[Vectors]] | Iterator[list[Vectors]]:
-        """Compute the vectors of documents: each sentence is read from the state after the sentence before it.
+        """Compute the vectors of documents: each sentence starts from the state after the previous one.
 
         This is how the model read text in training. A sentence's vectors depend on the sentence and on the previous
         sentences in its document, in both directions. The first sentence has the same vectors as from :meth:`embed`.
@@ -359,7 +360,7 @@ class Elmo:
 
     @property
     def elmo(self) -> Elmo:
-        """This object: what computes vectors for ``embed_file``, as ``ElmoModule.elmo`` does."""
+        """This object, for ``embed_file``, like ``ElmoModule.elmo``."""
         return self
 
     def embed_batch(
@@ -381,7 +382,7 @@ class Elmo:
             TextError: A sentence is not a list of strings.
             ConfigError: A layer does not exist.
         """
-        if len(sentences) == 0:  # not its truth: it may be an array
+        if len(sentences) == 0:  # not its truth value, because it may be an array
             return [], state
         vectors, after = self._run(sentences, state, self._select(layers), returns_state=True)
         assert after is not None
@@ -391,12 +392,12 @@ class Elmo:
         self, sentences: Iterator[Sequence[str]], selection: LayerSelection, batch_tokens: int, batch_size: int
     ) -> Iterator[Vectors]:
         if self.start == "stateful":
-            # No rows yet: the state grows with the largest batch, and new rows start from zero, as in bilm-tf.
+            # No rows yet: the state grows with the largest batch. New rows start from zero, as in bilm-tf.
             state = self.zero_state(0)
             for batch in read_ahead(sentences, max_items=batch_size):
                 vectors, after = self._run(batch, state.first_rows(len(batch)), selection, returns_state=True)
                 assert after is not None
-                # A smaller batch leaves the state of the remaining rows as it was.
+                # A smaller batch leaves the state of the other rows unchanged.
                 state = state.with_first_rows(after)
                 yield from vectors
             return
@@ -418,7 +419,7 @@ class Elmo:
             return self._read_on([sentences], state, selection)
         batch = number_tokens(sentences, self.model.read.in_case)
         vectors = self.computer.word_vectors(batch.words, self.token_cache)
-        if selection.is_context_free and not returns_state:  # layer 0 alone needs no LSTM, which takes most of the time
+        if selection.is_context_free and not returns_state:  # layer 0 needs no LSTM, which takes most of the time
             layer_0 = np.concatenate([vectors] * self.model.config.n_directions, axis=1)
             stops = np.cumsum(batch.lengths)
             layers = [
@@ -437,12 +438,12 @@ class Elmo:
     def _read_on(
         self, rows: Sequence[Sequence[Sequence[str]]], state: State, selection: LayerSelection
     ) -> tuple[list[Vectors], State]:
-        """Compute the vectors of the next sentences of some documents, and the states after them."""
+        """Compute the vectors of the next sentences in some documents, and the states after them."""
         if selection.is_context_free:  # then no state is read
             vectors, _ = self._run([sentence for row in rows for sentence in row], state, selection)
             return vectors, state
         _, directions, after = read_on(self.computer, rows, state, selection.computed, self.token_cache)
-        parts: list[list[Floats]] = []  # of each direction, without the boundary that it has read first
+        parts: list[list[Floats]] = []  # of each direction, without the boundary that it read first
         for arrays, is_backward in zip(directions, self.model.config.read_backward, strict=True):
             inner = slice(None, -1) if is_backward else slice(1, None)
             parts.append([array[:, inner] for array in arrays])
@@ -450,7 +451,7 @@ class Elmo:
         return self._selected(layers, selection), after
 
     def _selected(self, layers: list[Floats], selection: LayerSelection) -> list[Vectors]:
-        """Align and combine the computed layers of each sentence ``(layers, tokens, dim)``."""
+        """Align and combine the computed layers of each sentence, ``(layers, tokens, dim)``."""
         if (alignment := self.model.alignment) is not None:
             layers = [alignment.apply(array, selection.computed) for array in layers]
         vectors = selection.apply(layers)
@@ -468,17 +469,19 @@ def embed_planned_batch(elmo: Elmo, sentences: Sequence[Sequence[str]], layers: 
 
 
 def document_reader(elmo: Elmo, layers: Layers, batch_tokens: int) -> DocumentReader[Vectors]:
-    """Return what computes the vectors of documents, after a check of the arguments of ``Elmo.embed_documents``."""
+    """Return a reader that computes the vectors of documents, after checking the arguments of ``embed_documents``."""
     check_start_name(elmo.start)
     selection = elmo._select(layers)
     if selection.needs_whole_batch:
-        raise ConfigError("A mix with layer norm depends on all vectors of a batch, so documents have none.")
+        raise ConfigError(
+            "A mix with layer norm depends on all vectors in a batch, so it cannot be used for documents."
+        )
     check_at_least("batch_tokens", batch_tokens, 1)
     return DocumentReader(elmo.start_state, partial(elmo._read_on, selection=selection), batch_tokens)
 
 
 def check_elmo(elmo: object) -> None:
-    """Raise a ConfigError unless this is an :class:`Elmo`, or embeds as one: an :class:`~elmokit.ElmoModule`, say."""
+    """Raise a ConfigError unless this is an :class:`Elmo` or a substitute, such as an :class:`~elmokit.ElmoModule`."""
     if not hasattr(elmo, "embed"):
         given = f"the name {str(elmo)!r}" if isinstance(elmo, str | Path) else f"one of type {type(elmo).__name__}"
         raise ConfigError(f"Expected an Elmo, but got {given}. Create one with Elmo.from_pretrained or Elmo(model).")
@@ -493,7 +496,7 @@ def split_raw(texts: Iterable[Any], tokenize: Literal[True] | str) -> Iterator[l
 
     A language is checked before the first text is read.
     """
-    from elmokit.text import tokenize as splitting  # here, because most callers have tokens
+    from elmokit.text import tokenize as splitting  # imported here because most callers have tokens
 
     language = splitting.ENGLISH if tokenize is True else tokenize
     splitting.text_splitter(language)

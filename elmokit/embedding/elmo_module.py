@@ -40,7 +40,7 @@ class ElmoOutput(NamedTuple):
 
 
 class AlignmentModule(nn.Module):
-    """The maps of a :class:`~elmokit.engine.layer_selection.LayerAlignment` as buffers, which no optimizer changes.
+    """The maps of a :class:`~elmokit.engine.layer_selection.LayerAlignment` as buffers, which optimizers do not change.
 
     They are copies: loading a state dict does not change the model.
     """
@@ -53,7 +53,7 @@ class AlignmentModule(nn.Module):
         self.offsets: Tensor
 
     def numpy(self) -> LayerAlignment:
-        """Return the present maps as NumPy arrays."""
+        """Return the current maps as NumPy arrays."""
         return LayerAlignment(self.matrices.float().cpu().numpy(), self.offsets.float().cpu().numpy())
 
     def forward(self, layers: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class ElmoModule(nn.Module):
         keep_boundaries: Include the vectors of ``<S>`` and ``</S>`` in the result of ``forward``.
 
     Raises:
-        ConfigError: ``start``, ``layers`` or ``dropout`` is not a valid value.
+        ConfigError: ``start``, ``layers`` or ``dropout`` is invalid.
 
     Example:
         >>> elmo = ElmoModule.from_pretrained(dropout=0.5)
@@ -133,19 +133,19 @@ class ElmoModule(nn.Module):
         self.mixes = nn.ModuleList(make_scalar_mix(layers, self.n_layers, layer_norm) for _ in range(n_mixes))
         self.dropout = nn.Dropout(dropout)
         state = BiLMState.from_numpy(self._elmo.start_state)
-        # Buffers move with the module to another device, and no optimizer sees them.
-        # They are copies: loading a state dict writes to them, and not to the state that the model stores.
+        # Buffers move with the module to another device, and optimizers ignore them.
+        # They are copies, so loading a state dict does not change the model's stored state.
         self.register_buffer("start_hidden", state.hidden.clone())
         self.register_buffer("start_cell", state.cell.clone())
         self.start_hidden: Tensor
         self.start_cell: Tensor
-        # All to where the biLM is, which may be a GPU, and to its dtype, which need not be PyTorch's default.
+        # Everything on the biLM's device and in its dtype, which may not be PyTorch's default.
         self.to(self.bilm.device, self.bilm.dtype)
-        # Unlike other modules, which start in training mode: dropout would add noise silently where none is trained.
+        # Unlike other modules, it starts in evaluation mode, because dropout would silently add noise without training.
         self.eval()
 
     def extra_repr(self) -> str:
-        """Return what ``repr`` shows besides the modules."""
+        """Return the text that ``repr`` shows besides the modules."""
         name = self._elmo.model.source_name or "unknown"
         return f"model={name!r}, start={self.start!r}, dtype={self.bilm.dtype}"
 
@@ -176,14 +176,14 @@ class ElmoModule(nn.Module):
         Args:
             path_or_name, options, token_embeddings, vocabulary, exact_marks: As in
                 :meth:`elmokit.Elmo.from_pretrained`.
-            precision: Likewise, for the model of :meth:`to_model`. The module itself computes in its dtype.
+            precision: Also, for the model of :meth:`to_model`. The module itself computes in its dtype.
             device: Where to compute, such as "cuda". None leaves the model on the CPU.
             start, n_mixes, layer_norm, dropout, layers, trainable, keep_boundaries: See
                 :class:`ElmoModule`.
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
-            ConfigError: The device is not available, or another argument is not valid.
+            ConfigError: The device is not available, or another argument is invalid.
         """
         from elmokit.formats.open import open_model
 
@@ -210,13 +210,13 @@ class ElmoModule(nn.Module):
 
     @property
     def model(self) -> PretrainedBiLM:
-        """The model with the weights as they are now; they are read in :attr:`bilm` whenever they are asked for."""
+        """The model with the current weights of :attr:`bilm`, which are read on access."""
         model = self._elmo.model
         return model if self.alignment is None else model.replace(alignment=self.alignment.numpy())
 
     @property
     def elmo(self) -> Elmo:
-        """What computes NumPy arrays with the present weights, start state, alignment and first mix."""
+        """An ``Elmo`` that computes NumPy arrays with the current weights, start state, alignment and first mix."""
         if self.alignment is not None:
             self._elmo.computer = self._elmo.computer.with_model(self.model)
         if len(self.mixes):
@@ -226,12 +226,12 @@ class ElmoModule(nn.Module):
 
     @property
     def computer(self) -> Computer:
-        """What computes with the present weights, as that of an ``Elmo``."""
+        """The computer with the current weights, like that of an ``Elmo``."""
         return self.elmo.computer
 
     @property
     def n_layers(self) -> int:
-        """Number of layers of vectors, the context-free layer 0 included."""
+        """Number of layers, including the context-free layer 0."""
         return self.bilm.config.n_layers + 1
 
     @property
@@ -246,7 +246,7 @@ class ElmoModule(nn.Module):
         Peters et al. (2018) use 0.001 for most tasks and 0.1 for NER.
         """
         penalties = [mix.penalty() for mix in self.mixes if isinstance(mix, ScalarMix)]
-        # The zero makes the sum valid without any mix, on the right device.
+        # The zero makes the sum valid without mixes, on the right device.
         return torch.stack([*penalties, self.start_hidden.new_zeros(())]).sum()
 
     def train(self, mode: bool = True) -> ElmoModule:
@@ -259,7 +259,7 @@ class ElmoModule(nn.Module):
     def ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Encode tokenized sentences as the input of ``forward``, with sentence boundaries.
 
-        Arguments, result and errors as in :meth:`elmokit.Elmo.ids`, as a tensor where the biLM is.
+        Arguments, result and errors as in :meth:`elmokit.Elmo.ids`, but as a tensor on the biLM's device.
         """
         return torch.from_numpy(self._elmo.ids(sentences)).to(self.bilm.device)
 
@@ -289,15 +289,14 @@ class ElmoModule(nn.Module):
             ValueError: There is padding between tokens.
         """
         self._check_ids(ids)
-        # Char ids are shifted by 1 as in AllenNLP, so that 0 is padding and nothing else.
+        # Char ids are shifted by 1 as in AllenNLP, so 0 is always padding.
         mask = self.bilm.mask_of(ids)
         # `within_boundaries` finds <S> and </S> at the two ends of a row, which a gap would move.
         check_no_gaps(mask)
-        if state is None:  # a caller that continues rows itself gives one
+        if state is None:  # callers that continue rows themselves pass one
             state = self.start_state(ids.shape[0])
         layers, state = self.layers_of(ids, mask, state)
-        # The positions over which a mix with layer norm computes its mean and variance: those that are returned, as in
-        # bilm-tf.
+        # The positions over which a mix with layer norm computes mean and variance: the returned ones, as in bilm-tf.
         real = mask if self.keep_boundaries else within_boundaries(mask)
         mixes: list[Tensor] = [mix(layers, real) * mask[..., None] for mix in self.mixes]
         if not self.keep_boundaries:
@@ -315,28 +314,28 @@ class ElmoModule(nn.Module):
             if is_whole and ids.ndim == n_axes and width in (None, ids.shape[-1]):
                 return
             given = f"{ids.dtype} {tuple(ids.shape)}"
-        raise TypeError(f"forward expects the ids of ElmoModule.ids, but got {given}. Call elmo(elmo.ids(sentences)).")
+        raise TypeError(f"forward expects ids from ElmoModule.ids, but got {given}. Call elmo(elmo.ids(sentences)).")
 
     def layers_of(self, ids: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers of a batch, aligned if the model has an alignment, and the state after it.
 
         Args:
             ids: The result of :meth:`ids`.
-            mask: ``(batch, time)`` bool, True on a token, boundaries included.
+            mask: ``(batch, time)`` bool, True on a token, including boundaries.
             state: The LSTM state that each row starts from.
 
         Raises:
             ValueError: ``ids`` has numbers that are too large.
         """
-        # Gradients of a frozen biLM would cost memory for nothing. The mixes are trained all the same.
+        # Gradients of a frozen biLM would waste memory. The mixes are still trained.
         with torch.set_grad_enabled(self._is_trained() and torch.is_grad_enabled()):
             layers, state = self.bilm(ids, mask, state)
             return BiLMOutput(self._aligned(layers), state)
 
     def padded_layers(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Compute all layers of a batch of sentences as tensors, with gradient where the biLM's weights require it.
+        """Compute all layers of a batch of sentences as tensors, with gradients if the biLM's weights require them.
 
-        For models that mix the layers themselves. Every sentence starts from :meth:`start_state`.
+        For models that mix the layers themselves. Each sentence starts from :meth:`start_state`.
 
         Args:
             sentences: Lists of tokens.
@@ -358,8 +357,8 @@ class ElmoModule(nn.Module):
     def mixed_vectors(self, sentences: Sequence[Sequence[str]], *, batch_tokens: int = 2048) -> list[Tensor]:
         """Compute the first scalar mix of sentences as tensors, with the gradients that training needs.
 
-        For programs that have tokens and not the ids of :meth:`ids`. Sentences of similar length share a batch, as in
-        :meth:`embed`.
+        For programs that have tokens instead of the ids of :meth:`ids`. Sentences of similar length share a batch, as
+        in :meth:`embed`.
 
         Args:
             sentences: Lists of tokens.
@@ -370,7 +369,7 @@ class ElmoModule(nn.Module):
 
         Raises:
             TextError: A sentence is not a list of strings.
-            ConfigError: ``start`` is "stateful": sentences that change their order have no state to continue.
+            ConfigError: ``start`` is "stateful", which does not work with reordered sentences.
         """
         if self.start == "stateful":
             raise ConfigError("mixed_vectors needs start='warm' or 'zero', but start is 'stateful'.")
@@ -387,10 +386,10 @@ class ElmoModule(nn.Module):
         return list(map_in_batches(check_sentences(sentences), compute, batch_tokens=batch_tokens))
 
     def to_model(self) -> PretrainedBiLM:
-        """Return a copy of the model as it is now, to save it or to compute it with :class:`~elmokit.Elmo`.
+        """Return a copy of the model with the current weights, to save it or to use it with :class:`~elmokit.Elmo`.
 
-        It stores the start state of its sentences. A model that stores none gets one from its weights when it is
-        opened, and after fine-tuning, that would be another state than the one that was trained with.
+        It includes the start state. A model without a stored one derives it from its weights when it is opened, and
+        after fine-tuning, that would differ from the state used in training.
         """
         model = self.model.replace(weights=self.bilm)
         if self.start != "warm":
@@ -403,11 +402,11 @@ class ElmoModule(nn.Module):
         return BiLMState(self.start_hidden, self.start_cell).repeat_row(n_rows)
 
     def _is_trained(self) -> bool:
-        """Whether a weight of the biLM is trained: one of an adapter may be where ``trainable`` is False."""
+        """Whether any weight of the biLM is trained: with an adapter, even if ``trainable`` is False."""
         return any(parameter.requires_grad for parameter in self.bilm.parameters())
 
     def _word_vectors(self, words: Sequence[str]) -> Tensor:
-        """Compute the vectors of distinct tokens, with gradient if the token layer is trained."""
+        """Compute the vectors of distinct tokens, with gradients if the token layer is trained."""
         ids = torch.from_numpy(self._elmo.model.encode(words)).to(self.bilm.device)
         vectors: Tensor = self.bilm.token_layer(ids)
         return vectors
@@ -439,7 +438,7 @@ class _NumpyMix:
 
     @torch.no_grad()
     def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
-        # As one long sentence: a mix without layer norm treats each vector alone, one with it needs all of them.
+        # As one long sentence: without layer norm, a mix treats each vector separately; with it, it needs all of them.
         gamma = self._mix.gamma
         joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None].to(gamma.device, gamma.dtype)
         mask = torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device)

@@ -1,4 +1,4 @@
-"""Identify a model by what it computes, and its vectors by what computed them."""
+"""Fingerprints that identify what a model computes, and what computed its vectors."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from elmokit.pretrained.model import PretrainedBiLM
 
 
 def fingerprint(model: PretrainedBiLM, start: str) -> str:
-    """Return a hash, 32 hexadecimal digits, of everything in a model that the layers of a sentence depend on.
+    """Return a hash, 32 hexadecimal digits, of everything in a model that affects the layers of a sentence.
 
-    Two models with the same fingerprint compute the same vectors, whatever their paths or formats: the same bits where
-    their :class:`~elmokit.engine.precision.Computation` is the same too, else the same up to rounding. It does not
-    depend on the machine, so a task model that was trained on one recognizes its biLM on another.
+    Models with the same fingerprint compute the same vectors, regardless of path and format: bit for bit if their
+    :class:`~elmokit.engine.precision.Computation` is also the same, else up to rounding. It does not depend on the
+    machine, so a task model trained on one machine recognizes its biLM on another.
     """
     digest = hashlib.blake2b(digest_size=16)
     stored_start = model.start_state if start == "warm" else None
     if start == "warm" and stored_start is None:
-        # A start state that is not stored follows from the weights; its last bits depend on the machine, so it is
-        # left out.
+        # A start state that is not stored follows from the weights, and its last bits depend on the machine, so it is
+        # omitted.
         start = "one empty sentence"
     reads_words = model.config.word_table is not None and model.vocabulary is not None
     facts = {
-        # The setting went, and the fingerprints that files record stay.
+        # The setting was removed, but fingerprints recorded in files must stay the same.
         "bilm": to_dict(model.config) | {"backward_only": False},
         "start": start,
         "words": _words_of(model) if reads_words else None,
@@ -56,10 +56,10 @@ def _words_of(model: PretrainedBiLM) -> list[str] | None:
 
 
 def vector_settings(computer: Computer, start: str) -> dict[str, Any]:
-    """Return everything but the text that the bits of a model's layers depend on, as settings of stores of vectors."""
+    """Return everything except the text that affects the bits of a model's layers, as settings for stored vectors."""
     model = computer.model
     settings = {"model": fingerprint(model, start), "start": start, **computer.network.computation().settings()}
-    if model.exact_marks:  # not in the fingerprint, which files have recorded without it
+    if model.exact_marks:  # not in the fingerprint, because files have recorded it without
         settings["exact_marks"] = True
     return settings
 
@@ -69,7 +69,7 @@ def _add_arrays(digest: hashlib.blake2b, *sources: Mapping[str, Floats]) -> None
     for arrays in sources:
         source_of |= dict.fromkeys(arrays, arrays)
     for name in sorted(source_of):
-        # One array is in memory at a time: those of a file are read when they are asked for.
+        # Only one array is in memory at a time: arrays of a file are read on demand.
         array = np.ascontiguousarray(source_of[name][name], np.float32)
         digest.update(f"{name} {array.shape}".encode())
         digest.update(array.data)

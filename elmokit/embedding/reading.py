@@ -1,4 +1,4 @@
-"""What a text becomes in an output of vectors: its rows, and their number."""
+"""The rows of a text in an output of vectors, and their number."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class SentenceCounts:
     n_tokens: int = 0
     n_blank: int = 0
     n_text_bytes: int = 0
-    """UTF-8 bytes of the lines, or of the identifiers of proteins."""
+    """UTF-8 bytes of the lines, or of protein identifiers."""
     digest: str = ""
-    """A hash of everything in the text that vectors depend on."""
+    """A hash of everything in the text that affects vectors."""
 
 
 class CorpusSentence(NamedTuple):
     """One line of a text, one sentence of CoNLL-U, or one protein."""
 
     name: str
-    """The line; of raw text, the tokens with spaces between them; or the identifier of the protein."""
+    """The line; for raw text, the tokens with spaces between them; for a protein, the identifier."""
     tokens: list[str]
     text: str
-    """Everything that the vectors depend on, for the hash of the text."""
+    """Everything that affects the vectors, for the hash of the text."""
 
 
 def corpus_rows(text: Text) -> Iterator[CorpusSentence]:
-    """Yield what has a row of an output: the lines of a text, blank ones too; of raw text the sentences.
+    """Yield the rows of an output: the lines of a text, including blank ones, or the sentences of raw text.
 
-    Of a raw text of documents, which blank lines end, these have a row, too.
+    For raw text with documents, the blank lines that end them also have rows.
     """
     for line in text.lines():
         if text.kind == "raw":
@@ -50,6 +50,6 @@ def corpus_rows(text: Text) -> Iterator[CorpusSentence]:
         if text.kind == "fasta":
             yield CorpusSentence(line.text, tokens, f"{line.text} {''.join(tokens)}")
         else:
-            # Other white space is part of a token; other tokenizers, as AllenNLP's, split at it.
+            # Other white space is part of a token here; other tokenizers, such as AllenNLP's, split at it.
             name = line.text.strip(" \t" if text.kind == "tokens" else None)
             yield CorpusSentence(name, tokens, line.text)

@@ -29,16 +29,16 @@ from elmokit.text.marks import EXACT, MARKS, MarkReader, read_capitals
 from elmokit.text.vocabulary import Vocabulary
 
 FIT_SENTENCES = 1024
-"""Sentences whose vectors are in memory at a time while a whitening is fitted."""
+"""Number of sentence vectors in memory at once while a whitening is fitted."""
 RANK_TOLERANCE = 1e-6
-"""Directions with less than this ratio of the largest variance hold rounding errors only. Layer 0 has them: its two
-halves are equal."""
+"""Directions with less than this fraction of the largest variance are rounding errors. Layer 0 has them, because its
+two halves are equal."""
 N_CACHED_WORDS = 65536
-"""Words whose probabilities are kept."""
+"""Number of words whose probabilities are cached."""
 PLAIN_QUOTES = {"``": '"', "''": '"'}
-"""The quotes of the Penn Treebank, which are tokens of their own."""
+"""The quotes of the Penn Treebank, which are separate tokens."""
 PLAIN_CHARACTERS = {**MARKS, ord("`"): "'"}
-"""Typographic marks, and how they are read."""
+"""Typographic marks, and their plain forms."""
 
 
 class SentenceEmbedder:
@@ -64,8 +64,8 @@ class SentenceEmbedder:
             pairs of sentences; None if there is none. :meth:`fit` sets it.
 
     Raises:
-        ConfigError: A layer does not exist; ``linear_map`` is for other vectors; or the weighting of ``pooling`` is
-            "sif", the model has no vocabulary, and there are no word counts.
+        ConfigError: A layer does not exist; ``linear_map`` is for other vectors; or the weighting is "sif" and there is
+            neither a vocabulary nor word counts.
 
     Example:
         >>> embedder = SentenceEmbedder.from_pretrained()
@@ -102,7 +102,7 @@ class SentenceEmbedder:
         self._probability = word_probability(elmo.model, self._word_counts) if self.pooling.needs_frequencies else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Made anew from its arguments: what it has computed since is a cache.
+        # Recreated from its arguments; everything computed since is a cache.
         make = functools.partial(type(self), linear_map=self.linear_map)
         return make, (self.elmo, self.pooling, self._word_counts)
 
@@ -119,15 +119,15 @@ class SentenceEmbedder:
         Args:
             elmo: The model.
             pooling: "auto" for the default of :class:`SentenceEmbedder`; "mean" or "sif" for that weighting, without
-                whitening; "whitened" for the whitening that is stored with the model; "trained" for the head that is
-                stored with it, which was trained on pairs of sentences.
+                whitening; "whitened" for the whitening stored with the model; "trained" for the stored head, which was
+                trained on pairs of sentences.
             layers: As in :class:`SentencePooling`; None for layer 0. "whitened" and "trained" have their own, so "auto"
                 with layers does not use the whitening.
             word_counts: See :class:`SentenceEmbedder`.
 
         Raises:
-            ConfigError: The name is another one; "whitened" or "trained" is given with ``layers``, or the model stores
-                none; or as in :class:`SentenceEmbedder`.
+            ConfigError: The name is unknown; "whitened" or "trained" is given with ``layers``, or the model has none;
+                or as in :class:`SentenceEmbedder`.
         """
         check_elmo(elmo)
         check_choice("pooling", pooling, POOLING_NAMES)
@@ -147,7 +147,7 @@ class SentenceEmbedder:
         if layers is not None:
             raise ConfigError(f"layers is {layers!r}, but the stored {name} has its own.")
         if linear_map is None:
-            raise ConfigError(f"The model stores no {name}. {remedy}. Or choose 'sif'.")
+            raise ConfigError(f"The model has no {name}. {remedy}. Or choose 'sif'.")
         return cls(elmo, word_counts=word_counts, linear_map=linear_map)
 
     @classmethod
@@ -167,7 +167,7 @@ class SentenceEmbedder:
 
         Raises:
             ModelError: No model was found, or it cannot be opened.
-            ConfigError: An argument is not valid.
+            ConfigError: An argument is invalid.
         """
         elmo = Elmo.from_pretrained(path_or_name, **opening)
         if isinstance(pooling, str):
@@ -235,7 +235,7 @@ class SentenceEmbedder:
         return unit @ (unit if others is None else unit_vectors(others)).T
 
     def _embed_texts(self, texts: Iterable[Sequence[Sequence[str]]]) -> Iterator[NDArray[np.float32]]:
-        # The tokens are needed twice, to compute their vectors and to weight them.
+        # The tokens are needed twice: to compute their vectors, and to weight them.
         folded = ([self.fold(sentence) for sentence in check_sentences(text)] for text in texts)
         for_elmo, for_weights = itertools.tee(folded)
         token_vectors = embed_joined(for_elmo, functools.partial(self.elmo.embed, layers=self.pooling.layers))
@@ -257,7 +257,7 @@ class SentenceEmbedder:
         return self.pooling.weighting if self.linear_map is None else "whitened"
 
     def fold(self, tokens: Sequence[str]) -> Sequence[str]:
-        """Return a sentence as :meth:`embed` reads it: see :func:`fold_tokens`. The case is folded in layer 0 only."""
+        """Return a sentence as :meth:`embed` reads it; see :func:`fold_tokens`. Case is only folded for layer 0."""
         model = self.elmo.model
         return fold_tokens(tokens, model.vocabulary, fold_case=self.pooling.is_context_free, read=model.read)
 
@@ -277,16 +277,16 @@ class SentenceEmbedder:
         if self.linear_map is None:
             return self._weighted_mean(tokens, vectors)
         if vectors.ndim == 3:
-            # Those of several layers are concatenated, as in a mean.
+            # Several layers are concatenated, as in a mean.
             vectors = vectors.swapaxes(0, 1).reshape(vectors.shape[1], -1)
         map_vectors = self._mapped_words_of if self.pooling.is_context_free else self._mapped
         return self._weighted_mean(tokens, map_vectors(tokens, vectors, self.linear_map))
 
     def word_rows(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return for each word what it adds to the sum that a sentence vector is, ``(words, dim)``.
+        """Return the contribution of each word to the sum in a sentence vector, ``(words, dim)``.
 
-        For layer 0 only, where a word has the same vector in every sentence. The sum over the words of a sentence is
-        the vector of that sentence times the sum of their weights.
+        Only for layer 0, in which a word has the same vector in all sentences. The sum over the words of a sentence is
+        the sentence vector times the sum of their weights.
         """
         rows = []
         for first in range(0, len(words), FIT_SENTENCES):
@@ -296,7 +296,7 @@ class SentenceEmbedder:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), np.float32)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything but the model's layers that a sentence vector depends on."""
+        """Return a hash of everything except the model's layers that affects sentence vectors."""
         parts = [repr(self.pooling).encode(), b"words only, folded, capitals, unit, by word"]  # the second: these rules
         if self._probability is not None:
             frequencies: Any = self._word_counts
@@ -312,16 +312,16 @@ class SentenceEmbedder:
         if len(linear_map.mean) > vectors.shape[1]:
             vectors = np.concatenate([vectors, self.elmo.computer.table_rows(tokens)], axis=1)
         mapped = linear_map.apply(vectors)
-        self.elmo.computer.check_finite(mapped)  # its numbers may be finite and too large, as those of a network
+        self.elmo.computer.check_finite(mapped)  # like a network's weights, its numbers may be finite but too large
         return mapped
 
     def _mapped_words_of(self, tokens: Sequence[str], vectors: Vectors, linear_map: SentenceMap) -> Vectors:
-        """Apply the map to vectors without context, once for each word: that takes half of the time otherwise."""
+        """Apply the map to context-free vectors once per word; otherwise, this takes half of the time."""
         positions = dict(zip(tokens, range(len(tokens)), strict=True))
         rows = {word: row for row, word in enumerate(positions)}
 
         def compute(missing: Sequence[str]) -> Vectors:
-            # One row at a time: in a product of several rows, the last bits of one can depend on the number of rows.
+            # One row at a time: in products of several rows, the last bits can depend on the number of rows.
             return np.concatenate([self._mapped([word], vectors[[positions[word]]], linear_map) for word in missing])
 
         version = (self.elmo.computer.word_vector_version, self.elmo.model.alignment, linear_map)
@@ -329,12 +329,12 @@ class SentenceEmbedder:
         return mapped[[rows[token] for token in tokens]]
 
     def fit(self, sentences: Iterable[Sequence[str]], n_components: int | None = None) -> SentenceEmbedder:
-        """Estimate a whitening from text like that which you will compare.
+        """Estimate a whitening from text similar to what you will compare.
 
-        It is used from then on. ``save_model(embedder.elmo.model, directory)`` stores it with the model.
+        It is then used by this object. ``save_model(embedder.elmo.model, directory)`` stores it with the model.
 
         Args:
-            sentences: Lists of tokens; some thousands are enough. Empty sentences are left out.
+            sentences: Lists of tokens; a few thousand are enough. Empty sentences are ignored.
             n_components: Number of dimensions of the whitened vectors. None keeps all directions that vary.
 
         Returns:
@@ -345,14 +345,14 @@ class SentenceEmbedder:
             ConfigError: There are fewer directions than ``n_components``.
         """
         if self.linear_map is not None and not isinstance(self.linear_map, Whitening):
-            # The weights of its words would go into the whitening, which is used without them.
+            # The head's word weights would affect the whitening, which is used without them.
             self.linear_map = None
         self.linear_map = fit_whitening(self._mean_vectors(sentences), self.pooling, n_components)
         self.elmo.computer = self.elmo.computer.with_model(self.elmo.model.replace(whitening=self.linear_map))
         return self
 
     def _mean_vectors(self, sentences: Iterable[Sequence[str]]) -> Iterator[NDArray[np.float32]]:
-        """Yield the weighted means of sentences in batches, since sums over one sentence at a time would be slow."""
+        """Yield the weighted means of sentences in batches, because summing one sentence at a time would be slow."""
         folded = (self.fold(tokens) for tokens in sentences if len(tokens))
         while batch := list(itertools.islice(folded, FIT_SENTENCES)):
             vectors = self.elmo.embed(iter(batch), layers=self.pooling.layers)
@@ -360,7 +360,7 @@ class SentenceEmbedder:
             yield np.stack(means)
 
     def weight(self, token: str) -> float:
-        """Return the weight of a word in a sentence's mean. Which tokens are words is for :func:`words_only` to say."""
+        """Return the weight of a word in a sentence's mean. :func:`words_only` determines which tokens are words."""
         weight = 1.0 if self._probability is None else self.pooling.word_weight(self._probability(token))
         if isinstance(self.linear_map, SentenceHead):
             weight *= self.linear_map.word_weight(token, self.elmo.model.vocabulary)
@@ -376,9 +376,7 @@ class SentenceEmbedder:
             return rounded
         total = rounded.sum()
         if not 0 < total < np.inf:
-            raise ConfigError(
-                "The weights of the words of a sentence must be above 0 and finite. Choose a larger smoothing."
-            )
+            raise ConfigError("The word weights in a sentence must be finite and above 0. Choose a larger smoothing.")
         return np.asarray(rounded / total)
 
     def _weighted_mean(self, tokens: Sequence[str], vectors: Vectors) -> NDArray[np.float32]:
@@ -387,7 +385,7 @@ class SentenceEmbedder:
 
 
 def words_only(tokens: Sequence[str]) -> list[bool]:
-    """Say which tokens have a letter or digit. If none has, all count: a sentence needs a vector."""
+    """Mark the tokens that have a letter or digit. If none has, all are marked, because a sentence needs a vector."""
     with_letters = [any(map(str.isalnum, token)) for token in tokens]
     return with_letters if any(with_letters) else [True] * len(tokens)
 
@@ -395,19 +393,19 @@ def words_only(tokens: Sequence[str]) -> list[bool]:
 def fold_tokens(
     tokens: Sequence[str], vocabulary: Vocabulary | None, *, fold_case: bool, read: MarkReader = EXACT
 ) -> Sequence[str]:
-    """Return a sentence as its vector is computed from it, with the quotes and the case that the model knows best.
+    """Return the form of a sentence that its vector is computed from, with quotes and case that the model knows best.
 
-    A token with typographic marks, or a quote of the Penn Treebank, is replaced by the same token with plain ones if
-    only that is in the vocabulary.
+    A token with typographic marks or Penn Treebank quotes is replaced by the token with plain ones if only that is in
+    the vocabulary.
 
     Args:
         tokens: The sentence.
-        vocabulary: That of the model. If there is none, nothing is replaced.
-        fold_case: Read capitalized words in lower case that are more frequent so: *The*, but not *Paris*. For vectors
-            without context: there the first word of a sentence would be another word than the same one later. Words of
-            the vocabulary are taken to be sorted by frequency, and others to be rare. A sentence in capitals is read in
-            the case of :func:`~elmokit.text.marks.read_capitals`, whatever the model.
-        read: How the model reads a token. An unknown token is replaced by what it is read as.
+        vocabulary: The model's vocabulary. Without one, nothing is replaced.
+        fold_case: Lower-case capitalized words that are more frequent in lower case: *The*, but not *Paris*. For
+            context-free vectors, in which the first word of a sentence would otherwise differ from the same word later.
+            The vocabulary is assumed to be sorted by frequency, and other words to be rare. A sentence in capitals is
+            read as in :func:`~elmokit.text.marks.read_capitals`, for any model.
+        read: How the model reads a token. Unknown tokens are replaced by the result.
 
     Raises:
         TextError: The sentence is not a list of strings.
@@ -424,7 +422,7 @@ def fold_tokens(
 
 
 def _with_plain_marks(token: str, vocabulary: Vocabulary, read: MarkReader) -> str:
-    """Return a token as it is if the vocabulary has it so, else with plain marks, or as the model reads it."""
+    """Return a token unchanged if it is in the vocabulary, else with plain marks, or as the model reads it."""
     if (token.isascii() and token.isalnum()) or token in vocabulary.ids:
         return token
     plain = PLAIN_QUOTES.get(token) or token.translate(PLAIN_CHARACTERS)
@@ -432,7 +430,7 @@ def _with_plain_marks(token: str, vocabulary: Vocabulary, read: MarkReader) -> s
 
 
 def _in_usual_case(token: str, vocabulary: Vocabulary) -> str:
-    """Return a capitalized word in lower case if it is more frequent so."""
+    """Lower-case a capitalized word if that form is more frequent."""
     lower = token.lower()
     if lower == token or token[1:] != lower[1:]:  # *US* and *IT* are not capitalized
         return token
@@ -441,16 +439,16 @@ def _in_usual_case(token: str, vocabulary: Vocabulary) -> str:
 
 
 def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | None:
-    """Return a copy with Python's numbers, which JSON can store and which nobody else changes."""
+    """Return a copy with Python numbers, which JSON can store."""
     if word_counts is None:
         return None
     return {word: count.item() if isinstance(count, np.generic) else count for word, count in word_counts.items()}
 
 
 def default_weighting(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> WeightingName:
-    """Return the weighting of sentence vectors where none is chosen: "sif" if there are word frequencies, or "mean".
+    """Return the default weighting of sentence vectors: "sif" if there are word frequencies, else "mean".
 
-    Warns of "mean", which measures similarity worse.
+    Warns about "mean", which is a worse measure of similarity.
     """
     if word_counts is not None or model.vocabulary is not None:
         return "sif"
@@ -458,27 +456,27 @@ def default_weighting(model: PretrainedBiLM, word_counts: Mapping[str, int] | No
         f"{model.source_name or 'The model'} has no vocabulary to estimate word frequencies from, so its sentence "
         "vectors are plain means. With the model's word list (vocabulary) or word_counts, frequent words get less "
         "weight.",
-        stacklevel=1,  # one location for all callers, so that a model is reported once
+        stacklevel=1,  # the same location for all callers, so a model is reported once
     )
     return "mean"
 
 
 def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> Callable[[str], float]:
-    """Return a function that estimates how probable a word is in running text: from counts, or else by Zipf's law."""
+    """Return a function that estimates a word's probability in running text: from counts, or else by Zipf's law."""
     if word_counts is not None:
         total = sum(word_counts.values())
         if not 0 < total < math.inf or min(word_counts.values()) < 0:
-            raise ConfigError("word_counts must have finite counts of at least 0, and one above it.")
+            raise ConfigError("word_counts must be finite and at least 0, with at least one above 0.")
         probabilities = {word: count / total for word, count in word_counts.items()}
     elif model.vocabulary is not None:
         probabilities = model.vocabulary.zipf_probabilities
     else:
         raise ConfigError(
-            "The weighting 'sif' needs word frequencies, and this model has no vocabulary: give word_counts, or choose "
+            "The weighting 'sif' needs word frequencies, but this model has no vocabulary: pass word_counts, or choose "
             "'mean'."
         )
     rarest = min(probabilities.values(), default=1.0)  # also for words that are not listed
-    # At least as frequent as its lower-case form, so that the first word of a sentence is weighted like the others.
+    # At least as frequent as its lower-case form, so the first word of a sentence is weighted like the others.
     return functools.lru_cache(N_CACHED_WORDS)(
         lambda word: max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))
     )
@@ -487,11 +485,11 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
 def fit_whitening(
     batches: Iterable[NDArray[np.float32]], pooling: SentencePooling, n_components: int | None = None
 ) -> Whitening:
-    """Estimate the whitening from mean vectors of sentences, in one pass.
+    """Estimate a whitening from mean vectors of sentences, in one pass.
 
     Args:
         batches: Arrays ``(n, dim)``. Only sums over them are kept.
-        pooling: How they were made.
+        pooling: How the vectors were pooled.
         n_components: Keep this many directions, those with the largest variance. None keeps all that vary.
 
     Raises:
@@ -501,7 +499,7 @@ def fit_whitening(
     check_at_least("n_components", n_components, 1, optional=True)
     n, total, products = 0, np.zeros(()), np.zeros(())
     for batch in batches:
-        # float64: the sums grow with the corpus, and a covariance is a difference of large sums.
+        # float64, because the sums grow with the corpus, and a covariance is a difference of large sums.
         rows = batch.astype(np.float64)
         n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
     mean = total / max(n, 1)
@@ -510,12 +508,12 @@ def fit_whitening(
     n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
     if not n_varying:
         raise TextError(
-            f"The vectors of all {n:,} sentences are equal, and whitening needs at least 2 sentences that differ."
+            f"The vectors of all {n:,} sentences are equal, but whitening needs at least 2 sentences that differ."
         )
     n_components = n_varying if n_components is None else n_components
     if n_components > n_varying:
         raise ConfigError(
-            f"n_components is {n_components}, but the vectors of {n:,} sentences vary in {n_varying} directions."
+            f"n_components is {n_components}, but the vectors of {n:,} sentences only vary in {n_varying} directions."
         )
     # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
     kept = directions[:, :n_components]

@@ -1,8 +1,8 @@
-"""The start state: the LSTM state that every sentence starts from.
+"""The start state: the LSTM state that each sentence starts from.
 
-A biLM was trained on running text: it has never seen an LSTM state of zero in the middle of a text, and gives poor
-vectors to the first words after one. AllenNLP carried the state from batch to batch instead, so that vectors depended
-on whatever was embedded before. A fixed state that is typical of sentence boundaries has neither problem.
+A biLM is trained on running text, in which the LSTM state is never zero, so it gives poor vectors to the first words
+after a zero state. AllenNLP carried the state from batch to batch instead, so vectors depended on whatever was embedded
+before. A fixed state that is typical of sentence boundaries has neither problem.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from elmokit.text.batching import number_tokens
 
 StartName = Literal["warm", "zero"]
 """The name of a start state: the model's own, or all zeros."""
-N_ROWS = 32  # sentences that are read side by side for the mean state
-STATE_FACT = "warm_state"  # what the model card calls the text that the state was calibrated on
+N_ROWS = 32  # sentences read in parallel for the mean state
+STATE_FACT = "warm_state"  # the key in the model card for the text that the state was calibrated on
 
 
 def check_start_name(start: str) -> None:
-    """Check, where every sentence must start from the same state, that the start is neither "stateful" nor unknown."""
+    """Check that the start is neither unknown nor "stateful", where all sentences must start from the same state."""
     check_choice("start", start, get_args(StartName))
 
 
 def start_state(computer: Computer, start: StartName | State = "warm") -> State:
-    """Return the start state of a name, for one row; a ``State`` is returned as it is."""
+    """Return the start state with the given name, for one row; a ``State`` is returned unchanged."""
     if isinstance(start, State):
         return start
     check_start_name(start)
@@ -44,13 +44,13 @@ def start_state(computer: Computer, start: StartName | State = "warm") -> State:
 
 
 def note_start(model: PretrainedBiLM) -> None:
-    """Warn that the vectors of a model in a foreign format are not those of the program that it was made for.
+    """Warn that the vectors of a model in a foreign format differ from those of its original program.
 
-    ``elmokit --quiet`` leaves it out.
+    ``elmokit --quiet`` hides it.
     """
     if model.start_state is not None or model.family == "elmokit" or model.source is None:
         return
-    from elmokit.storage.progress import is_quiet  # here, because most models need no note
+    from elmokit.storage.progress import is_quiet  # imported here because most models need no note
 
     if not is_quiet():
         warnings.warn(
@@ -62,7 +62,7 @@ def note_start(model: PretrainedBiLM) -> None:
 
 
 def with_start_state(model: PretrainedBiLM, start: StartName) -> PretrainedBiLM:
-    """Return a model that stores the start state of a name, opens with it, and says so in its model card."""
+    """Return the model with the named start state, which is also noted in the model card."""
     if start == "warm" and model.start_state is not None:
         return model
     fact = "zero" if start == "zero" else "state after an empty sentence"
@@ -70,18 +70,18 @@ def with_start_state(model: PretrainedBiLM, start: StartName) -> PretrainedBiLM:
 
 
 def stored_or_zero_state(model: PretrainedBiLM, n_rows: int) -> State:
-    """Return the state to read running text from: in each row that stored with the model, or else zero."""
+    """Return the state for reading running text: the stored one in each row, or else zero."""
     if model.start_state is None:
         return State.zero(model.config, n_rows)
     return model.start_state.repeat_row(n_rows)
 
 
 def calibrated(computer: Computer, sentences: Sequence[Sequence[str]], text_name: str) -> PretrainedBiLM:
-    """Return the model with the mean state after a sentence as its start state, and say so in its model card.
+    """Return the model with the mean state after a sentence as its start state, noted in the model card.
 
     The sentences are running text, in order; a few hundred are enough. ``text_name`` is for the card.
     """
-    from elmokit.storage.progress import count_of  # here, because who embeds does not need it
+    from elmokit.storage.progress import count_of  # imported here because embedding does not need it
 
     fact = f"mean state after a sentence, over {count_of(len(sentences), 'sentence')} of {text_name}"
     model = computer.model
@@ -89,9 +89,9 @@ def calibrated(computer: Computer, sentences: Sequence[Sequence[str]], text_name
 
 
 def boundary_state(computer: Computer) -> State:
-    """Return the state after one empty sentence, ``<S> </S>``, read from a state of zero."""
-    # One sentence only: text never contains many empty sentences in a row, and a trained biLM that reads sixteen of
-    # them can end far from any state that text leads to.
+    """Return the state after one empty sentence, ``<S> </S>``, read from a zero state."""
+    # Only one sentence: text never has many empty sentences in a row, and after sixteen of them, a trained biLM can be
+    # far from any state that text leads to.
     batch = number_tokens([[]])
     vectors, start = computer.word_vectors(batch.words), State.zero(computer.model.config, 1)
     inputs = NetworkInput(vectors, batch.index, batch.lengths, start)
@@ -103,14 +103,14 @@ def boundary_state(computer: Computer) -> State:
 def mean_state(computer: Computer, sentences: Sequence[Sequence[str]]) -> State:
     """Return the mean state after a sentence, with the state carried from sentence to sentence."""
     if not sentences:
-        raise TextError("The start state cannot be calibrated: the text has no sentence.")
+        raise TextError("The start state cannot be calibrated: the text has no sentences.")
     n_rows = min(N_ROWS, len(sentences))
-    # From the stored state, if there is one: a biLM that has never seen a state of zero may not recover from it,
-    # however much text it reads.
+    # From the stored state, if any: a biLM that has never seen a zero state may not recover from it, however much text
+    # it reads.
     state, states = stored_or_zero_state(computer.model, n_rows), []
     for first in range(0, len(sentences) - n_rows + 1, n_rows):
         rows = [[sentence] for sentence in sentences[first : first + n_rows]]
         state = read_on(computer, rows, state, ()).after
         states.append(state)
-    states = states[len(states) // 5 :]  # the first batches are still affected by the state before them
+    states = states[len(states) // 5 :]  # the first batches are still affected by the initial state
     return State(*(np.concatenate(arrays, axis=2) for arrays in zip(*states, strict=True))).mean_row()

@@ -1,4 +1,4 @@
-"""A pretrained model: its weights with everything else that its files hold, whatever their format."""
+"""A pretrained model: its weights, and everything else in its files, in any format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 FITTED_MAPS = ("alignment", "whitening", "sentence_head")
-"""What was fitted on the vectors of a model and does not suit others; also keys of its card."""
+"""Parts that were fitted on a model's vectors and do not fit others; also keys of its card."""
 FORMER_NAMES = {
     "bilm": "model.build_bilm() returns a new PyTorch module, and model.replace(weights=module) goes back",
     "softmax_module": "model.build_modules() returns new PyTorch modules of the biLM and the softmax",
@@ -45,7 +45,7 @@ FORMER_NAMES = {
     "table_rows": "Elmo(model).computer.table_rows returns them",
     "check_finite": "Elmo(model).computer.check_finite checks",
 }
-"""What a model had before its files and what computes them were two objects, and what takes the place of each."""
+"""Former attributes of a model, and their replacements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class TokenTable:
-    """Precomputed context-free vectors of some tokens of a model that reads characters."""
+    """Precomputed context-free vectors of some tokens, for a model that reads characters."""
 
     rows: dict[str, int]
     """The row of each token."""
@@ -82,26 +82,24 @@ class PretrainedBiLM:
     parts, and :meth:`build_modules` returns PyTorch modules to train.
 
     Args:
-        weights: The weights. Weights in a file are read when they are first needed.
-        family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model that
-            ``_ElmoBiLm.to_model`` made.
+        weights: The weights. Weights in a file are read on first use.
+        family: The name of the format that it was read from, such as "bilm-tf"; "allennlp" for a model from
+            ``_ElmoBiLm.to_model``.
         source: Where it was read from.
-        softmax: The output layer, for perplexity and further training. None if the files have none: most exports
-            dropped it.
+        softmax: The output layer, for perplexity and further training. None if the files have none, like most exports.
         vocabulary: The words of the softmax, and of a word-input model's table.
-        start_state: The LSTM state, for one row, that every sentence starts from; None if none was calibrated.
-        card: The model card: corpus, tokens seen, perplexities, command; free in form.
+        start_state: The LSTM state, for one row, that each sentence starts from; None if none was calibrated.
+        card: The model card: corpus, tokens seen, perplexities, command, in any form.
         whitening: The whitening of sentence vectors; None if none was fitted.
-        sentence_head: The map of sentence vectors that was trained on pairs of sentences; None if none was.
-        letters: A model of the letters of words that are not in the vocabulary; None if none was trained.
-        alignment: Maps the vectors of every layer into the space of another model; None if none was learned. ``Elmo``
-            applies it. The network itself, and so the softmax, works with the vectors before it.
-        lexicon: The rows of a model with word and character tables of its own; None if characters are UTF-8 bytes.
-        token_table: Vectors of tokens that are looked up and not computed; None for most models.
-        storage: How the files hold the weights; they are always computed from float32.
-        precision: The lowest precision in which it is computed; None means float32. ``ELMOKIT_BACKEND`` overrides it.
-        exact_marks: Read typographic marks and all codes of characters as they are, as the original programs do; see
-            :attr:`read`.
+        sentence_head: The map of sentence vectors trained on pairs of sentences; None if there is none.
+        letters: A letter model for words outside the vocabulary; None if there is none.
+        alignment: Maps the vectors of each layer into the space of another model; None if there is none. ``Elmo``
+            applies it. The network and softmax use the unaligned vectors.
+        lexicon: The rows of a model with its own word and character tables; None if characters are UTF-8 bytes.
+        token_table: Token vectors that are looked up instead of computed; None for most models.
+        storage: How the files store the weights; computations always start from float32.
+        precision: The lowest precision for computing it; None means float32. ``ELMOKIT_BACKEND`` overrides it.
+        exact_marks: Read typographic marks and character codes unchanged, like the original programs; see :attr:`read`.
 
     Raises:
         ConfigError: The precision is unknown.
@@ -137,23 +135,22 @@ class PretrainedBiLM:
     def from_modules(
         cls, bilm: BiLM, softmax: SoftmaxModule | None = None, *, family: str = "elmokit", **parts: Any
     ) -> PretrainedBiLM:
-        """Return a model with a copy of the weights of PyTorch modules. Its other parts are named as in the class."""
+        """Return a model with a copy of the weights of PyTorch modules. Other parts are named as in the class."""
         return cls(Weights.of(bilm), family, **parts).replace(softmax=softmax)
 
-    if not TYPE_CHECKING:  # type checkers know the names that there are
+    if not TYPE_CHECKING:  # type checkers know the existing names
 
         def __getattr__(self, name: str) -> Any:
-            """Say what takes the place of a name of earlier versions."""
+            """Raise an error that names the replacement for a former attribute."""
             if name in FORMER_NAMES:
-                raise AttributeError(f"A model has no {name} any more: {FORMER_NAMES[name]}.")
+                raise AttributeError(f"A model no longer has {name}: {FORMER_NAMES[name]}.")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def source_name(self) -> str | None:
-        """The name of the file or directory that the model was opened from; None if it is from no file.
+        """The name of the file or directory that the model was opened from, or None.
 
-        For what others will read: notebooks and vector files are shared, and tell nobody about the directories of a
-        machine.
+        Without the path, because notebooks and vector files that show it may be shared.
         """
         return None if self.source is None else self.source.name
 
@@ -163,7 +160,7 @@ class PretrainedBiLM:
         ``weights`` and ``softmax`` may be PyTorch modules; their current weights are copied.
         """
         if changes.get("vocabulary", self.vocabulary) is not self.vocabulary:
-            # The head has one weight per word of its vocabulary, and the letters are those of words outside of it.
+            # The head has one weight per vocabulary word, and the letter model is for words outside the vocabulary.
             changes.setdefault("sentence_head", None)
             changes.setdefault("letters", None)
         weights = changes.get("weights", self.weights)
@@ -183,9 +180,9 @@ class PretrainedBiLM:
         return dataclasses.replace(self, **changes)
 
     def view_of(self, bilm: BiLM, softmax: SoftmaxModule | None = None) -> PretrainedBiLM:
-        """Return this model with the weights of PyTorch modules, which are read there whenever they are asked for.
+        """Return this model with the weights of PyTorch modules, which are read on access.
 
-        For a module that is evaluated or saved while it is trained. Without ``softmax``, that of the model stays.
+        For modules that are evaluated or saved during training. Without ``softmax``, the model keeps its own.
         """
         from elmokit.network.torch_network import ModuleArrays, word_softmax
 
@@ -197,16 +194,16 @@ class PretrainedBiLM:
 
     @property
     def fitted_maps(self) -> list[str]:
-        """Which maps that were fitted on its vectors the model has, as messages name them."""
+        """The maps that were fitted on the model's vectors, for messages."""
         return [name.replace("_", " ") for name in FITTED_MAPS if getattr(self, name) is not None]
 
     def without_fitted_maps(self) -> PretrainedBiLM:
-        """Return a copy for other vectors, without the maps that were fitted on those of now."""
+        """Return a copy without the maps that were fitted on the current vectors."""
         card = {name: fact for name, fact in self.card.items() if name not in FITTED_MAPS}
         return self.replace(**dict.fromkeys(FITTED_MAPS), card=card)
 
     def __repr__(self) -> str:
-        """Say what it is in one line; its tensors would fill pages, also in the ``repr`` of everything that has one."""
+        """Describe it in one line; tensors would fill pages, also in the ``repr`` of objects that contain a model."""
         size = f"{self.n_parameters / 1e6:.1f} M parameters"
         source = "" if self.source is None else f", from {self.source_name}"
         return f"<{type(self).__name__}: {self.family}, {size}{source}>"
@@ -214,7 +211,7 @@ class PretrainedBiLM:
     def _repr_html_(self) -> str:
         facts = {name: fact for name, fact in describe(self).items() if name not in ("path", "card")}
         facts = {"name": self.source_name or "unknown", **facts}
-        # Styles are inline, because a notebook shows each result by itself.
+        # Styles are inline, because a notebook shows each result separately.
         left = 'style="text-align:left"'
         rows = (
             f'<tr><th scope="row" {left}>{escape(name)}</th><td {left}>{escape(str(fact))}</td></tr>'
@@ -229,15 +226,15 @@ class PretrainedBiLM:
 
     @property
     def arrays(self) -> Mapping[str, Floats]:
-        """The weights in float32, by the names of :func:`~elmokit.engine.architecture.tensor_shapes`.
+        """The weights in float32, named as in :func:`~elmokit.engine.architecture.tensor_shapes`.
 
-        Those of a file are read when they are asked for.
+        Weights in a file are read on demand.
         """
         return self.weights.arrays
 
     @property
     def n_parameters(self) -> int:
-        """Number of trainable parameters of the biLM, without the zero rows that mean "no token"."""
+        """Number of trainable parameters of the biLM, without the zero rows for "no token"."""
         total = 0
         for name, shape in tensor_shapes(self.config).items():
             total += prod(shape)
@@ -247,7 +244,7 @@ class PretrainedBiLM:
 
     @property
     def can_predict(self) -> bool:
-        """Whether it has what predictions of words need: a softmax, and the vocabulary of its words."""
+        """Whether it can predict words: it has a softmax and its vocabulary."""
         return self.softmax is not None and self.vocabulary is not None
 
     def build_bilm(self) -> BiLM:
@@ -272,7 +269,7 @@ class PretrainedBiLM:
         return bilm, self.build_softmax(bilm)
 
     def build_softmax(self, bilm: BiLM) -> SoftmaxModule | None:
-        """Return the softmax as a new PyTorch module for a biLM of :meth:`build_bilm`; None if there is none."""
+        """Return the softmax as a new PyTorch module for a biLM from :meth:`build_bilm`; None if there is none."""
         if self.softmax is None:
             return None
         from elmokit.network.torch_network import build_softmax_module
@@ -281,9 +278,9 @@ class PretrainedBiLM:
 
     @property
     def read(self) -> MarkReader:
-        """How it reads a token: with plain marks and letters for those that its lexicon or vocabulary does not have.
+        """How it reads a token: with plain marks and letters in place of those missing from its lexicon or vocabulary.
 
-        Without either, nothing says what the model knows, and all marks are read in ASCII.
+        Without either, it is unknown which marks the model knows, and all are read as ASCII.
         """
         known = self.lexicon or self.vocabulary
         if known is None:
@@ -295,11 +292,11 @@ class PretrainedBiLM:
 
         Returns:
             Char ids ``(tokens, chars)``; word ids ``(tokens,)`` for a word-input model; with a lexicon, a word id and
-            char ids ``(tokens, 1 + chars)``, or those of the two that the model has. With a :attr:`token_table`, the
-            row of each token comes first, counted from 1; 0 if it has none.
+            char ids ``(tokens, 1 + chars)``, or only one of the two. With a :attr:`token_table`, each token's row,
+            counted from 1, comes first; 0 if it has none.
 
         Raises:
-            ModelNotFoundError: A model with a table of words came without its vocabulary, or without its lexicon.
+            ModelNotFoundError: The vocabulary or lexicon of a model with a word table is missing.
         """
         tokens = list(map(self.read, tokens))
         if self.token_table is None:
@@ -308,7 +305,7 @@ class PretrainedBiLM:
         return np.concatenate([rows[:, None], self._own_ids(tokens)], axis=1)
 
     def _own_ids(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Convert tokens, as they are read, to what the weights read: see :meth:`encode`."""
+        """Convert tokens, after :attr:`read`, to input ids; see :meth:`encode`."""
         config = self.config
         if self.lexicon is not None:
             return self.lexicon.encode(tokens)
@@ -320,12 +317,12 @@ class PretrainedBiLM:
         elif self.vocabulary is not None:
             return self.vocabulary.word_ids(tokens) + 1  # 0 means "no token"
         raise ModelNotFoundError(
-            f"{self.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+            f"{self.source} reads words but has no vocabulary. Put its vocab.txt next to the weights."
         )
 
 
 def check_device(device: str | torch.device | None) -> None:
-    """Check that a device can be used, before anything is read; None and "cpu" always can."""
+    """Check, before anything is read, that a device is available; None and "cpu" always are."""
     if device is None or str(device) == "cpu":
         return
     with needs_torch(f"The device {str(device)!r}"):
@@ -334,7 +331,7 @@ def check_device(device: str | torch.device | None) -> None:
 
 
 def read_row_words(path: Path, config: BiLMConfig, lexicon: Lexicon | None, rows_of: str) -> Vocabulary | None:
-    """Read the words of a model's table, one per row; None if words name no rows."""
+    """Read the words of a model's table, one per row; None if rows are not words."""
     if lexicon is not None:  # it assigns the rows
         return None
     if config.n_table_words is None:
@@ -345,7 +342,7 @@ def read_row_words(path: Path, config: BiLMConfig, lexicon: Lexicon | None, rows
 
 
 def check_model(model: object, opener: str) -> None:
-    """Raise a ConfigError unless this is an opened model; ``opener`` is what accepts the name of one."""
+    """Raise a ConfigError unless this is an opened model; ``opener`` is a function that accepts a name."""
     if isinstance(model, PretrainedBiLM):
         return
     given, remedy = f"one of type {type(model).__name__}", "Pass its .model."
@@ -353,17 +350,17 @@ def check_model(model: object, opener: str) -> None:
         given, remedy = f"the name {str(model)!r}", f"Use {opener}({str(model)!r})."
     elif not hasattr(model, "model"):
         remedy = "Open one with open_model."
-    raise ConfigError(f"Expected a model as open_model returns it, but got {given}. {remedy}")
+    raise ConfigError(f"Expected a model from open_model, but got {given}. {remedy}")
 
 
 def describe(model: PretrainedBiLM) -> dict[str, Any]:
-    """Return the facts about a model by name, as ``elmokit info`` prints them.
+    """Return facts about a model by name, as printed by ``elmokit info``.
 
     Returns:
         Text for each fact, and the model card under "card".
 
     Raises:
-        ConfigError: ``model`` is something else, such as the name of one.
+        ConfigError: ``model`` is not a model, but for example the name of one.
     """
     check_model(model, "open_model")
     config = model.config
@@ -383,7 +380,7 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
         "vocabulary": "none" if model.vocabulary is None else f"{len(model.vocabulary):,} words",
         "softmax": _describe_softmax(model),
         "start state": _describe_start(model),
-        "typographic marks": "read as they are" if model.exact_marks else "read in ASCII, except those that it knows",
+        "typographic marks": "read unchanged" if model.exact_marks else "read as ASCII, except those that it knows",
         "letters of unknown words": _describe_letters(model),
         "alignment": "none" if model.alignment is None else "stored with the model",
         "card": model.card,
@@ -391,14 +388,14 @@ def describe(model: PretrainedBiLM) -> dict[str, Any]:
 
 
 def _describe_letters(model: PretrainedBiLM) -> str:
-    """Say what prices the letters of unknown words."""
+    """Describe how ``spelling_nats`` is computed."""
     if model.letters is not None:
         return "a letter model"
     return "none" if model.vocabulary is None else "the words of the vocabulary"
 
 
 def _describe_tokens(config: BiLMConfig) -> str:
-    """Say what the token layer reads: words, characters, or both."""
+    """Describe the input of the token layer: words, characters, or both."""
     if config.n_words is not None:
         return f"words: a table of {config.n_words:,}"
     parts = []
@@ -418,7 +415,7 @@ def _describe_clip(clip: float | None) -> str:
 
 
 def _describe_lexicon(lexicon: Lexicon | None) -> str:
-    """Say how many rows a lexicon names."""
+    """Describe the sizes of a lexicon."""
     sizes = []
     if lexicon is not None and lexicon.words is not None:
         sizes.append(f"{len(lexicon.words):,} words")
@@ -428,7 +425,7 @@ def _describe_lexicon(lexicon: Lexicon | None) -> str:
 
 
 def _describe_softmax(model: PretrainedBiLM) -> str:
-    """Say how many parameters the softmax has. They are counted from its sizes, so nothing is read."""
+    """Describe the number of parameters of the softmax, computed from its sizes without reading it."""
     if model.softmax is None:
         return "none"
     n_parameters = 0
@@ -439,7 +436,7 @@ def _describe_softmax(model: PretrainedBiLM) -> str:
 
 
 def _describe_start(model: PretrainedBiLM) -> str:
-    """Say which state sentences start from."""
+    """Describe the state that sentences start from."""
     if model.start_state is None:
         return "none stored: warm is the state after an empty sentence; AllenNLP and bilm-tf used stateful, TF-Hub zero"
     if not any(state.any() for state in model.start_state):

@@ -1,4 +1,4 @@
-"""How token vectors become the vector of a sentence: settings, and the linear maps that a model can store."""
+"""How token vectors become a sentence vector: settings, and linear maps that a model can store."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SentencePooling:
-    """How the token vectors of a sentence become one vector; see :class:`~elmokit.SentenceEmbedder`.
+    """How token vectors become a sentence vector; see :class:`~elmokit.SentenceEmbedder`.
 
     Attributes:
         weighting: The weights of the tokens: "mean" for equal ones; "sif" for smooth inverse frequency, and 0 for
             tokens without a letter or digit.
-        layers: The layers of the token vectors. The vectors of several are concatenated.
-        smoothing: The parameter a of "sif". Between 1e-3 and 1e-4 results hardly differ (results/similarity.md).
+        layers: The layers of the token vectors. Several layers are concatenated.
+        smoothing: The parameter a of "sif". Results hardly differ between 1e-3 and 1e-4 (results/similarity.md).
 
     Raises:
-        ConfigError: A value is not valid.
+        ConfigError: A value is invalid.
     """
 
     weighting: WeightingName = "sif"
@@ -44,16 +44,16 @@ class SentencePooling:
 
     @property
     def is_context_free(self) -> bool:
-        """Whether layer 0 alone is used, where a word has the same vector in every sentence."""
+        """Whether only layer 0 is used, in which a word has the same vector in all sentences."""
         return self.layers in (0, (0,))
 
     @property
     def needs_frequencies(self) -> bool:
-        """Whether the weight of a word depends on how frequent it is."""
+        """Whether the weight of a word depends on its frequency."""
         return WEIGHTINGS[self.weighting] is not None
 
     def word_weight(self, probability: Numbers) -> Numbers:
-        """Return the weight of a word, or of many, by its probability in running text."""
+        """Return the weight of one or many words from their probability in running text."""
         weight = WEIGHTINGS[self.weighting]
         if weight is None:
             raise ValueError(f"The weighting {self.weighting!r} does not depend on probabilities.")
@@ -61,7 +61,7 @@ class SentencePooling:
         return weights
 
     def dim(self, n_layers: int, layer_dim: int) -> int:
-        """Return the size of a pooled vector of a model with ``n_layers`` layers of ``layer_dim`` dimensions."""
+        """Return the size of a pooled vector for a model with ``n_layers`` layers of ``layer_dim`` dimensions."""
         if self.layers == "all":
             return n_layers * layer_dim
         return layer_dim * (len(self.layers) if isinstance(self.layers, tuple) else 1)
@@ -69,15 +69,15 @@ class SentencePooling:
 
 @dataclass(frozen=True, eq=False)  # as objects: arrays have no truth value
 class SentenceMap:
-    """A linear map of token vectors, before their weighted mean is taken.
+    """A linear map of token vectors, applied before taking their weighted mean.
 
-    The mapped vectors are scaled to length 1, so that a token counts by its weight alone and not by the length of its
-    vector, which differs between words.
+    The mapped vectors are scaled to length 1, so a token counts by its weight, not by the length of its vector, which
+    differs between words.
 
     Attributes:
-        pooling: How the vectors that it was made for are pooled. It suits no others.
+        pooling: The pooling that it was made for; it does not fit others.
         mean: ``(dim,)``; subtracted first.
-        projection: ``(dim, n_components)``; multiplied next.
+        projection: ``(dim, n_components)``; multiplied after that.
     """
 
     pooling: SentencePooling
@@ -85,12 +85,12 @@ class SentenceMap:
     projection: NDArray[np.float32]
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return its numbers by name."""
+        """Return its tensors by name."""
         return {"mean": self.mean, "projection": self.projection}
 
     def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map vectors ``(n, dim)`` to vectors ``(n, n_components)`` of length 1. An overflow gives NaN, no warning."""
-        from elmokit.engine.state import unit_vectors  # here, because opening a model does not need it
+        """Map vectors ``(n, dim)`` to vectors ``(n, n_components)`` of length 1. Overflow gives NaN, no warning."""
+        from elmokit.engine.state import unit_vectors  # imported here because opening a model does not need it
 
         with np.errstate(over="ignore", invalid="ignore"):
             return unit_vectors(np.asarray((vectors - self.mean) @ self.projection, np.float32))
@@ -98,20 +98,19 @@ class SentenceMap:
 
 @dataclass(frozen=True, eq=False)
 class SentenceHead(SentenceMap):
-    """A linear map of token vectors, and a weight for each word, that were trained on pairs of sentences.
+    """A linear map of token vectors and a weight for each word, trained on pairs of sentences.
 
     If ``mean`` and ``projection`` have more rows than the pooling has dimensions, each token vector is followed by the
     token's row of the word table (:meth:`PretrainedBiLM.table_rows`).
 
     Attributes:
-        word_weights: ``(n_words,)``; the weight of each word of the model's vocabulary, by which that of its pooling is
-            multiplied.
+        word_weights: ``(n_words,)``; a factor for the pooling weight of each word in the model's vocabulary.
     """
 
     word_weights: NDArray[np.float32]
 
     def word_weight(self, word: str, vocabulary: Vocabulary | None) -> float:
-        """Return what the weight of a word is multiplied by when vectors are pooled."""
+        """Return the factor for a word's pooling weight."""
         number = -1 if vocabulary is None else head_word_id(word, vocabulary)
         return 1.0 if number < 0 else float(self.word_weights[number])
 
@@ -120,16 +119,16 @@ class SentenceHead(SentenceMap):
 
 
 def head_word_id(word: str, vocabulary: Vocabulary) -> int:
-    """Return the id of the word whose weight in a :class:`SentenceHead` is that of a token; -1 if there is none."""
-    # In lower case where that is a word, so that the first word of a sentence is weighted like the others.
+    """Return the id of the word whose weight in a :class:`SentenceHead` applies to a token; -1 if there is none."""
+    # In lower case if that is a word, so the first word of a sentence is weighted like the others.
     return vocabulary.ids.get(word.lower(), vocabulary.ids.get(word, vocabulary.unknown_id))
 
 
 @dataclass(frozen=True, eq=False)
 class Whitening(SentenceMap):
-    """The map that gives the mean vectors of sentences mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
+    """A map that gives mean vectors of sentences mean 0, uncorrelated dimensions and variance 1 (Su et al. 2021).
 
-    These means all point in similar directions, because a few dimensions with a large mean or variance dominate them.
-    Whitening removes the mean and gives each direction the same weight, so that a cosine measures similarity better.
-    It is fitted on means of sentences, and applied to each token, as :class:`SentenceMap` says.
+    These means point in similar directions, because a few dimensions with a large mean or variance dominate. Whitening
+    removes the mean and gives each direction the same weight, so cosines measure similarity better. It is fitted on
+    sentence means and applied to each token; see :class:`SentenceMap`.
     """

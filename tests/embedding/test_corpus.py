@@ -83,7 +83,7 @@ def test_resuming_requires_the_same_text_and_model(elmo: Elmo, tmp_path: Path, m
     with pytest.raises(OutputError, match="was started with batch 8, and now it is 9"):
         embed_file(elmo, text, output, Layout(batch_tokens=9))
     text.write_text("the dog\n" + lines(60))
-    with pytest.raises(TextError, match="not the one that the interrupted run embedded"):
+    with pytest.raises(TextError, match="differs from that of the interrupted run"):
         embed_file(elmo, text, output, Layout(batch_tokens=8))
     embed_file(elmo, text, output, Layout(batch_tokens=8), overwrite=True)
     with h5py.File(output) as file:

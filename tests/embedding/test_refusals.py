@@ -65,8 +65,8 @@ def embed(output: str, layout: dict[str, Any], reading: dict[str, Any], text: Pa
 
 
 NOT_SENTENCES: list[tuple[Any, str]] = [
-    ("the cat", "tokenize=True in Elmo.embed"),
-    (["the cat"], "tokenize=True in Elmo.embed"),
+    ("the cat", "tokenize=True to Elmo.embed"),
+    (["the cat"], "tokenize=True to Elmo.embed"),
     (["The", "cat"], "[['The', ...]]"),
     ([None], "None of type NoneType"),
     ([["The"], 3], "3 of type int"),

@@ -108,7 +108,7 @@ def test_a_new_weighting_in_the_table_is_not_a_mean(monkeypatch: pytest.MonkeyPa
 def test_the_trained_head_of_a_model_gives_the_vectors_of_the_sentence_embedder(tmp_path: Path) -> None:
     model = random_model(TABLE)
     assert model.vocabulary is not None
-    with pytest.raises(ConfigError, match="stores no head"):
+    with pytest.raises(ConfigError, match="has no head"):
         ElmoPooling.from_elmo(ElmoEmbeddings(model).elmo, "trained")
     mean, projection = np.zeros(96, np.float32), np.eye(96, 80, -8, np.float32)  # of layer 0 and the rows of words
     weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)

@@ -70,7 +70,7 @@ def test_the_openai_client_tries_again_when_the_queue_is_full(model: Path) -> No
     ("options", "message"),
     [
         (["--workers", "4"], "elmokit.serve.app:create_app"),
-        (["--port", "70000"], "--port is 70,000. It can be at most 65,535."),
+        (["--port", "70000"], "--port is 70,000; it must be at most 65,535."),
         (["--token-file", "missing"], "Cannot read the token in missing"),
         (["--token-file", "short"], "must have at least 16 printable ASCII characters"),
         (["--host", "256.0.0.1"], "Cannot listen on 256.0.0.1"),

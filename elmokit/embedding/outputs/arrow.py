@@ -1,16 +1,16 @@
 """Store vectors in Parquet and Arrow files, one row per sentence.
 
 ====================  ==================================================================================================
-``id``                the line number from 0, int64; of a protein, its identifier
+``id``                the line number from 0, int64; for a protein, its identifier
 ``tokens``            the tokens, list<string>
 ``vectors``           ``(tokens, dim)`` as a list of fixed-size lists; with several layers one such column per layer,
                       named ``layer_0``, ``layer_1``, ..., so that a reader can load one layer without the others
 ``vector``            instead of these with one vector per sentence: ``(dim,)`` as a fixed-size list
 ====================  ==================================================================================================
 
-The metadata of the schema says what computed the vectors.
+The schema's metadata says what computed the vectors.
 
-Vectors are not compressed: general compressors save a few percent and cost more time than computing the vectors does.
+Vectors are not compressed: general compressors save a few percent, but take more time than computing the vectors.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from elmokit.errors import ConfigError, needs_extra
 
 
 class _TableFormat(OutputFormat):
-    """What Parquet and Arrow files have in common."""
+    """Base class for Parquet and Arrow files."""
 
     def check(self, layout: VectorFileLayout) -> None:
-        """Check also that pyarrow is installed and that no two columns have the same name."""
+        """Also check that pyarrow is installed and that column names are distinct."""
         super().check(layout)
         with needs_extra("Writing Parquet or Arrow files", "arrow"):
             import pyarrow.parquet  # noqa: F401
         if layout.layers is not None and len(set(layout.layers)) < len(layout.layers):
-            raise ConfigError(f"layers is {list(layout.layers)}, which would give two columns the same name.")
+            raise ConfigError(f"layers is {list(layout.layers)}: two columns would have the same name.")
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
-        """Estimate the columns, and the metadata of each group of rows."""
+        """Estimate the columns and the metadata of each row group."""
         n_text_bytes = layout.with_sentences * (counts.n_text_bytes + 4 * counts.n_tokens)
         n_groups = 1 + layout.vector_bytes(counts) // GROUP_BYTES
         return layout.vector_bytes(counts) + n_text_bytes + 16 * counts.n_sentences + 2000 * n_groups
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
-        """Write a record batch for each group of sentences."""
+        """Write one record batch per group of sentences."""
         import pyarrow as pa
 
         schema = _schema(layout)
@@ -66,7 +66,7 @@ class _TableFormat(OutputFormat):
 
     @abstractmethod
     def create(self, path: Path, schema: Any) -> AbstractContextManager[Callable[[Any], None]]:
-        """Open a file for writing, as a function that writes a record batch."""
+        """Open a file for writing; yield a function that writes a record batch."""
 
     def read_about(self, path: Path) -> bytes:
         """Read the metadata of the schema."""
@@ -91,7 +91,7 @@ class ParquetFormat(_TableFormat):
         """Open a file in which each record batch is a row group."""
         import pyarrow.parquet as pq
 
-        # Few vectors are equal, so dictionaries and statistics only cost time. Text is better with a dictionary.
+        # Few vectors are equal, so dictionaries and statistics only take time. Text is smaller with a dictionary.
         with pq.ParquetWriter(
             path,
             schema,
@@ -99,7 +99,7 @@ class ParquetFormat(_TableFormat):
             use_dictionary=["tokens.list.element"],
             write_statistics=["id"],
         ) as file:
-            # One row group per batch, which would otherwise be divided into groups by rows.
+            # One row group per batch; otherwise, batches would be split by rows.
             yield lambda batch: file.write_batch(batch, row_group_size=max(1, batch.num_rows))
 
     def read_schema(self, path: Path) -> Any:
@@ -117,7 +117,7 @@ class ArrowFormat(_TableFormat):
 
     @contextlib.contextmanager
     def create(self, path: Path, schema: Any) -> Iterator[Callable[[Any], None]]:
-        """Open a file in which each record batch follows the one before."""
+        """Open a file with consecutive record batches."""
         import pyarrow as pa
 
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
@@ -158,7 +158,7 @@ def _columns(group: RowGroup, layout: VectorFileLayout) -> list[Any]:
 
 
 def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
-    """Return vectors ``(rows, dim)`` as an Arrow array of sentences, which have ``lengths`` of them, or one if None."""
+    """Return vectors ``(rows, dim)`` as an Arrow array of sentences with ``lengths`` vectors each, or one if None."""
     import pyarrow as pa
 
     # Without a copy.

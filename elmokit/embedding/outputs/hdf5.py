@@ -1,13 +1,13 @@
 """Store vectors in HDF5, in the format of ``allennlp elmo``.
 
 There is one dataset per sentence, named by its line number from 0 (or by its text), of shape ``(layers, tokens, dim)``
-or ``(tokens, dim)``. With one vector per sentence there is a single dataset ``vectors`` of shape ``(sentences, dim)``
-instead, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is one JSON text that maps each
-sentence to its number as a string. The attribute ``elmokit`` of the file says what computed it.
+or ``(tokens, dim)``. With one vector per sentence, there is instead a single dataset ``vectors`` of shape ``(sentences,
+dim)``, because thousands of tiny datasets are slow to read. ``sentence_to_index`` is a JSON text that maps each
+sentence to its number as a string. The file's attribute ``elmokit`` says what computed it.
 
-h5py creates the file with all its datasets before any vector is computed, and closes it. From then on it is a valid
-file of its final size; vectors are written where the datasets have room for them, without HDF5: a process that dies
-while it has a file open in HDF5 often leaves one that cannot be read.
+h5py creates the file with all datasets before any vector is computed, and closes it. From then on, it is a valid file
+of its final size. Vectors are written into the allocated space without HDF5, because a process that dies while HDF5
+has a file open often leaves it unreadable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import h5py
 
 MAPS = ["sentence_to_index", "sentence_indices"]
-"""The name of the map, and the name that it has in early tutorials."""
+"""The name of the map, and its name in early tutorials."""
 POOLED = "vectors"
 """The dataset of sentence vectors."""
 MAX_TEXT_BYTES = 2**32 - 1  # the length of a string is stored in four bytes
@@ -60,7 +60,7 @@ class HDF5Format(OutputFormat):
     stores = "keys"
 
     def file_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
-        """Estimate the vectors, the headers of datasets with their names, and the maps."""
+        """Estimate the vectors, dataset headers with names, and maps."""
         n, n_text_bytes = counts.n_sentences, counts.n_text_bytes
         n_maps, n_datasets = len(_maps(layout)), 1 if layout.pooled else n
         n_name_bytes = n_text_bytes if _is_keyed(layout) else 0
@@ -72,16 +72,16 @@ class HDF5Format(OutputFormat):
         return 0
 
     def allocate(self, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter) -> None:
-        """Create the file: all datasets with room for their vectors, the maps and the attribute."""
+        """Create the file: datasets with space for their vectors, the maps and the attribute."""
         import h5py
 
         text, maps = "", _maps(layout)
         if maps:
-            # A sentence on several lines is mapped to the last of them, as in AllenNLP.
+            # A sentence that occurs on several lines is mapped to the last one, as in AllenNLP.
             text = _json({name: number for number, name in enumerate(writer.read_names())})
             if len(text) > MAX_TEXT_BYTES:
                 raise OutputError(
-                    f"The map from sentences to numbers takes {len(text):,} bytes, more than HDF5 stores in a text. "
+                    f"The map from sentences to numbers takes {len(text):,} bytes, more than HDF5 can store as a text. "
                     "Omit it with --forget-sentences."
                 )
         counts = writer.progress.text
@@ -119,25 +119,25 @@ class HDF5Format(OutputFormat):
 
 
 def _is_keyed(layout: VectorFileLayout) -> bool:
-    # Sentence vectors are rows of one dataset, which have no names.
+    # Sentence vectors are rows of one dataset, without names.
     return not layout.pooled and (layout.fasta or layout.keys == "sentences")
 
 
 def _maps(layout: VectorFileLayout) -> list[str]:
     """Return the names of the maps from sentences to numbers."""
-    if _is_keyed(layout) or not layout.with_sentences:  # datasets that are named by sentences need no map
+    if _is_keyed(layout) or not layout.with_sentences:  # datasets named by sentences need no map
         return []
     return MAPS if layout.with_old_map else MAPS[:1]
 
 
 def _json(numbers: Mapping[str, int]) -> str:
-    """Return the JSON of a map from sentences to their numbers as strings, in less memory than ``json.dumps`` takes."""
+    """Return the JSON of a map from sentences to numbers as strings, using less memory than ``json.dumps``."""
     entries = (f'{json.dumps(sentence)}: "{number}"' for sentence, number in numbers.items())
     return "{" + ", ".join(entries) + "}"
 
 
 class _Room:
-    """Creates datasets with room for vectors in a file."""
+    """Creates datasets with allocated space in a file."""
 
     def __init__(self, file: h5py.File, layout: VectorFileLayout) -> None:
         from h5py import h5d, h5p, h5s, h5t
@@ -153,7 +153,7 @@ class _Room:
         self._spaces: dict[int, Any] = {}
 
     def add(self, name: str, n_rows: int) -> int:
-        """Create a dataset, and return where its numbers are in the file; 0 if it has none."""
+        """Create a dataset, and return the file offset of its numbers; 0 if it has none."""
         if n_rows not in self._spaces:
             n_layers = self._layout.n_layers
             shape = (n_rows, self._layout.dim)
@@ -183,9 +183,9 @@ def sentence_keys(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def sentence_key(sentence: str, occurrence: int = 1) -> str:
-    """Return the name of the dataset of a sentence: its text, wherever HDF5 allows it."""
-    # In HDF5, "/" separates groups, a lone "." is the group itself, and names are unique. So these become %2F and %2E,
-    # the second "the same" becomes "the same%#2", and a "%" that could be mistaken for one of these becomes %25.
+    """Return the dataset name of a sentence: its text, as far as HDF5 allows it."""
+    # In HDF5, "/" separates groups, "." is the group itself, and names are unique. So these become %2F and %2E, a
+    # second "the same" becomes "the same%#2", and a "%" that could be mistaken for one of these becomes %25.
     key = _LOOKS_ESCAPED.sub("%25", sentence).replace("/", "%2F").replace("\0", "%00")
     if key == ".":
         key = "%2E"
@@ -193,19 +193,19 @@ def sentence_key(sentence: str, occurrence: int = 1) -> str:
 
 
 def sentence_of_key(key: str) -> str:
-    """Return the sentence of a dataset name made by :func:`sentence_key`."""
+    """Return the sentence for a dataset name made by :func:`sentence_key`."""
     text = _OCCURRENCE.sub("", key)
     return _ESCAPED.sub(lambda match: _ESCAPES[match.group()], text)
 
 
 def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
-    """Return the map from sentence to line number of a file written by elmokit or by ``allennlp elmo``.
+    """Return the map from sentences to line numbers in a file written by elmokit or ``allennlp elmo``.
 
     Args:
         file: The file, or its path.
 
     Raises:
-        FormatError: The file has no map, under either of its names, or cannot be read.
+        FormatError: The file has no map under either name, or cannot be read.
     """
     if isinstance(file, str | Path):
         with damage_as_format_error(file), open_hdf5(file) as opened:
@@ -216,7 +216,7 @@ def read_sentence_map(file: h5py.File | str | Path) -> dict[str, int]:
         return {sentence: int(index) for sentence, index in content.items()}
     except (*HDF5_ERRORS, AttributeError, IndexError) as error:
         raise FormatError(
-            f"{file.filename} has no sentence map (--forget-sentences, --use-sentence-keys) that can be read: {error}"
+            f"{file.filename} has no sentence map (--forget-sentences, --use-sentence-keys): {error}"
         ) from None
 
 

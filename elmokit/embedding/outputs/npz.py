@@ -4,12 +4,12 @@
 ``vectors``    ``(tokens, dim)`` or ``(tokens, layers, dim)``, the tokens of all sentences; or ``(sentences, dim)``
 ``offsets``    ``(sentences + 1,)`` int64: sentence i has the tokens from ``offsets[i]`` to ``offsets[i + 1]``
 ``tokens``     the tokens, one per line of UTF-8, as an array of bytes
-``ids``        of proteins: the identifiers, likewise
+``ids``        for proteins: the identifiers, also one per line
 ``elmokit``    what computed the vectors, as bytes
 =============  ========================================================================================================
 
-One array per sentence would be slow: NumPy needs about 0.1 ms for each. Texts are bytes, because NumPy's arrays of
-strings give every string the size of the longest, and arrays of objects are pickles, which are not safe to open.
+One array per sentence would be slow: NumPy needs about 0.1 ms for each. Texts are bytes, because NumPy's string arrays
+give all strings the size of the longest, and arrays of objects are pickles, which are not safe to open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NumPyFormat(OutputFormat):
         return layout.vector_bytes(counts) + n_text_bytes + 8 * counts.n_sentences + len(layout.about) + 1000
 
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
-        """Write one array after the other."""
+        """Write the arrays in order."""
         text = writer.progress.text
         n_rows = text.n_sentences if layout.pooled else text.n_tokens
         shape: tuple[int, ...] = (n_rows, layout.dim)
@@ -65,7 +65,7 @@ class NumPyFormat(OutputFormat):
 
 
 def _add_lines(archive: zipfile.ZipFile, name: str, read: Callable[[], Iterable[list[str]]]) -> None:
-    """Add an array of the bytes of lines, which are read twice: the array begins with its size."""
+    """Add the bytes of lines as an array. The lines are read twice, because the array begins with its size."""
     n_bytes = sum(len(_lines(words)) for words in read())
     _add(archive, name, "uint8", (n_bytes,), map(_lines, read()))
 

@@ -1,4 +1,4 @@
-"""What the rows of a vector file look like, what a format of vector files is, and the table of all formats.
+"""The layout of vector files, the base class of their formats, and the table of all formats.
 
 To add a format, write a module with a subclass of ``OutputFormat`` and a tuple ``FORMATS``, and list the module in
 ``MODULES`` (contributing/add-an-output-format.md).
@@ -30,19 +30,19 @@ from elmokit.storage.atomic import check_extension
 from elmokit.storage.progress import StageCounter
 
 ABOUT = "elmokit"
-"""The name under which a file says what computed it: one JSON text (:attr:`VectorFileLayout.about`)."""
+"""The name of the JSON text that says what computed a file (:attr:`VectorFileLayout.about`)."""
 GROUP_BYTES = 32 * 2**20
-"""The vectors of a group of rows. Parquet recommends this size and larger; two are in memory at a time."""
+"""Size of the vectors in a row group. Parquet recommends at least this; two groups are in memory at once."""
 GROUP_SENTENCES = 65536
-"""The most sentences of a group, whose tokens are Python objects."""
+"""Maximum number of sentences in a group, because their tokens are Python objects."""
 DatasetNames = Literal["numbers", "sentences"]
-"""How HDF5 datasets are named: by line number, or by the text of the sentence."""
+"""How HDF5 datasets are named: by line number or by sentence."""
 StoredDtype = Literal["float32", "float16"]
 STORED_DTYPES: tuple[StoredDtype, ...] = get_args(StoredDtype)
 
 
 def stored_dtype(dtype: Any) -> StoredDtype:
-    """Return the type of stored numbers by its name; NumPy's types, such as ``np.float16``, are accepted too."""
+    """Return the name of a stored data type; NumPy types such as ``np.float16`` are also accepted."""
     name = dtype
     with contextlib.suppress(TypeError):
         name = np.dtype(dtype).name
@@ -57,7 +57,7 @@ def as_stored(
     dtype: StoredDtype | np.dtype[Any],
     advice: str = 'Choose float32 (--dtype float32, dtype="float32").',
 ) -> NDArray[Any]:
-    """Round vectors to the type of stored numbers; what is beyond its range is an error, with advice, not infinity."""
+    """Round vectors to a stored data type; numbers beyond its range raise an error, with ``advice``."""
     try:
         with np.errstate(over="raise"):
             return vectors.astype(dtype, copy=False)
@@ -67,7 +67,7 @@ def as_stored(
 
 @dataclass(frozen=True)
 class VectorFileLayout:
-    """What is stored for each sentence.
+    """The layout of a vector file: what is stored for each sentence.
 
     While the output grows, the vectors of a sentence are consecutive: ``(layers, tokens, dim)``, ``(tokens, dim)``, or
     ``(dim,)`` if there is one vector per sentence.
@@ -81,13 +81,13 @@ class VectorFileLayout:
     """Whether there is one vector per sentence instead of one per token."""
     keys: DatasetNames = "numbers"
     fasta: bool = False
-    """Whether sentences are proteins, which are named by their identifiers instead of by line number."""
+    """Whether sentences are proteins, which are named by identifier instead of line number."""
     with_sentences: bool = True
-    """Whether the sentences are stored: their tokens, or in HDF5 a map from sentences to numbers."""
+    """Whether the sentences are stored: their tokens or, in HDF5, a map from sentences to numbers."""
     with_old_map: bool = False
-    """Whether HDF5 stores that map under its old name, too."""
+    """Whether HDF5 also stores that map under its old name."""
     about: str = "{}"
-    """What the file says about itself, as docs/reference/vector-files.md lists it: JSON in ASCII."""
+    """The file's metadata as ASCII JSON, as listed in docs/reference/vector-files.md."""
 
     @property
     def n_layers(self) -> int | None:
@@ -96,11 +96,11 @@ class VectorFileLayout:
 
     @property
     def row_bytes(self) -> int:
-        """The size of the vectors of one token; with ``pooled``, of one sentence."""
+        """The size in bytes of one token's vectors or, with ``pooled``, one sentence's."""
         return (self.n_layers or 1) * self.dim * np.dtype(self.dtype).itemsize
 
     def n_rows(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many times ``row_bytes`` each sentence takes, given its number of tokens."""
+        """Return the number of rows, of ``row_bytes`` each, for each sentence, given its number of tokens."""
         return np.ones_like(lengths) if self.pooled else lengths
 
     def vector_bytes(self, counts: SentenceCounts) -> int:
@@ -109,22 +109,22 @@ class VectorFileLayout:
 
 
 class OutputFormat(ABC):
-    """A format of vector files. A new one is a subclass in a module that ``MODULES`` lists.
+    """A vector file format. A new one is a subclass in a module listed in ``MODULES``.
 
     While a text is embedded, vectors, sentences and tokens are stored in the same way for all formats (``writer.py``),
-    so all can be resumed. :meth:`write` makes the output from them at the end. A format that needs no other file than
-    that of the vectors begins it in :meth:`allocate`.
+    so all can be resumed. At the end, :meth:`write` converts them to the output. A format whose output is the file of
+    vectors itself sets it up in :meth:`allocate`.
     """
 
     name: ClassVar[str]
-    """What error messages call the format."""
+    """The name of the format in error messages."""
     extensions: ClassVar[tuple[str, ...]]
-    """The extensions of its files, with their dots."""
+    """The extensions of its files, with dots."""
     stores: ClassVar[Literal["tokens", "keys"]] = "tokens"
-    """How it stores sentences: as the tokens of each row, or as keys that name datasets or map to their numbers."""
+    """How it stores sentences: as the tokens of each row, or as keys of datasets or of a map."""
 
     def check(self, layout: VectorFileLayout) -> None:
-        """Raise a ConfigError or MissingExtraError, before any work is done, if the file cannot be written."""
+        """Check, before any work is done, that the file can be written; raise a ConfigError or MissingExtraError."""
         for name, is_chosen, is_possible in (
             ("use_sentence_keys", layout.keys == "sentences", self.stores == "keys" and not layout.pooled),
             ("include_sentence_indices", layout.with_old_map, self.stores == "keys"),
@@ -138,14 +138,14 @@ class OutputFormat(ABC):
         """Estimate the size of the output: exact for binary vectors, within a few percent for the rest."""
 
     def temporary_bytes(self, layout: VectorFileLayout, counts: SentenceCounts) -> int:
-        """Return the size of what needs space next to the output until it is complete."""
+        """Return the size of temporary files next to the output until it is complete."""
         return layout.vector_bytes(counts)
 
     def allocate(self, writer: ResumableWriter, layout: VectorFileLayout, count: StageCounter) -> None:
-        """Say where the vectors of each sentence will be in the file of vectors; here, one after the other.
+        """Assign the position of each sentence in the file of vectors; here, in order.
 
         Args:
-            count: Called with a number of sentences once these have their place. It may raise an exception to stop.
+            count: Called with the number of sentences assigned since the last call. It may raise an exception to stop.
         """
         end = 0
         for lengths in writer.read_lengths():
@@ -156,15 +156,15 @@ class OutputFormat(ABC):
 
     @abstractmethod
     def write(self, writer: ResumableWriter, layout: VectorFileLayout) -> None:
-        """Write the output, once all vectors are there."""
+        """Write the output once all vectors are computed."""
 
     @abstractmethod
     def read_about(self, path: Path) -> str | bytes:
-        """Read what a file says about itself. An error that :func:`read_about` expects means: nothing."""
+        """Read a file's metadata, or raise an error that :func:`read_about` expects if there is none."""
 
 
 MODULES = ("hdf5", "arrow", "npz")
-"""The modules of the formats. The first format of the first one is also that of names without an extension."""
+"""The modules of the formats. The first format of the first module is also used for names without an extension."""
 
 
 @cache
@@ -175,28 +175,28 @@ def output_formats() -> list[OutputFormat]:
 
 
 def format_of(path: str | Path) -> OutputFormat:
-    """Return the format of a vector file by its extension: the first of the table if no format has it."""
+    """Return the format of a vector file by its extension, or the first format if none has it."""
     suffix = Path(path).suffix
     return next((format_ for format_ in output_formats() if suffix in format_.extensions), output_formats()[0])
 
 
 def output_format(output: str | Path) -> OutputFormat:
-    """Return the format to write; an OutputError if the name has the extension of another format."""
+    """Return the format to write, or raise an OutputError for the extension of an unsupported format."""
     check_extension(output, [extension for format_ in output_formats() for extension in format_.extensions])
     return format_of(output)
 
 
 def read_about(path: str | Path) -> dict[str, Any]:
-    """Return what a vector file says about itself.
+    """Return a vector file's metadata.
 
     Args:
-        path: A file that :func:`~elmokit.embedding.corpus.embed_file` or ``elmokit embed`` wrote.
+        path: A file written by :func:`~elmokit.embedding.corpus.embed_file` or ``elmokit embed``.
 
     Returns:
-        The facts by name, as docs/reference/vector-files.md lists them.
+        The facts by name, as listed in docs/reference/vector-files.md.
 
     Raises:
-        FormatError: The file cannot be read, or elmokit did not write it.
+        FormatError: The file cannot be read, or was not written by elmokit.
         MissingExtraError: It is a Parquet or Arrow file, and pyarrow is not installed.
 
     Example:
@@ -212,7 +212,7 @@ def read_about(path: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Consecutive sentences of a finished corpus."""
+    """Consecutive sentences of a complete corpus."""
 
     first: int
     """The number of the first sentence."""
@@ -225,13 +225,13 @@ class RowGroup:
 
 
 def read_row_groups(writer: ResumableWriter, layout: VectorFileLayout) -> Iterator[RowGroup]:
-    """Yield all sentences of an output that has its last pool, in groups of bounded size."""
+    """Yield all sentences of a complete output, in groups of bounded size."""
     names, tokens = writer.read_names(), writer.read_tokens()
     first, offset = 0, 0
     for block in writer.read_lengths(GROUP_SENTENCES):
         n_bytes = layout.n_rows(block) * layout.row_bytes
-        # Cut where the sum of bytes reaches the next multiple of the size of a group. Only a sentence that is longer
-        # makes a larger one.
+        # Cut where the total size reaches the next multiple of the group size. Only a longer sentence makes a group
+        # larger.
         cuts = np.flatnonzero(np.diff((np.cumsum(n_bytes) - 1) // GROUP_BYTES)) + 1
         for lengths, sizes in zip(np.split(block, cuts), np.split(n_bytes, cuts), strict=True):
             yield RowGroup(
@@ -253,7 +253,7 @@ def _read_layers(
         values = read_numbers(file, layout.dtype, n_values)
     if n_layers == 1:
         return [values.reshape(-1, layout.dim)]
-    # Each sentence is stored layer by layer, so the rows of one layer are in as many pieces as there are sentences.
+    # Sentences are stored layer by layer, so the rows of one layer are in one piece per sentence.
     joined = np.empty((n_layers, int(n_rows.sum()), layout.dim), layout.dtype)
     row = 0
     for n in n_rows.tolist():

@@ -5,14 +5,14 @@ Until ``OUT`` is complete, it grows in the directory ``OUT.partial``, a
 
 ===========  ===========================================================================================
 ``tokens``   the text: the tokens of each sentence, as a line of JSON
-``names``    each sentence as a line of UTF-8, or each identifier
+``names``    each sentence or identifier, as a line of UTF-8
 ``lengths``  the number of tokens of each sentence, int64
-``offsets``  where in ``vectors`` those of each sentence begin, int64
+``offsets``  the start of each sentence in ``vectors``, int64
 ``vectors``  the vectors of all sentences. In HDF5, this file becomes ``OUT``: it has all datasets, still empty
-``output``   in other formats: becomes ``OUT``, written from the others when they are complete
+``output``   in other formats: becomes ``OUT``; written from the other files when they are complete
 ===========  ===========================================================================================
 
-The text is read once, before any vector is computed; so all lengths are known, and standard input can be read, too.
+The text is read once, before any vector is computed, so all lengths are known, and standard input can be used, too.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ _LENGTHS_AT_ONCE = 65536
 
 @dataclass(frozen=True)
 class WriteProgress:
-    """How much of an output is complete: all pools up to some sentence, and batches of the pool after that."""
+    """The complete part of an output: all pools up to some sentence, and some batches of the next pool."""
 
-    # Batches of a pool are computed longest sentences first, so a part of a pool does not end at a sentence.
+    # Within a pool, batches with the longest sentences are computed first, so a partial pool does not end at a
+    # sentence.
 
     text: SentenceCounts = field(default_factory=SentenceCounts)
-    """The size and the hash of the whole text."""
+    """The size and hash of the whole text."""
     n_sentences: int = 0
     n_tokens: int = 0
     n_batches: int = 0
-    """Batches of the next pool."""
+    """Number of complete batches of the next pool."""
     replaces: bool = False
     """Whether the run was started to overwrite an output."""
     is_laid_out: bool = True
-    """Whether the file of vectors has room for all of them; if not, nothing but the text is complete."""
+    """Whether the file of vectors has been laid out; if not, only the text is complete."""
 
 
 class ResumableWriter:
-    """The growing output of one run, from :func:`open_resumable`. An OSError says that a file cannot be written."""
+    """The growing output of a run, from :func:`open_resumable`. Methods raise an OSError if writing fails."""
 
     def __init__(self, workspace: Workspace, replaces: bool) -> None:
         self._workspace = workspace
         self._published = VECTORS
         self.is_new = not workspace.progress
-        """Whether there is no earlier run that is continued."""
+        """Whether no earlier run is continued."""
         self.progress = WriteProgress(replaces=replaces, is_laid_out=False)
         if workspace.progress:
             self.progress = msgspec.convert(workspace.progress, WriteProgress)
@@ -81,10 +82,10 @@ class ResumableWriter:
         """With ``start="stateful"``, the LSTM state after the complete pools."""
 
     def read_text(self, corpus: Iterable[CorpusSentence], progress: ProgressCallback | None = None) -> SentenceCounts:
-        """Read a text to its end and store it; of a run that is continued, check that it is the same text."""
+        """Read a text to its end and store it; when resuming, check that it is the same text."""
         counts, digest = SentenceCounts(), hashlib.blake2b(digest_size=16)
         if self.is_new:
-            for name in (TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS):  # an empty text has an output, too
+            for name in (TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS):  # an empty text also has an output
                 self._workspace.create(name)
         for sentences in read_ahead(corpus, max_items=SENTENCES_AT_ONCE):
             lengths = np.array([len(sentence.tokens) for sentence in sentences], "<i8")
@@ -105,7 +106,7 @@ class ResumableWriter:
             self.progress = replace(self.progress, text=counts)
         elif counts != self.progress.text:
             raise TextError(
-                "The text is not the one that the interrupted run embedded: restore it, or start over with --overwrite."
+                "The text differs from that of the interrupted run: restore it, or start over with --overwrite."
             )
         return counts
 
@@ -121,11 +122,11 @@ class ResumableWriter:
         return self._workspace.folder / VECTORS
 
     def add_offsets(self, offsets: NDArray[np.int64]) -> None:
-        """Say where in the file of vectors those of the next sentences begin."""
+        """Record where the next sentences begin in the file of vectors."""
         self._workspace.append(OFFSETS, offsets.astype("<i8"))
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return where in the file of vectors those of each sentence begin."""
+        """Return where each sentence begins in the file of vectors."""
         return np.frombuffer((self._workspace.folder / OFFSETS).read_bytes(), "<i8")
 
     def write_vectors(self, offset: int, vectors: NDArray[Any]) -> None:
@@ -133,12 +134,12 @@ class ResumableWriter:
         self._workspace.write_at(VECTORS, offset, vectors)
 
     def end_batch(self) -> None:
-        """Count a batch of the next pool as written, and commit if it is time to."""
-        # The vectors of a pool are written in the order of computation, and count batch by batch.
+        """Count a batch of the next pool as written, and commit if it is due."""
+        # The vectors of a pool are written in the order of computation, and counted by batch.
         self._advance(replace(self.progress, n_batches=self.progress.n_batches + 1))
 
     def end_pool(self, n_sentences: int, n_tokens: int, state: State | None = None) -> None:
-        """Count a pool as written, and commit if it is time to; ``state`` is the LSTM state after the pool."""
+        """Count a pool as written, and commit if it is due; ``state`` is the LSTM state after the pool."""
         self.state = state
         done = self.progress
         self._advance(
@@ -147,7 +148,7 @@ class ResumableWriter:
 
     def _advance(self, progress: WriteProgress) -> None:
         self.progress = progress
-        # Not after every batch: a commit waits for the disk, and a lost batch costs less than many waits.
+        # Commits wait for the disk, and losing a batch costs less than committing each one.
         if self._workspace.commit_is_due():
             self.commit()
 
@@ -160,7 +161,7 @@ class ResumableWriter:
         self._advance(replace(self.progress, is_laid_out=True))
 
     def commit_text(self) -> None:
-        """Keep the text alone, of a run that is interrupted before the file of vectors is laid out."""
+        """Keep only the text if the run is interrupted before the file of vectors is laid out."""
         for name in (OFFSETS, VECTORS):
             os.truncate(self._workspace.folder / name, 0)
         self.commit()
@@ -171,7 +172,7 @@ class ResumableWriter:
         return self._workspace.create(OUTPUT)
 
     def publish(self, target: Path) -> None:
-        """Move the output to its final place, and delete everything else."""
+        """Move the output to its final path, and delete everything else."""
         self._workspace.publish(self._published, target)
 
     def read_names(self) -> Iterator[str]:
@@ -179,25 +180,25 @@ class ResumableWriter:
         return self._read_lines(NAMES)
 
     def read_tokens(self, first: int = 0) -> Iterator[list[str]]:
-        """Yield the tokens of the sentences in order, from the one with some number."""
+        """Yield the tokens of the sentences in order, starting at sentence ``first``."""
         return map(msgspec.json.Decoder(list[str]).decode, self._read_lines(TOKENS, first))
 
     def _read_lines(self, name: str, first: int = 0) -> Iterator[str]:
-        # newline="\n": by default, a carriage return inside a sentence would end its line.
+        # newline="\n", because by default, a carriage return inside a sentence would end its line.
         with (self._workspace.folder / name).open(encoding="utf-8", newline="\n") as file:
             for line in islice(file, first, None):
                 yield line.removesuffix("\n")
 
     def read_lengths(self, n_at_once: int = _LENGTHS_AT_ONCE) -> Iterator[NDArray[np.int64]]:
-        """Yield the number of tokens of the sentences in order, in arrays: a corpus can have many millions."""
+        """Yield the number of tokens of each sentence in order, in arrays, because a corpus can have many millions."""
         with (self._workspace.folder / LENGTHS).open("rb") as file:
             for start in range(0, self.progress.text.n_sentences, n_at_once):
                 yield read_numbers(file, "<i8", min(n_at_once, self.progress.text.n_sentences - start))
 
 
 def read_numbers(file: BinaryIO, dtype: str, n: int) -> NDArray[Any]:
-    """Read numbers from the position of a file, or raise an OSError if it has fewer."""
-    # `np.fromfile` would return fewer, and an output without them would replace the partial one.
+    """Read ``n`` numbers at the current position of a file, or raise an OSError if there are fewer."""
+    # `np.fromfile` would return fewer, and an incomplete output would replace the partial one.
     n_bytes = n * np.dtype(dtype).itemsize
     content = file.read(n_bytes)
     if len(content) < n_bytes:
@@ -209,8 +210,8 @@ def read_numbers(file: BinaryIO, dtype: str, n: int) -> NDArray[Any]:
 def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool = False) -> Iterator[ResumableWriter]:
     """Start an output or resume a partial one; at the end of the block, move the finished file to ``output``.
 
-    If the block raises an error, what was committed is kept for the next run. If nothing was, nothing is left behind.
-    Only a run with the same ``settings``, JSON values that the vectors depend on, can be resumed.
+    If the block raises an error, committed work is kept for the next run; without any, nothing is left behind. Only a
+    run with the same ``settings``, JSON values that the vectors depend on, can be resumed.
     """
     output = Path(output)
     check_resumable_output(output, overwrite)
@@ -219,15 +220,15 @@ def open_resumable(output: str | Path, settings: dict[str, Any], overwrite: bool
     with Workspace(partial_folder(output), settings, overwrite=overwrite, locked_message=locked) as workspace:
         writer = ResumableWriter(workspace, replaces)
         yield writer
-        # Reached only if the block raised nothing: an exception leaves through `yield`.
+        # Only reached if the block succeeds: an exception leaves through `yield`.
         writer.publish(output)
 
 
 def check_resumable_output(output: str | Path, overwrite: bool) -> None:
-    """Check before any work is done that an output can be started, continued or, with ``overwrite``, started anew.
+    """Check, before any work is done, that an output can be started, resumed or, with ``overwrite``, replaced.
 
     Raises:
-        OutputError: It has no name or one that is too long, or it exists and may not be overwritten.
+        OutputError: Its name is empty or too long, or it exists and may not be overwritten.
     """
     check_has_name(output)
     try:
@@ -235,23 +236,23 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
         # The call that started to overwrite it is resumed without `overwrite`.
         is_replaced = partial is not None and partial.can_continue and partial.progress.get("replaces", False)
         check_output_path(output, overwrite or is_replaced)
-    except OSError as error:  # a name that is too long with the ending of its partial output, for example
+    except OSError as error:  # for example, a name that is too long with the suffix of the partial output
         raise cannot_write(output, error.strerror) from None
 
 
 def has_partial_output(output: str | Path) -> bool:
-    """Check whether an interrupted run has left an output that can be resumed."""
+    """Check whether an interrupted run has left a resumable output."""
     partial = read_workspace(partial_folder(output))
     return partial is not None and partial.can_continue
 
 
 def partial_folder(output: str | Path) -> Path:
-    """Return the directory in which an output grows."""
+    """Return the directory of a partial output."""
     return Path(output).with_name(Path(output).name + ".partial")
 
 
 def check_disk_space(output: str | Path, n_bytes: int, n_temporary_bytes: int) -> None:
-    """Raise an OutputError if an output, and what is needed besides until it is complete, does not fit on its disk."""
+    """Raise an OutputError if an output and its temporary files do not fit on the disk."""
     free = shutil.disk_usage(partial_folder(output)).free
     if n_bytes + n_temporary_bytes > free:
         raise OutputError(
@@ -276,7 +277,7 @@ def format_bytes(n: float) -> str:
 
 
 def _save_state(state: State) -> bytes:
-    # Imported here, because only stateful runs need it.
+    # Imported here because only stateful runs need it.
     from safetensors.numpy import save
 
     return save({name: np.ascontiguousarray(array) for name, array in state._asdict().items()})
