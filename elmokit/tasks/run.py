@@ -53,6 +53,7 @@ from elmokit.tasks.run_folder import (
     read_vocabulary,
     resolve_path,
     run_settings,
+    vocabulary_content,
     write_facts,
     write_start,
 )
@@ -63,8 +64,6 @@ from elmokit.tasks.task_vocabulary import (
     Coverage,
     TaskVocabulary,
     make_vocabulary,
-    vocabularies_from,
-    vocabulary_content,
 )
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
@@ -362,8 +361,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         results = {number: read_result(run / f"seed-{number}") for number in finished}
         seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
     seed = _check_seed(run, seed, finished)
-    with damage_errors(run / VOCABULARY):
-        vocabularies, labels = vocabularies_from(read_vocabulary(run))
+    vocabularies, labels = read_vocabulary(run)
     layers: ElmoLayers | None = None
     bilm = None
     if config.elmo is not None:

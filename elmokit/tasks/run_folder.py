@@ -38,7 +38,8 @@ from elmokit.formats.folder import DEFAULT_MODEL
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.checksums import json_crc32, size_and_crc32, text_digest
 from elmokit.storage.text_files import check_names, open_binary, path_list
-from elmokit.tasks.task import AnyTask
+from elmokit.tasks.inputs import Vocabularies
+from elmokit.tasks.task import AnyTask, Labels
 from elmokit.tasks.task_config import Paths, expand_paths
 from elmokit.tasks.task_vocabulary import Coverage
 from elmokit.training.training_run import damage_errors, run_origin
@@ -70,14 +71,19 @@ def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[
     }
 
 
-def read_vocabulary(run: Path) -> dict[str, Any]:
+def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, Any]:
+    """Return the content of ``vocabulary.json``, which ``read_vocabulary`` reads."""
+    return {**asdict(vocabularies), "labels": labels}
+
+
+def read_vocabulary(run: Path) -> tuple[Vocabularies, Labels]:
     """Read ``vocabulary.json``."""
     content = read_json(run / VOCABULARY)
     # A changed word or label would give wrong results without any error.
     with damage_errors(run / VOCABULARY):
         if content.pop("crc32", None) != json_crc32(content):
             raise ValueError("its checksum is wrong")
-    return content
+        return msgspec.convert(content, Vocabularies), msgspec.convert(content["labels"], Labels)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ import codecs
 import itertools
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from elmokit.config import whole_number
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.text_files import bounded_lines, open_binary
 from elmokit.tasks.inputs import BYTES, N_SPECIAL, Vocabularies, WordTable
-from elmokit.tasks.task import AnyTask, Labels
+from elmokit.tasks.task import AnyTask
 from elmokit.tasks.task_config import CharsConfig, WordsConfig, expand_paths
 
 MAX_DIM = 100_000
@@ -60,16 +59,6 @@ class TaskVocabulary:
     """For the tables with pretrained vectors."""
     coverage: dict[str, Coverage]
     """For the same tables."""
-
-
-def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, Any]:
-    """Return the content of ``vocabulary.json``, which ``vocabularies_from`` reads."""
-    return {**asdict(vocabularies), "labels": labels}
-
-
-def vocabularies_from(content: Mapping[str, Any]) -> tuple[Vocabularies, Labels]:
-    """Return a run's vocabularies and labels from the content of its ``vocabulary.json``."""
-    return msgspec.convert(content, Vocabularies), msgspec.convert(content.get("labels", {}), Labels)
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:

@@ -41,6 +41,7 @@ from elmokit.tasks.run_folder import (
     BEST_WEIGHTS,
     OWN_BILM,
     data_checksums,
+    vocabulary_content,
     write_facts,
     write_start,
 )
@@ -48,7 +49,6 @@ from elmokit.tasks.sst import CLASSES
 from elmokit.tasks.tags import PREFIXES, rules_of
 from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_config import Spelling
-from elmokit.tasks.task_vocabulary import vocabulary_content
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
 SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several

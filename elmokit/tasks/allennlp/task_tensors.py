@@ -13,11 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from elmokit.engine.architecture import Shape
 from elmokit.errors import TensorMismatchError
-from elmokit.formats.tensor_rows import SAME, Array, FileArrays, TensorLayout, TensorRow, read_through
+from elmokit.formats.tensor_rows import (
+    SAME,
+    Array,
+    FileArrays,
+    TensorLayout,
+    TensorRow,
+    read_through,
+    same_shape,
+)
 from elmokit.tasks.allennlp.parsing import ParsingModel
 from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf, DecomposableAttention
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
@@ -31,9 +39,20 @@ from elmokit.tasks.sst import SstModel
 COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
 VECTORS = tuple(f"{module}_weight_vector" for module in ATTENTIONS)
-ROW = TensorLayout(lambda theirs: theirs[None], lambda ours: ours[0])
-OUTSIDE = TensorLayout(lambda theirs: theirs.reshape(-1), lambda ours: ours[None, None])
-SCALAR = TensorLayout(lambda theirs: theirs.reshape(()), lambda ours: ours.reshape(1))
+
+
+def read_only(to_ours: Callable[[Array], Array], their_shape: Callable[[Shape], Shape] = same_shape) -> TensorLayout:
+    """Return the layout of a tensor of an archive, which is never written."""
+    return TensorLayout(to_ours, _not_written, their_shape)
+
+
+def _not_written(ours: Array) -> Array:
+    raise NotImplementedError("Archives of AllenNLP are not written.")
+
+
+ROW = read_only(lambda theirs: theirs[None], lambda ours: ours[1:])
+OUTSIDE = read_only(lambda theirs: theirs.reshape(-1), lambda ours: (1, 1, *ours))
+SCALAR = read_only(lambda theirs: theirs.reshape(()), lambda ours: (1,))
 
 
 def _without_padding(table: Array) -> Array:
@@ -41,20 +60,19 @@ def _without_padding(table: Array) -> Array:
     return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
-ZERO_PADDING = TensorLayout(_without_padding, lambda ours: ours)
+ZERO_PADDING = read_only(_without_padding)
 
 
 def permuted(order: Sequence[int], *axes: int) -> TensorLayout:
     """Return the layout of a tensor with permuted axes: our index ``i`` is their index ``order[i]``."""
-    to_ours = np.array(order, np.int64)
-    to_theirs = to_ours.argsort()
+    index = np.array(order, np.int64)
 
-    def apply(array: Array, index: NDArray[np.int64]) -> Array:
+    def to_ours(theirs: Array) -> Array:
         for axis in axes:
-            array = array.take(index, axis)
-        return array
+            theirs = theirs.take(index, axis)
+        return theirs
 
-    return TensorLayout(lambda theirs: apply(theirs, to_ours), lambda ours: apply(ours, to_theirs))
+    return read_only(to_ours)
 
 
 @dataclass(frozen=True)
@@ -103,8 +121,7 @@ class Embeddings:
             parts = np.zeros_like(theirs[:1]), theirs[row : row + 1], theirs[1:row], theirs[row + 1 :]
             return np.concatenate(parts)
 
-        # The inverse is used for shapes alone.
-        return TensorLayout(to_ours, lambda ours: ours)
+        return read_only(to_ours)
 
     def order(self, model: Any) -> list[int]:
         """Return their column of each of our columns of the concatenated embeddings."""
@@ -334,15 +351,15 @@ def _scorer_rows(
 
 def _repeated(layout: TensorLayout, n_rows: int) -> TensorLayout:
     """Return a layout that also repeats the one row of theirs."""
-    return TensorLayout(
+    return read_only(
         lambda theirs: np.broadcast_to(layout.to_ours(theirs), (n_rows, *theirs.shape[1:])),
-        lambda ours: layout.to_theirs(ours[:1]),
+        lambda ours: (1, *ours[1:]),
     )
 
 
 def _negated(layout: TensorLayout) -> TensorLayout:
     """Return a layout that also changes the sign: AllenNLP's gate is that of the carried branch."""
-    return TensorLayout(lambda theirs: -layout.to_ours(theirs), lambda ours: -layout.to_theirs(ours))
+    return read_only(lambda theirs: -layout.to_ours(theirs))
 
 
 ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {
