@@ -24,7 +24,17 @@ from elmokit.engine.architecture import DIRECTIONS
 from elmokit.formats.allennlp_weights import gate_bias_from_allennlp, lstm_to_allennlp
 from elmokit.network.bilm import BiLMState, stack_states
 from elmokit.network.lstm_module import LSTMState
-from elmokit.network.operators import LSTMParts, are_hidden, has_memory, lstm_layer, needs_gradient, run_lstm
+from elmokit.network.operators import (
+    LSTMParts,
+    add,
+    are_hidden,
+    has_memory,
+    join_directions,
+    lstm_layer,
+    needs_gradient,
+    run_lstm,
+    take_rows,
+)
 
 HiddenAndCell = tuple[Tensor, Tensor]
 
@@ -191,6 +201,11 @@ def _clipped(values: Tensor, bound: float | None) -> Tensor:
     return values.clamp(-bound, bound) if bound else values
 
 
+def _in_batch_order(rows: Tensor, others: Tensor, places: Tensor) -> Tensor:
+    """Put rows that were sorted by length, with others behind them, into the order of the batch."""
+    return take_rows(torch.cat([rows.to(others.dtype), others]), places)
+
+
 # Not a subclass of `BiLM`, which has a token layer and no state: each direction is an `LSTMStack` of ours.
 class ElmoLstm(nn.Module):
     """AllenNLP's ``ElmoLstm``: the LSTM layers of both directions.
@@ -262,7 +277,7 @@ class ElmoLstm(nn.Module):
         outputs, states = self._call_cells(inputs, lengths, start)
         if self.stateful:
             self._store(carried, start, stack_states(states).detach().to(inputs.device, inputs.dtype))
-        return torch.stack([torch.cat(halves, dim=-1) for halves in zip(*outputs, strict=True)])
+        return join_directions(outputs, mask != 0)
 
     def _layers_of(self, direction: str) -> list[LstmCellWithProjection]:
         return [getattr(self, f"{direction}_layer_{k}") for k in range(self.num_layers)]
@@ -282,26 +297,30 @@ class ElmoLstm(nn.Module):
     ) -> tuple[list[list[Tensor]], list[list[LSTMState]]]:
         """Call the cells of both directions layer by layer, with the rows that have tokens, longest first."""
         cells = [self._layers_of(direction) for direction in DIRECTIONS]
-        rows = lengths.argsort(descending=True, stable=True)[: int((lengths > 0).sum())]
+        order = lengths.argsort(descending=True, stable=True)
+        n_rows = int((lengths > 0).sum())
+        rows, others, places = order[:n_rows], order[n_rows:], order.argsort()
         batch_lengths = lengths[rows].tolist()
         width = max(batch_lengths, default=0)
+        missing = (0, 0, 0, inputs.shape[1] - width, 0, len(others))  # steps and rows that nothing reads
         outputs: list[list[Tensor]] = [[], []]
         states = [start.of_direction(d) for d in range(len(DIRECTIONS))]
-        read = [inputs[rows, :width]] * len(DIRECTIONS)
+        read = [take_rows(inputs[:, :width], rows)] * len(DIRECTIONS)
         for k in range(self.num_layers):
             for d in range(len(DIRECTIONS)):
+                if not batch_lengths:
+                    outputs[d].append(inputs.new_zeros(*inputs.shape[:2], self.hidden_size))
+                    continue
                 hidden, cell = states[d][k]
-                padded = inputs.new_zeros(*inputs.shape[:2], self.hidden_size)
-                if batch_lengths:
-                    layer_outputs, after = cells[d][k](read[d], batch_lengths, (hidden[rows][None], cell[rows][None]))
-                    states[d][k] = LSTMState(
-                        hidden.index_copy(0, rows, after[0][0].to(hidden.dtype)),
-                        cell.index_copy(0, rows, after[1][0].to(cell.dtype)),
-                    )
-                    read[d] = layer_outputs + read[d] if k else layer_outputs
-                    in_place = F.pad(read[d], (0, 0, 0, inputs.shape[1] - width))
-                    padded = padded.to(in_place.dtype).index_put((rows,), in_place)
-                outputs[d].append(padded)
+                before = take_rows(hidden, rows)[None], take_rows(cell, rows)[None]
+                layer_outputs, after = cells[d][k](read[d], batch_lengths, before)
+                states[d][k] = LSTMState(
+                    _in_batch_order(after[0][0], take_rows(hidden, others), places),
+                    _in_batch_order(after[1][0], take_rows(cell, others), places),
+                )
+                read[d] = add(layer_outputs, read[d]) if k else layer_outputs
+                padded = F.pad(read[d], missing) if any(missing) else read[d]
+                outputs[d].append(take_rows(padded, places))
         return outputs, states
 
     def reset_states(self, mask: Tensor | None = None) -> None:

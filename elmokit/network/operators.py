@@ -423,15 +423,19 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     if needs_gradient(table):
         return table[index]
     if not computes_rows(table) or are_hidden(index):
-        return F.embedding(index, table)
+        return _select_rows(table, index)
     rows: Tensor = torch.ops.elmokit.take_rows.default(table, index)
     return rows
+
+
+def _select_rows(table: Tensor, index: Tensor) -> Tensor:
+    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
 @computes("elmokit::take_rows")
 def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     if not table.is_cpu or table.dtype != torch.float32:
-        return F.embedding(index, table)
+        return _select_rows(table, index)
     places = index.numpy()
     if places.size and not 0 <= places.min() <= places.max() < len(table):  # NumPy counts negative ones from the end
         raise IndexError("index out of range")  # as F.embedding says
@@ -441,6 +445,31 @@ def _take_rows(table: Tensor, index: Tensor) -> Tensor:
 @has_results_like("elmokit::take_rows")
 def _fake_take_rows(table: Tensor, index: Tensor) -> Tensor:
     return table.new_empty(*index.shape, *table.shape[1:])
+
+
+# A sum
+
+torch.library.define("elmokit::add", "(Tensor first, Tensor second) -> Tensor")
+
+
+def add(first: Tensor, second: Tensor) -> Tensor:
+    """Return the sum of two tensors of one size."""
+    if needs_gradient(first, second) or not computes_rows(first, second):
+        return first + second
+    result: Tensor = torch.ops.elmokit.add.default(first, second)
+    return result
+
+
+@computes("elmokit::add")
+def _add(first: Tensor, second: Tensor) -> Tensor:
+    if c_library(first, second) is None:
+        return first + second
+    return torch.from_numpy(first.detach().numpy() + second.detach().numpy())  # by NumPy, as above
+
+
+@has_results_like("elmokit::add")
+def _fake_add(first: Tensor, second: Tensor) -> Tensor:
+    return first.new_empty(first.shape)
 
 
 # A training window of one LSTM layer, with what its gradient needs

@@ -389,6 +389,7 @@ OPERATORS: dict[str, Callable[[], tuple[object, ...]]] = {
     "linear": lambda: (some(3, 5, trained=False), some(4, 5, trained=False), some(4, trained=False)),
     "convolve_rows": lambda: (torch.tensor([[1, 0, 2], [2, 2, 2]]), *(some(*of, trained=False) for of in CONVOLUTION)),
     "convolve": lambda: (some(3, 9, 4), torch.tensor([1, 7, 3]), some(6, 4, 3), some(6)),
+    "add": lambda: (some(3, 5, trained=False), some(3, 5, trained=False)),
     "take_rows": lambda: (some(9, 3, trained=False), torch.tensor([[1, 8], [0, 1]])),
     "join_features": lambda: ([some(3, 5, trained=False), some(3, 2, trained=False)],),
     "lstm_layer": lambda: (
