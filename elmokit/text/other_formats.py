@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
 
 from elmokit.errors import TextError
 
@@ -20,6 +20,19 @@ HEAD_CHARACTERS = 1 << 20
 """Number of characters after which fewer lines are checked."""
 JSON = "JSON"
 TABLE = "a table"
+
+
+def first_lines(lines: Iterable[tuple[int, str]]) -> tuple[list[tuple[int, str]], Iterator[tuple[int, str]]]:
+    """Read the first lines of a text ahead; return them, and all lines."""
+    lines = iter(lines)
+    head: list[tuple[int, str]] = []
+    n_characters = 0
+    for number, line in islice(lines, HEAD_LINES):
+        head.append((number, line))
+        n_characters += len(line)
+        if n_characters > HEAD_CHARACTERS:
+            break
+    return head, chain(head, lines)
 
 
 def refuse_other_formats(name: str, head: Iterable[str], accepted: Sequence[str] = ()) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice, pairwise
+from itertools import groupby, pairwise
 from typing import Literal
 
 from elmokit.errors import TextError
-from elmokit.text.other_formats import HEAD_LINES
+from elmokit.text.other_formats import HEAD_LINES, first_lines
 
 MAX_CHARACTERS = 20
 """Longer tokens in these scripts are considered unsplit text. Their words are rarely longer than ten characters."""
@@ -163,12 +163,11 @@ def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
 
 def join_wrapped(name: str, lines: Iterable[tuple[int, str]], wrapped: Wrapped = "auto") -> Iterator[tuple[int, str]]:
     """Join the lines of each paragraph if raw text is wrapped; a paragraph gets the number of its first line."""
-    lines = iter(lines)
-    head = list(islice(lines, HEAD_LINES))
+    head, lines = first_lines(lines)
     if wrapped == "no" or (wrapped == "auto" and not are_wrapped(name, [line for _, line in head])):
-        yield from chain(head, lines)
+        yield from lines
         return
-    for is_text, paragraph in groupby(chain(head, lines), key=lambda line: bool(line[1].strip())):
+    for is_text, paragraph in groupby(lines, key=lambda line: bool(line[1].strip())):
         if is_text:
             numbers, texts = zip(*paragraph, strict=True)
             yield numbers[0], " ".join(texts)
