@@ -39,6 +39,7 @@ from elmokit.tasks.run_folder import (
     CONFIG,
     FACTS,
     FILES,
+    FORMER,
     OWN_BILM,
     RESULTS,
     SEED_FILES,
@@ -118,7 +119,7 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     path = Path(run)
-    check_folder(path)
+    check_folder(path, FORMER, overwrite)
     torch_device = parse_device(device)
     _check_config(task, config)
     examples = _read_all(task, config)
@@ -134,7 +135,7 @@ def train_task(
     content = vocabulary_content(vocabulary.vocabularies, labels)
     checksums = data_checksums(task, config)
     # With a run for each seed inside.
-    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
         _start(whole_run, task, config, content)
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, examples.train, torch_device, progress)

@@ -19,7 +19,7 @@ from elmokit.formats.open import as_model
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.vocabulary import Vocabulary
-from elmokit.training.bilm_run import FILES, TrainingSetup
+from elmokit.training.bilm_run import FILES, FORMER, TrainingSetup
 from elmokit.training.distributed import World, init_distributed, training_device
 from elmokit.training.loop import run_training
 from elmokit.training.reports import TrainingCallback, TrainingDisplay
@@ -305,7 +305,7 @@ def training_process(
     """
     device = training_device(device)
     with init_distributed(device) as world:
-        run = Run(out, None, FILES, overwrite)
+        run = Run(out, None, FILES, FORMER, overwrite)
         process = TrainingProcess(run, world, device, TrainingDisplay() if report is None else report)
         try:
             with process.open:
