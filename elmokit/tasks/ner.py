@@ -46,7 +46,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,7 @@ from elmokit.tasks.task_vocabulary import (
 )
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.text.other_formats import first_lines, is_json_object
-from elmokit.text.raw_lines import check_tokens
+from elmokit.text.first_lines import check_tokens, is_json_object, look_ahead
 from elmokit.text.text import Text, is_conllu
 from elmokit.text.tokenize import split_tokens
 from elmokit.training.training_run import Run, damage_errors
@@ -316,7 +315,7 @@ def _only_file(text: Text) -> str | Path:
 def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Iterator[str]:
     """Return the lines of a text, and refuse one that is certainly raw."""
     path = _only_file(text)
-    head, numbered = first_lines(text.numbered_lines(path, formats=formats))
+    head, numbered = look_ahead(text.numbered_lines(path, formats=formats))
     if not is_conllu(path) and not any(is_json_object(line) for _, line in head):
         sentences = (split(line) for _, line in head)
         check_tokens(str(path), sentences, is_split=split is not split_tokens, refuse=text.refuse_raw)

@@ -65,7 +65,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.columns import ColumnSentence, read_column_sentences
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 from elmokit.text.tokenize import split_tokens
 
 WORD_COLUMN, FIRST_ROLE_COLUMN = 3, 11  # of CoNLL-2012, from 0

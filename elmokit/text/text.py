@@ -24,8 +24,7 @@ from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, r
 from elmokit.text.columns import InputTable, is_table, read_table
 from elmokit.text.conllu import conllu_lines
 from elmokit.text.fasta import numbered_proteins
-from elmokit.text.other_formats import first_lines, refuse_other_formats
-from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
+from elmokit.text.first_lines import Wrapped, check_tokens, join_wrapped, look_ahead, refuse_other_formats
 from elmokit.text.tokenize import ENGLISH, TextSplitter, get_tokenizer, split_tokens, text_splitter
 
 Tokenize = Callable[[str], list[str]]
@@ -248,7 +247,7 @@ class Text:
         Args:
             path: The file.
             on_bytes: As in ``read_lines``.
-            formats: Other formats that the caller reads, by their names in ``other_formats.py``; None for all.
+            formats: Other formats that the caller reads, by their names in ``first_lines.py``; None for all.
         """
         lines = read_lines(path, on_bytes, universal_newlines=self.kind == "bilm-tf")
         if is_conllu(path):
@@ -256,7 +255,7 @@ class Text:
             return
         numbered: Iterator[tuple[int, str]] = enumerate(lines, start=1)
         if formats is not None:
-            head, numbered = first_lines(numbered)
+            head, numbered = look_ahead(numbered)
             refuse_other_formats(text_name(path), [line for _, line in head], formats)
         yield from numbered
 
@@ -281,7 +280,7 @@ class Text:
     def _raw_lines_of(
         self, path: str | Path, split: TextSplitter, on_bytes: Callable[[int], object] | None
     ) -> Iterator[Line]:
-        head, numbered = first_lines(self.numbered_lines(path, on_bytes))
+        head, numbered = look_ahead(self.numbered_lines(path, on_bytes))
         sentences = chain.from_iterable(split(line) for _, line in head)
         check_tokens(text_name(path), sentences, is_split=True)
         for number, line in join_wrapped(text_name(path), numbered, self.wrapped):
@@ -290,15 +289,15 @@ class Text:
     def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
         split = self.split
         # A caller's own function can select the column of a table.
-        formats = None if callable(self.kind) else ()
+        formats = None if callable(self.kind) and _is_foreign(self.kind) else ()
         numbered = self.numbered_lines(path, on_bytes, formats)
         if is_conllu(path):
             if self.kind != "bilm-tf":
                 split = split_tokens  # it has words already
         elif formats is not None:
-            head, numbered = first_lines(numbered)
-            sentences = (split(line) for _, line in head)
-            check_tokens(text_name(path), sentences, self.kind == "lines", self.refuse_raw)
+            head, numbered = look_ahead(numbered)
+            is_split = split not in (split_tokens, str.split)
+            check_tokens(text_name(path), [split(line) for _, line in head], is_split, self.refuse_raw)
         for number, line in numbered:
             tokens = split(line)
             if not tokens and self.kind == "allennlp":
@@ -371,3 +370,7 @@ def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]
 
 def _words_of(line: str) -> list[list[str]]:
     return [line.split()]
+
+
+def _is_foreign(function: Tokenize) -> bool:
+    return not (getattr(function, "__module__", None) or "elmokit").startswith("elmokit")

@@ -43,7 +43,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.tasks.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
-from elmokit.text.other_formats import JSON, is_json_object
+from elmokit.text.first_lines import JSON, is_json_object
 
 SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor
 NO_LABEL = "NO-LABEL"  # of a span that is no constituent
