@@ -173,11 +173,14 @@ def _check_config(task: AnyTask, config: Any) -> None:
 
 def _read_all(task: AnyTask, config: Any) -> _Examples:
     """Read the examples of a training, and draw the sample of ``train_ratio``."""
-    train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
-    texts = [tuple(map(tuple, task.texts(example))) for example in train]
-    train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
-    test = _read_examples(task, config, "test") if config.data.test else []
-    return _Examples(train, dev, [*dev, *test])
+    train = _read_examples(task, config, "train")
+    texts = [tuple(tuple(sentence) for sentence in task.texts(example)) for example in train]
+    sample = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
+    dev = _read_examples(task, config, "dev")
+    others = list(dev)
+    if config.data.test:
+        others += _read_examples(task, config, "test")
+    return _Examples(sample, dev, others)
 
 
 def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
