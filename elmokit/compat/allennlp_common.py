@@ -91,9 +91,7 @@ def cached_path(
         ConfigurationError: An archive is to be unpacked.
     """
     if extract_archive or force_extract:
-        raise ConfigurationError(
-            f"cached_path cannot unpack {url_or_filename}. The archive of a model can be opened as it is."
-        )
+        raise ConfigurationError(f"cached_path cannot unpack {url_or_filename}. Model archives can be opened directly.")
     path = local_path(normalize_url(url_or_filename))
     if not path.exists():
         raise ModelNotFoundError(f"There is no file {path}.")

@@ -61,14 +61,14 @@ class _ElmoBiLm(nn.Module):
         self.config = config = bilm.config
         if not config.skip_connections:
             raise ConfigurationError(
-                f"AllenNLP's ELMo reads only models with skip connections, which {weight_file} lacks. Open it with "
-                "elmokit.Elmo.from_pretrained."
+                f"AllenNLP's ELMo only reads models with skip connections, which {weight_file} does not have. Open it "
+                "with elmokit.Elmo.from_pretrained."
             )
         # A list: the truth of an array of words is ambiguous.
         vocab_to_cache = None if vocab_to_cache is None else list(vocab_to_cache)
         if requires_grad and vocab_to_cache:
             warnings.warn(
-                "With vocab_to_cache, the cached vectors are trained and the char CNN that made them is not.",
+                "With vocab_to_cache, the cached vectors are trained, but not the char CNN that computed them.",
                 stacklevel=2,
             )
         # The order of the modules is that of AllenNLP: the state of an optimizer knows parameters by their position.
@@ -151,7 +151,7 @@ class _ElmoBiLm(nn.Module):
             encoded = self._token_embedder(inputs)
             vectors, mask = encoded["token_embedding"], encoded["mask"]
         else:
-            raise ValueError("Pass inputs, the character ids: there is no cache, or it does not hold every word.")
+            raise ValueError("Pass inputs, the character ids: there is no cache, or it does not have all words.")
         return {"activations": self.contextualize(vectors, mask), "mask": mask}
 
     def contextualize(self, vectors: Tensor, mask: Tensor) -> list[Tensor]:

@@ -264,7 +264,7 @@ def create_elmo_embeddings_from_vocab(
     words = [line.strip() for line in "\n".join(read_lines(vocab_path)).strip().split("\n")]
     if words[0] != DEFAULT_OOV_TOKEN and not use_custom_oov_token:
         raise ConfigurationError(
-            f"{vocab_path} begins with {words[0]!r} and not with {DEFAULT_OOV_TOKEN}. Insert it, or pass "
+            f"{vocab_path} begins with {words[0]!r} instead of {DEFAULT_OOV_TOKEN}. Insert it, or pass "
             "use_custom_oov_token=True."
         )
     if "" in words:

@@ -122,7 +122,7 @@ class BidirectionalLanguageModel(nn.Module):
             bilm = _reading_words(bilm, embedding_weight_file)
         elif not use_character_inputs and has_characters:
             raise ConfigError(
-                "use_character_inputs=False needs embedding_weight_file, which dump_token_embeddings writes."
+                "use_character_inputs=False needs an embedding_weight_file, written by dump_token_embeddings."
             )
         # The names under which bilm-tf keeps its arguments, which programs read.
         self._options = bilm_tf.read_options(options_file)
@@ -190,7 +190,7 @@ class BidirectionalLanguageModel(nn.Module):
         """Check the ids; return ``(sentences, time)`` bool, True on a real token, boundaries included."""
         self._check_shape(ids)
         if self.stateful and len(ids) > self.max_batch_size:
-            raise ConfigError(f"The batch has {len(ids)} sentences, and max_batch_size is {self.max_batch_size}.")
+            raise ConfigError(f"The batch has {len(ids)} sentences, but max_batch_size is {self.max_batch_size}.")
         config = self.bilm.config
         n_ids = (config.n_words or 0) if config.char_cnn is None else config.char_cnn.n_chars
         smallest, largest = int(ids.min()), int(ids.max())
@@ -287,7 +287,7 @@ def weight_layers(
     module = mixes[key]
     assert isinstance(module, WeightLayers)
     if (module.use_top_only, module.do_layer_norm) != (use_top_only, do_layer_norm):
-        raise ConfigError(f"The name {name!r} was used before with other switches.")
+        raise ConfigError(f"The name {name!r} was used before with different arguments.")
     result: dict[str, Any] = module(bilm_ops, l2_coef)
     return result
 
@@ -308,7 +308,7 @@ def dump_token_embeddings(
     bilm = read_hdf5(options_file, weight_file).build_bilm().eval()
     cnn = bilm.config.char_cnn
     if cnn is None:
-        raise ConfigError(f"{weight_file} already holds its words' vectors: pass it itself as embedding_weight_file.")
+        raise ConfigError(f"{weight_file} already holds word vectors: pass it as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
     shape = (len(words), bilm.config.projection_dim)

@@ -211,7 +211,7 @@ class TokenBatcher:
         if (ids < 0).any():
             word = tokens[int(ids.argmin())]
             raise TextError(
-                f"Neither the word {word!r} nor {UNKNOWN} is in {self._file}. List every word of the text and dump the "
+                f"Neither the word {word!r} nor {UNKNOWN} is in {self._file}. List all words of the text and dump the "
                 "token embeddings again, or use character inputs."
             )
         return ids + 1
@@ -226,7 +226,7 @@ def _tokens(sentence: str | Iterable[str], split: bool) -> Sequence[str]:
 def _some(sentences: Iterable[Iterable[str]]) -> list[list[str]]:
     batch = token_lists(sentences)
     if not batch:
-        raise TextError("There is no sentence to batch. Pass a list with at least one list of tokens.")
+        raise TextError("There are no sentences to batch. Pass a list with at least one list of tokens.")
     return batch
 
 

@@ -28,10 +28,10 @@ from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths
-from elmokit.storage.workspace import JOURNAL, OtherSettingsError, is_former_run, read_workspace
+from elmokit.storage.workspace import JOURNAL, OtherSettingsError, read_workspace
 from elmokit.text.text import Text
 from elmokit.training import api
-from elmokit.training.bilm_run import FORMER, TrainingSetup
+from elmokit.training.bilm_run import TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
 from elmokit.training.settings import options_from_settings, settings_from_options
@@ -96,13 +96,8 @@ def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], s
             n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
             return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
-    if prefix is None and is_former_run(save_dir, FORMER):
-        raise ModelNotFoundError(
-            f"{save_dir} is a run of another version of elmokit. Other commands open its best model: finetune, "
-            "convert, and evaluate perplexity --as-bilm-tf N."
-        )
     if prefix is None:
-        raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither of bilm-tf nor of elmokit.")
+        raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither from bilm-tf nor from elmokit.")
     return bilm_tf.read_options(save_dir / "options.json"), str(prefix)
 
 
@@ -148,7 +143,7 @@ def train(
     options = _options_for(options, data)
     n_processes = int(os.environ.get("WORLD_SIZE", "1"))
     if n_gpus % n_processes:
-        raise ConfigError(f"n_gpus is {n_gpus}, which cannot be divided among {n_processes} processes of torchrun.")
+        raise ConfigError(f"n_gpus is {n_gpus}, which cannot be divided among torchrun's {n_processes} processes.")
     table = settings_from_options(options, OPTIONS, n_gpus)
     table["batch_size"] //= n_processes
     settings: dict[str, Any] = {
@@ -241,7 +236,7 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
 
     path = Path(outfile)
     if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
-        raise OutputError(f"{path} exists and is not an HDF5 file, so it is not replaced. Choose another name.")
+        raise OutputError(f"{path} exists but is not an HDF5 file, so it is not replaced. Choose another name.")
     _, checkpoint = load_options_latest_checkpoint(tf_save_dir)
     options = dumped_options(path)
     write_hdf5(open_model(checkpoint), options, path, overwrite=True)
@@ -260,7 +255,7 @@ def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDa
     length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
     if length != data.max_word_length:
         raise ConfigError(
-            f"The options have {length or 'no'} characters per word, and the vocabulary "
+            f"The options have {length or 'no'} characters per word, but the vocabulary has "
             f"{data.max_word_length or 'none'}."
         )
     return dict(options)
@@ -268,9 +263,9 @@ def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDa
 
 def _check_directions(has: str, bidirectional: bool, data: LMDataset | BidirectionalLMDataset) -> None:
     if bidirectional and len(data.read_backward) == 1:
-        raise ConfigError(f"{has} two directions, and the data have one. Use BidirectionalLMDataset.")
+        raise ConfigError(f"{has} two directions, but the data have one. Use BidirectionalLMDataset.")
     if not bidirectional and data.read_backward[0]:
-        raise ConfigError("A model of one direction reads forward, so LMDataset(reverse=True) only yields batches.")
+        raise ConfigError("One-direction models read forward, so LMDataset(reverse=True) can only yield batches.")
 
 
 def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> PretrainedBiLM:

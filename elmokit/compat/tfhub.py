@@ -219,8 +219,8 @@ class Module(nn.Module):
         are_lengths_right = len(lengths) == len(rows) and all(0 <= length <= width for length in lengths)
         if not is_matrix or len(widths) != 1 or not are_lengths_right:
             raise TextError(
-                "tokens must be a matrix of strings, padded with '', and sequence_len a number per row, but there are "
-                f"rows of {sorted(widths)} tokens and sequence_len is {lengths}."
+                "tokens must be a matrix of strings, padded with '', and sequence_len one number per row, but there "
+                f"are rows of {sorted(widths)} tokens and sequence_len is {lengths}."
             )
         sentences = [list(map(_text, row[:length])) for row, length in zip(rows, lengths, strict=True)]
         return self._outputs(sentences, width)
@@ -266,7 +266,7 @@ class Module(nn.Module):
 def KerasLayer(handle: str | Path, *arguments: object, **settings: object) -> NoReturn:
     """Raise a ConfigError that names what replaces ``hub.KerasLayer``."""
     raise ConfigError(
-        "hub.KerasLayer is a layer of TensorFlow. Compute the vectors before the model: hub.load("
+        "hub.KerasLayer is a TensorFlow layer. Compute the vectors before the model: hub.load("
         f"{str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and 'default'."
     )
 

@@ -21,7 +21,7 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)():  # type: ignore[attr-defined, no-untyped-call]
             raise ConfigError(
-                "PyTorch cannot trace or export the modules of the old APIs, whose steps depend on the sentence: "
+                "PyTorch cannot trace or export the modules of the old APIs, whose steps depend on the input: "
                 "export elmokit.ElmoModule, or write the model with `elmokit convert MODEL MODEL.onnx`."
             )
         # Not `torch.compiler.disable` as the decorator: it imports `torch._dynamo`, which takes seconds.

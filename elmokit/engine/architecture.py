@@ -107,7 +107,7 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if (self.char_cnn is None and self.word_features is None) == (self.n_words is None):
             raise ConfigError(
-                "A model reads either characters or word ids: give char_cnn, word_features or both, or else n_words."
+                "A model reads either characters or word ids: set char_cnn, word_features or both, or else n_words."
             )
         check_at_least("n_words", self.n_words, 1, MAX_ROWS, optional=True)
         check_at_least("projection_dim", self.projection_dim, 1)

@@ -96,7 +96,7 @@ def _packaged(name: str, instructions: InstructionSet) -> Library | None:
 def _compiled(name: str, instructions: InstructionSet) -> Library:
     """Load the library from the cache directory, or from a temporary one, compiling it if it is not there."""
     if platform.system() != "Linux":
-        raise ElmoError("elmokit compiles them on Linux only. Install a wheel that is built for this system.")
+        raise ElmoError("elmokit only compiles them on Linux. Install a wheel that was built for this system.")
     import subprocess  # here, because a wheel needs no compiler: a first vector does not wait for this module
 
     try:
@@ -138,7 +138,9 @@ def _cache_directory() -> Path:
     directory = directory.resolve()
     status = directory.stat()
     if status.st_uid != os.geteuid() or any(map(_is_open_to_others, directory.parents)):
-        raise OutputError(f"other users can use {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours.")
+        raise OutputError(
+            f"other users can write to {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours."
+        )
     if status.st_mode & 0o077:  # a group, by its umask, may have put libraries there
         directory.chmod(0o700)
         for library in directory.glob("*.so"):  # not the directories in which other processes compile at this moment

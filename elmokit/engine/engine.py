@@ -86,7 +86,7 @@ def open_engine(config: BiLMConfig, arrays: Mapping[str, Floats], request: Backe
 def _warn_once(why: str) -> None:
     """Warn that there are no C functions: not for every model that a process opens."""
     warnings.warn(
-        f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and some three to "
-        "five times slower. On Linux, install a wheel of elmokit or a C compiler.",
+        f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and three to five "
+        "times slower. On Linux, install a wheel of elmokit or a C compiler.",
         stacklevel=3,
     )

@@ -118,7 +118,7 @@ def select_layers(
         return LayerSelection(every, "average")
     if layers == "mix":
         if mix is None:
-            raise ConfigError("layers is 'mix', but there is no scalar mix here: an ElmoModule with n_mixes=1 has one.")
+            raise ConfigError("layers is 'mix', but there is no scalar mix here; an ElmoModule with n_mixes=1 has one.")
         return LayerSelection(every, mix)
     available = f"{model_name} has layers 0 to {n_layers - 1}"
     numbers: list[Any] = layers if isinstance(layers, list) else [layers]

@@ -163,8 +163,8 @@ class MinimalPairsResult(Result):
             f"Ties, which count as wrong: {ties}.",
             f"{self.unknown_ratio:.1%} of the tokens are not in the vocabulary{unknown}. "
             f"In {count_of(self.n_unequal, 'pair')} ({self.n_unequal / self.n_pairs:.1%}), the sentences have unequal "
-            "numbers of them, which can decide: <UNK> is more probable than any word that it stands for. With unknown "
-            "words paid, each costs as much as the rarest word of the vocabulary.",
+            "numbers of them, which can be decisive, because <UNK> is more probable than any word that it stands for. "
+            "With unknown words paid, each costs as much as the rarest vocabulary word.",
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def read_minimal_pairs(paths: Iterable[str | Path]) -> list[Paradigm]:
             paradigm.rows.append(row)
             has_pair = True
         if not has_pair:
-            raise TextError(f"{path} contains no pair of sentences.")
+            raise TextError(f"{path} contains no sentence pairs.")
     return list(paradigms.values())
 
 
@@ -271,7 +271,7 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
             continue
         for model, accuracies in by_model.items():
             if not _is_fraction(cells[model]):
-                raise TextError(f"{path}, line {number}: {cells[model]!r} is no number from 0 to 1.")
+                raise TextError(f"{path}, line {number}: {cells[model]!r} is not a number from 0 to 1.")
             if cells[model]:
                 accuracies[name] = float(cells[model])
         if phenomenon:

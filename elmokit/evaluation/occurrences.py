@@ -85,7 +85,7 @@ def build_index(
     """
     check_elmo(elmo)
     check_has_name(path)
-    check_folder(Path(path), overwrite=overwrite)
+    check_folder(Path(path))
     read = partial(read_corpus_files, corpus) if isinstance(corpus, Text) else corpus
     counted = _Counted(read())
     digest = sentences_digest(counted)
@@ -160,14 +160,13 @@ class OccurrenceIndex:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        rebuild = f"elmokit neighbors index CORPUS {path}"
-        store = read_workspace(self.path, f"build it anew with {rebuild} --overwrite")
+        store = read_workspace(self.path)
         if store is None or store.settings.get("what") != KIND:
-            raise OutputError(f"There is no index of this version in {path}. Build one with: {rebuild}")
+            raise OutputError(f"There is no index in {path}. Build one with: elmokit neighbors index CORPUS {path}")
         self.settings = store.settings
         """What the index was built from, with the model's name as ``model_name``."""
         if store.progress.get("n_done") != self.settings["n_sentences"]:
-            raise OutputError(f"The index {path} is not finished. Run the command that started it again to resume.")
+            raise OutputError(f"The index {path} is incomplete. Repeat the command that started it to resume.")
         dim, n_layers = self.settings["dim"], self.settings["n_layers"]
         self.layers = {layer: store.memory_map(f"layer-{layer}.f16", FLOAT16, dim) for layer in range(1, n_layers)}
         self.type_vectors = store.memory_map("types.f16", FLOAT16, dim)

@@ -144,7 +144,7 @@ class PosResult(Result):
         ]
         if self.n_unknown_tags:
             n_words = count_of(self.n_unknown_tags, "test word")
-            notes.append(f"The tags of {n_words} do not occur in training; they count as wrong.")
+            notes.append(f"The tags of {n_words} do not occur in the training text and count as wrong.")
         return notes
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class LabeledTexts(NamedTuple):
 
 def _check_tagged(name: str, text: Sequence[TaggedSentence]) -> None:
     if all(tag is None for tag in _tags(text)):
-        raise TextError(f"The {name} text of the probe has no tagged word.")
+        raise TextError(f"The probe's {name} text has no tagged words.")
 
 
 def _combinations(layers: Sequence[int]) -> list[tuple[str, list[int]]]:

@@ -127,7 +127,7 @@ def _read_sentence(element: ElementTree.Element, where: str, seen: set[str]) -> 
 def _read_instance(part: ElementTree.Element, words: list[str], start: int, where: str) -> Instance:
     key, lemma, pos = part.get("id"), part.get("lemma"), part.get("pos")
     if not (key and lemma and pos and words):
-        raise TextError(f"{where}: expected an <instance> with id, lemma, pos and a text, found {part.attrib}.")
+        raise TextError(f"{where}: expected an <instance> with id, lemma, pos and a text; found {part.attrib}.")
     return Instance(key, normal_lemma(lemma), pos.upper(), start, start + len(words))
 
 
@@ -142,7 +142,7 @@ def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = split_tokens(line)
         if len(columns) == 1:
-            raise TextError(f"{path}, line {number}: {line!r} has no sense, expected: id key [key ...].")
+            raise TextError(f"{path}, line {number}: {line!r} has no sense; expected: id key [key ...].")
         if columns:
             instance, *senses = columns
             keys.setdefault(instance, []).extend(senses)
@@ -179,7 +179,7 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
                 f"index.sense, but found {line[:60]!r}."
             )
     if not numbered:
-        raise TextError(f"{path} lists no sense.")
+        raise TextError(f"{path} lists no senses.")
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}
 
 

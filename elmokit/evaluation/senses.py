@@ -116,12 +116,12 @@ class SenseResult(Result):
     def notes(self) -> list[str]:
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
         notes = [
-            f"{count_of(self.n_senses, 'sense')} in training; {n_missing:,} of {n_instances:,} instances have none of "
-            "theirs in it."
+            f"{count_of(self.n_senses, 'sense')} in training; for {n_missing:,} of {n_instances:,} instances, none of "
+            "their senses is among them."
         ]
         if any(score.precision != score.recall for row in self.rows for score in row.scores.values()):
             gives = any(row.name == FIRST for row in self.rows)
-            reason = "the inventory lacks their lemma; see" if gives else "give an --inventory, or see"
+            reason = "the inventory lacks their lemma; see" if gives else "pass an --inventory, or see"
             notes.append(f"Some instances have no answer: {reason} precision and recall in --json.")
         return notes
 
@@ -178,7 +178,7 @@ def probe_senses(
         texts[test.name] = list(read_sense_xml(test.data))
         pos_of[test.name] = _parts_of_speech(texts[test.name])
         if pos_of[test.name].keys().isdisjoint(gold[test.name]):
-            raise TextError(f"{test.gold} has no key for any instance of {test.data}.")
+            raise TextError(f"{test.gold} has no keys for the instances of {test.data}.")
     means = train_senses(elmo, train, path, progress, overwrite=overwrite)
     answers: dict[str, dict[str, dict[str, str]]] = {}
     n_backed_off = {}
@@ -492,7 +492,7 @@ def _add_instances(
         means.n_sentences += 1
         count(len(sentence.instances))
     if not means.rows:
-        raise TextError(f"{source.data} contains no instance to learn senses from.")
+        raise TextError(f"{source.data} contains no instances to learn senses from.")
 
 
 def embed_instances(

@@ -120,7 +120,7 @@ class SimilarityResult(Result):
         poolings = self.results[name].poolings
         defined = _defined(poolings)
         n_pairs = count_of(self.n_pairs[name], "pair")
-        note = f"{name}: Spearman correlation of cosines with people's scores, {n_pairs}."
+        note = f"{name}: Spearman correlation of cosines with human scores, {n_pairs}."
         if defined:
             best = self.best(name)
             note += f" Best: {best.spearman:.3f}, layers {best.layers}, {best.weighting}."
@@ -170,7 +170,7 @@ def read_scored_pairs(
     except csv.Error as error:
         raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
     if not pairs:
-        raise TextError(f"{path} contains no pair, expected two sentences and a number in each row.")
+        raise TextError(f"{path} contains no pairs; expected two sentences and a number in each row.")
     return pairs
 
 
@@ -212,7 +212,7 @@ def _expected_row(path: str | Path, row: list[str], columns: tuple[int, int, int
     separated = "commas" if _is_csv(path) else "tabs or spaces"
     text = f"expected two sentences and a number{where}, separated by {separated}, but got {row}."
     if _is_csv(path) and any("\t" in cell for cell in row):  # as in the original release of the STS benchmark
-        text += " If its columns are separated by tabs, give the file a name that ends in .tsv."
+        text += " If its columns are separated by tabs, rename the file to end in .tsv."
     return text
 
 
@@ -370,7 +370,7 @@ def _check_scores(pairs: Sequence[ScoredPair]) -> None:
     scores = {pair.score for pair in pairs}
     if len(scores) < 2 or not all(map(math.isfinite, scores)):
         raise TextError(
-            f"A correlation needs different and finite scores; the first of {len(pairs)} pairs have: "
+            f"A correlation needs finite scores that differ; the first of {len(pairs)} pairs have: "
             f"{', '.join(str(pair.score) for pair in pairs[:5])}."
         )
 

@@ -160,7 +160,7 @@ def _columns(tokens: Token | Span) -> Vectors | None:
         return None
     if layers.shape[1] != len(tokens.doc):
         raise ConfigError(
-            f"The doc was retokenized after elmo_layers: it has {count_of(len(tokens.doc), 'token')}, and its layers "
+            f"The doc was retokenized after elmo_layers: it has {count_of(len(tokens.doc), 'token')}, but its layers "
             f"have {layers.shape[1]}. Put elmo_layers last in the pipeline."
         )
     return layers[:, tokens.i if isinstance(tokens, Token) else slice(tokens.start, tokens.end)]

@@ -290,7 +290,7 @@ class ElmoModel(ElmoPreTrainedModel):
         width = self.bilm.config.ids_per_token
         if width is not None and char_ids.shape[-1] != width:
             raise ValueError(
-                f"char_ids has {char_ids.shape[-1]} numbers per token, and this model reads {width}. Use its tokenizer."
+                f"char_ids has {char_ids.shape[-1]} numbers per token, but this model reads {width}. Use its tokenizer."
             )
         if input_ids is None or not self.config.n_token_ids:
             return char_ids
@@ -433,7 +433,7 @@ class _ElmoLM(_ElmoHead):
             raise ConfigError(f"The model has no softmax, which {name} needs.")
         if config.bilm_config.bidirectional != self.reads_both:
             wanted = "both directions" if self.reads_both else "one direction"
-            raise ConfigError(f"{name} reads {wanted}, and the model does not. Create it with {name}.from_elmokit.")
+            raise ConfigError(f"{name} reads {wanted}, but the model does not. Create it with {name}.from_elmokit.")
         self.elmo = ElmoModel(config)
         kind = from_dict(SoftmaxConfig, config.softmax, "softmax")
         projection_dim = config.bilm_config.projection_dim
@@ -543,7 +543,7 @@ def _select_one(layers: Any, n_layers: int) -> LayerSelection:
     selection = select_layers("top" if layers is None else layers, n_layers, None, "this model")
     if isinstance(selection.returned, tuple):
         raise ConfigError(
-            f"output_layers is {layers!r}, but a model returns one vector per token. For those of several layers, "
+            f"output_layers is {layers!r}, but a model returns one vector per token. For several layers, "
             "pass output_hidden_states=True."
         )
     return selection
@@ -702,7 +702,9 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
     ) -> BatchEncoding:
         """Encode texts as the base class does, and add the char ids."""
         if text_pair is not None and self.direction is not None:
-            raise ValueError("An ElmoTokenizer with a direction reads single texts. For pairs, create it without one.")
+            raise ValueError(
+                "An ElmoTokenizer with a direction only reads single texts. For pairs, create it without one."
+            )
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
         self._splitter.is_split, self._splitter.reads_specials = is_split_into_words, not split_special_tokens
@@ -752,7 +754,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         """Accept words that have an id, which the base class marks as special, and refuse others."""
         new = [token for token in map(str, new_tokens) if self._tokenizer.token_to_id(token) is None]
         if new and hasattr(self, "_splitter"):  # which is missing while the base class adds its special tokens
-            raise ValueError(f"{new[0]!r} is not a word of this model, whose words are a closed list.")
+            raise ValueError(f"{new[0]!r} is not a word of this model, and no words can be added.")
         return int(super()._add_tokens(new_tokens, special_tokens))
 
     def _save_pretrained(

@@ -41,9 +41,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"description": "Unknown model."},
     408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large."},
-    421: {"description": "The Host header names a host that the server does not answer for."},
-    422: {"description": "A field is wrong; the message says what to change."},
-    429: {"description": "The queue is full. Try again after the seconds in Retry-After."},
+    421: {"description": "The server does not accept requests for the host in the Host header."},
+    422: {"description": "A field is invalid; the message says what to change."},
+    429: {"description": "The queue is full. Try again after the number of seconds in Retry-After."},
     501: {"description": "The model cannot predict words."},
     503: {"description": "The answer took too long."},
 }
@@ -231,8 +231,8 @@ class Guard:
         if match is None or match[1] not in self.hosts:
             raise Problem(
                 421,
-                f"This server does not answer for the host {given[:MAX_SHOWN]!r}. Use the address that it printed, or "
-                "start it with --allowed-hosts (allowed_hosts of ServeConfig) and the name.",
+                f"This server does not accept requests for the host {given[:MAX_SHOWN]!r}. Use the address that it "
+                "printed, or start it with --allowed-hosts and this name (allowed_hosts of ServeConfig).",
                 code="host_not_allowed",
             )
 

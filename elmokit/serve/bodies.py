@@ -48,10 +48,10 @@ HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, as JavaScript's ``slice`` makes them. UTF-8 cannot represent it."""
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _TEXT = {"anyOf": [{"type": "string"}, _TOKENS, {"type": "array", "items": _TOKENS}]}
-_SENTENCE_SCHEMA = {**_TEXT, "description": "A text, or the tokens of a sentence, or lists of those of each sentence."}
+_SENTENCE_SCHEMA = {**_TEXT, "description": "A text, the tokens of a sentence, or a list of such lists."}
 _TEXTS_SCHEMA = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT}],
-    "description": "A text, or a list of texts, each a string, the tokens of a sentence, or those of several.",
+    "description": "A text, or a list of texts: strings, token lists, or lists of token lists.",
 }
 
 
@@ -101,12 +101,13 @@ Encoding = Annotated[
 ]
 
 Documents = Annotated[
-    bool, Field(strict=True, description="Read each text as a document: each sentence after the one before it.")
+    bool,
+    Field(strict=True, description="Read each text as a document: each sentence after the previous ones."),
 ]
 Cache = Annotated[
     bool,
     Field(
-        strict=True, description="With documents: expect words that the document has had again, unknown ones included."
+        strict=True, description="With documents, expect words from earlier in the document, including unknown ones."
     ),
 ]
 
@@ -132,7 +133,7 @@ class EmbeddingsRequest(_ServeRequest):
     dimensions: Annotated[
         int | None, Field(strict=True, ge=1, description="Keep only the first dimensions of each vector.")
     ] = None
-    user: Annotated[str | None, Field(description="Accepted and not used.")] = None
+    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
 
 
 class TokensRequest(_ServeRequest):
@@ -157,10 +158,10 @@ class SurprisalRequest(_ServeRequest):
     documents: Documents = False
     cache: Cache = False
     words: Annotated[
-        bool, Field(strict=True, description="Also sum up the tokens of each word as it is written, in raw texts.")
+        bool, Field(strict=True, description="For raw texts, also return sums over the tokens of each word as written.")
     ] = False
     n_expected: Annotated[
-        int, Field(strict=True, ge=0, le=50, description="How many of the most expected words to list per token.")
+        int, Field(strict=True, ge=0, le=50, description="Number of expected words to list per token.")
     ] = 0
 
 
@@ -173,7 +174,7 @@ class _PositionRequest(_ServeRequest):
 class SubstitutesRequest(_PositionRequest):
     """A request for the words that the model expects at a position."""
 
-    n: Annotated[int, Field(strict=True, ge=1, le=1000, description="How many words.")] = 10
+    n: Annotated[int, Field(strict=True, ge=1, le=1000, description="Number of words.")] = 10
     cache: Cache = False
 
 
@@ -183,12 +184,12 @@ class NeighborsRequest(_PositionRequest):
     layers: Annotated[
         Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
     ] = None
-    n: Annotated[int, Field(strict=True, ge=1, le=100, description="How many neighbors per layer.")] = 5
+    n: Annotated[int, Field(strict=True, ge=1, le=100, description="Number of neighbors per layer.")] = 5
     among: Annotated[
         Literal["any", "same", "other"],
         Field(description="Search occurrences of any word, of the same word only, or of other words only."),
     ] = "any"
-    min_count: Annotated[int, Field(strict=True, ge=1, description="Least count of context-free neighbors.")] = 1
+    min_count: Annotated[int, Field(strict=True, ge=1, description="Minimum count of context-free neighbors.")] = 1
 
 
 def json_response(value: Any) -> Response:

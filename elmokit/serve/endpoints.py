@@ -77,7 +77,7 @@ def _limited(endpoint: Endpoint) -> Endpoint:
                 return work.result()
             if left.done():
                 self.metrics.dropped.labels(request.scope["path"]).inc()
-                raise Problem(499, "The client left.", code="client_left")
+                raise Problem(499, "The client disconnected.", code="client_left")
             raise Problem(
                 503,
                 f"The answer took longer than {self.config.timeout_seconds:g} seconds. Send fewer texts at once, or "
@@ -119,8 +119,8 @@ class Endpoints:
             kind = "whitened" if is_whitened else "not whitened"
             raise Problem(
                 422,
-                f"dimensions is {body.dimensions}: only whitened vectors can be cut, and those of {self.model.name} "
-                f"are {kind} and have {embedder.dim}.",
+                f"dimensions is {body.dimensions}: only whitened vectors can be truncated, but those of "
+                f"{self.model.name} are {kind} and have {embedder.dim}.",
                 param="dimensions",
             )
         texts = await self._texts(body.input)
@@ -141,7 +141,7 @@ class Endpoints:
         compute = self.model.token_vectors(body.layers, body.documents)
         texts = await self._texts(body.input)
         n_numbers = _n_tokens(texts) * self.model.n_selected(body.layers) * self.model.elmo.output_dim
-        advice = "Send fewer texts, or ask for fewer layers."
+        advice = "Send fewer texts, or request fewer layers."
         _check_limit("input", f"The answer would have {n_numbers:,} numbers", n_numbers, MAX_NUMBERS, advice)
         vectors = await self._compute(("tokens", str(body.layers), body.documents), compute, texts)
         accepted = request.headers.get("accept", "").split(",")
@@ -162,10 +162,10 @@ class Endpoints:
         texts = await self._texts(body.input)
         total, n = _n_tokens(texts), body.n_expected
         if n:
-            advice = "Send several requests, or leave n_expected out."
+            advice = "Send several requests, or omit n_expected."
             _check_limit("input", f"input has {total:,} tokens with n_expected", total, MAX_EXPECTED_TOKENS, advice)
         if body.words and not all(isinstance(text, str) for text in body.input):
-            raise Problem(422, "words are those of raw texts. Send strings, or leave words out.", param="words")
+            raise Problem(422, "words needs raw texts. Send strings, or omit words.", param="words")
         _check_cache(body)
         surprisals = partial(self.model.surprisals, documents=body.documents, cache=body.cache)
         scored = await self._compute(("surprisal", body.documents, body.cache), surprisals, texts)
@@ -286,7 +286,7 @@ class Endpoints:
         for number, split_text in enumerate(split_texts):
             if not split_text or not all(split_text):
                 raise Problem(
-                    422, f"Text {number} of {param} is empty or has an empty sentence. Leave it out.", param=param
+                    422, f"Text {number} of {param} is empty or has an empty sentence. Remove it.", param=param
                 )
         total = _n_tokens(split_texts)
         advice = "Send several requests, or start the server with a larger --max-request-tokens."
@@ -335,7 +335,7 @@ class Endpoints:
 def _check_cache(body: SurprisalRequest | SubstitutesRequest) -> None:
     """Refuse a cache without documents."""
     if body.cache and not body.documents:
-        raise Problem(422, "cache expects words of a document again. Send documents: true, too.", param="cache")
+        raise Problem(422, "cache only works with documents. Also send documents: true.", param="cache")
 
 
 async def _disconnected(request: Request) -> None:
@@ -375,7 +375,7 @@ def _expected_cost(queries: Sequence[Query]) -> int:
 def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> None:
     """Refuse more of something than the server allows in one request."""
     if n > allowed:
-        raise Problem(422, f"{what}, and {allowed:,} are allowed. {advice}", param=param)
+        raise Problem(422, f"{what}, but {allowed:,} are allowed. {advice}", param=param)
 
 
 def _token_at(text: SplitText, position: int) -> tuple[list[str], int, int]:

@@ -26,13 +26,13 @@ class Metrics:
         self.requests = counter("elmokit_requests", "Requests by path and status.", ["path", "status"])
         self.seconds = histogram(
             "elmokit_request_seconds",
-            "Time from the first byte of a request to the last of its answer.",
+            "Time from the first byte of a request to the last byte of its answer.",
             ["path"],
             buckets=SECONDS,
         )
         self.tokens = counter("elmokit_tokens", "Tokens of answered requests.", ["path"])
         self.dropped = counter(
-            "elmokit_requests_dropped", "Requests that were not answered because the client left.", ["path"]
+            "elmokit_requests_dropped", "Requests that were not answered because the client disconnected.", ["path"]
         )
         self.batch_requests = histogram("elmokit_batch_requests", "Requests per batch.", buckets=SENTENCES)
         self.batch_sentences = histogram("elmokit_batch_sentences", "Sentences per batch.", buckets=SENTENCES)
@@ -40,8 +40,8 @@ class Metrics:
             "elmokit_batch_tokens", "Tokens per batch, with sentence boundaries.", buckets=TOKENS
         )
         self.batch_seconds = histogram("elmokit_batch_seconds", "Time to compute a batch.", buckets=SECONDS)
-        self.queue_requests = waiting("elmokit_queue_requests", "Requests that wait or are computed.")
-        self.queue_tokens = waiting("elmokit_queue_tokens", "Tokens that wait or are computed.")
+        self.queue_requests = waiting("elmokit_queue_requests", "Requests in progress.")
+        self.queue_tokens = waiting("elmokit_queue_tokens", "Tokens in progress.")
 
     def batch_computed(self, n_requests: int, n_sentences: int, n_tokens: int, seconds: float) -> None:
         """Record a batch."""

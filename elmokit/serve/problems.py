@@ -39,7 +39,7 @@ class Problem(Exception):
     @classmethod
     def unexpected(cls) -> Problem:
         """Create the answer to an error in the server's own code."""
-        return cls(500, "An unexpected error happened. The log of the server says more.")
+        return cls(500, "An unexpected error occurred. See the server's log.")
 
     def response(self) -> Response:
         """Return the answer."""
@@ -79,7 +79,7 @@ def _invalid(error: RequestValidationError) -> Problem:
     if not path and kind != "value_error":
         return Problem(422, "Expected a JSON object in the body, with the header Content-Type: application/json.")
     if kind == "extra_forbidden":
-        message = "This request has no such field. /openapi.json lists those that it has."
+        message = "This request has no such field. /openapi.json lists its fields."
     param = ".".join(path) or None
     return Problem(422, f"{param}: {message}" if param else message, param=param)
 

@@ -148,5 +148,5 @@ def _bind(config: ServeConfig) -> socket.socket:
             on_error.pop_all()
             return listener
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no host can have this name"
+        reason = error.strerror if isinstance(error, OSError) else "this is not a valid host name"
         raise ConfigError(f"Cannot listen on {place}: {reason}.") from None

@@ -21,7 +21,7 @@ def read_token(config: ServeConfig) -> str | None:
             token = Path(config.token_file).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"Cannot read the token in {where}: {reason}. Give a file that contains it.") from None
+            raise ConfigError(f"Cannot read the token in {where}: {reason}. Pass a file that contains it.") from None
     if token is None:
         return None
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:

@@ -48,7 +48,7 @@ from elmokit.tasks.task_config import (
 )
 from elmokit.text.batching import plan_batches
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.first_lines import JSON
+from elmokit.text.other_formats import JSON
 from elmokit.text.tokenize import tokenize as tokenize_text
 
 BEGIN, END = "#begin document", "#end document"
@@ -112,7 +112,7 @@ def parse_text(line: str, where: str, key: str) -> Document:
         return replace(parse_document(line, where), clusters=None)
     sentences = tuple(map(tuple, tokenize_text(raw.document)))
     if not sentences:
-        raise TextError(f"{where}: the document {raw.document[:40]!r} contains no word.")
+        raise TextError(f"{where}: the document {raw.document[:40]!r} contains no words.")
     return Document(where, raw.doc_key or key, sentences, None, None)
 
 
@@ -128,12 +128,12 @@ def parse_document(line: str, where: str) -> Document:
     sentences = tuple(tuple(sentence) for sentence in content.sentences if sentence)
     speakers = None if content.speakers is None else tuple(tuple(names) for names in content.speakers if names)
     if speakers is not None and list(map(len, speakers)) != list(map(len, sentences)):
-        raise TextError(f"{where}: expected one of the speakers per word.")
+        raise TextError(f"{where}: expected one speaker per word.")
     n_tokens = sum(map(len, sentences))
     for first, last in chain.from_iterable(content.clusters or []):
         if not 0 <= first <= last < n_tokens:
             raise TextError(
-                f"{where}: a mention from word {first} to {last}, in a document of "
+                f"{where}: a mention from word {first} to {last} in a document of "
                 f"{count_of(n_tokens, 'word')}, counted from 0."
             )
     clusters = None if content.clusters is None else merge_clusters(content.clusters)
@@ -147,7 +147,7 @@ def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document
     for number, line in chain(lines, [(0, BEGIN)]):  # the added line shows that the last document ended
         if line.startswith(BEGIN):
             if begin is not None:
-                raise TextError(f"{path}, line {begin[0]}: the document that begins here has no {END}.")
+                raise TextError(f"{path}, line {begin[0]}: the document that starts here has no {END}.")
             begin, body = (number, line), []
         elif begin is None:
             if line.strip():
@@ -204,7 +204,7 @@ class _Chains:
                 self.open.setdefault(name, []).append((self.n_tokens, where))
             if match is None or not (match[1] or match[3]) or not self.open.get(name):
                 raise TextError(
-                    f"{where}: {cell!r} in the last column, expected -, or mentions such as (3 that opens one of chain "
+                    f"{where}: {cell!r} in the last column; expected -, or mentions such as (3 that opens one of chain "
                     "3, 3) that closes it, and (3), separated by |."
                 )
             if match[3]:
@@ -285,7 +285,7 @@ class CorefData(TaskDataConfig):
     """Files of documents: CoNLL-2012 columns, or JSON lines."""
 
     drop_singletons: bool = setting(
-        False, "Ignore gold clusters of one mention. OntoNotes has none, and the model predicts none."
+        False, "Ignore gold clusters with a single mention. OntoNotes has none, and the model predicts none."
     )
 
 
@@ -298,7 +298,7 @@ class CorefConfig:
     words: WordsConfig | None = WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
     head_words: WordsConfig | None = setting(
         None,
-        "Other word vectors for the tokens that a span attends to. Without this table, they are those of `[words]`.",
+        "Separate word vectors for the tokens that a span attends to. By default, those of `[words]`.",
     )
     chars: CharsConfig | None = CharsConfig(dim=8, filters=((3, 50), (4, 50), (5, 50)))
     elmo: ElmoConfig | None = None

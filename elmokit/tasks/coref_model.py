@@ -268,20 +268,20 @@ class CorefModelConfig:
     lexical_dropout: float = setting(0.5, "Dropout on word vectors and character features.")
     lstm_dropout: float = setting(0.2, "Dropout in the LSTM.")
     dropout: float = setting(0.2, "Dropout everywhere else.")
-    max_width: int = setting(10, "Longest span, in tokens.")
+    max_width: int = setting(10, "Maximum length of a span, in tokens.")
     scorer_hidden: int = setting(150, "Units of each hidden layer of the mention scorer and the antecedent scorer.")
-    scorer_layers: int = setting(2, "Hidden layers of these scorers.")
+    scorer_layers: int = setting(2, "Number of hidden layers of these scorers.")
     feature_dim: int = setting(20, "Size of each feature's vector: span width, distance, genre, same speaker.")
-    keep: float = setting(0.4, "Number of spans kept, as a ratio of the number of tokens.")
+    keep: float = setting(0.4, "Number of spans to keep, as a fraction of the number of tokens.")
     antecedents: int = setting(
-        250, "Candidates per span: the nearest spans, or with ``coarse_to_fine`` those with the best coarse score."
+        250, "Number of candidates per span: the nearest spans, or with ``coarse_to_fine``, the best by coarse score."
     )
-    coarse_to_fine: bool = setting(False, "Choose the candidates by a bilinear score instead of by their distance.")
+    coarse_to_fine: bool = setting(False, "Choose candidates by a bilinear score instead of by distance.")
     rounds: int = setting(
         1,
-        "How often antecedents are scored. Between the rounds each span vector moves towards its expected antecedent.",
+        "Number of rounds of scoring antecedents. Between rounds, span vectors move towards their expected antecedent.",
     )
-    train_sentences: int = setting(50, "Train on a random window of this many sentences of a longer document.")
+    train_sentences: int = setting(50, "Train on a random window of this many sentences from longer documents.")
 
     def __post_init__(self) -> None:
         for name in ("hidden", "max_width", "scorer_hidden", "feature_dim"):

@@ -46,14 +46,14 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.first_lines import JSON
+from elmokit.text.other_formats import JSON
 
 
 @dataclass(frozen=True)
 class NerData(TaskDataConfig):
     """Files with one token per line and its tag in a column."""
 
-    tags: Scheme = setting("IOB1", "Tagging scheme of the files. IOB1 reads valid IOB2 too.")
+    tags: Scheme = setting("IOB1", "Tagging scheme of the files. IOB1 also reads valid IOB2.")
     token_column: int = setting(0, "Column of the token, from 0.")
     tag_column: int = setting(-1, "Column of the tag, counted from the end if negative.")
 
@@ -66,13 +66,13 @@ class NerModelConfig:
     dropout: float = setting(0.5, "Dropout before, between and after the layers.")
     variational: bool = setting(
         False,
-        "Drop the same features at every token of a sentence, as in the paper, instead of independently, as AllenNLP.",
+        "Drop the same features at all tokens of a sentence, as in the paper, or independently, as in AllenNLP.",
     )
     tags: Scheme = setting("BIOUL", "Tagging scheme of the model.")
     constraints: Literal["decoding", "both", "none"] = setting(
-        "decoding", "Where invalid tag sequences are ruled out: in decoding only, as in AllenNLP, or in training too."
+        "decoding", "When to exclude invalid tag sequences: only in decoding, as in AllenNLP, or also in training."
     )
-    learn_ends: bool = setting(False, "Learn scores for each tag at the start and at the end of a sentence.")
+    learn_ends: bool = setting(False, "Learn scores for each tag at the start and end of a sentence.")
 
     def __post_init__(self) -> None:
         check_sizes("hidden", self.hidden)
@@ -119,10 +119,6 @@ class NerExample:
     """None if they are unknown."""
     where: str
     """File and line, for error messages."""
-
-    def tags(self, scheme: Scheme) -> list[str] | None:
-        """Return the tags of the entities; None if they are unknown."""
-        return None if self.chunks is None else tags_of(self.chunks, len(self.tokens), scheme)
 
 
 @dataclass(frozen=True)
@@ -232,7 +228,15 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
         """Build a batch, without tags if a sentence has none or an unknown tag."""
         tokens = inputs.batch([example.tokens for example in examples])
         # The vocabulary of a model that AllenNLP trained may lack a tag of a type that it has.
-        tags = (example.tags(config.model.tags) for example in examples)
+        known_tags = set(known["tags"])
+        tags = []
+        for example in examples:
+            if example.chunks is None:
+                return NerBatch(tokens, None)
+            sentence_tags = tags_of(example.chunks, len(example.tokens), config.model.tags)
+            if not known_tags.issuperset(sentence_tags):
+                return NerBatch(tokens, None)
+            tags.append(sentence_tags)
         return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(

@@ -39,7 +39,7 @@ from elmokit.tasks.task_config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.text.first_lines import JSON, TABLE
+from elmokit.text.other_formats import JSON, TABLE
 from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree
@@ -120,8 +120,7 @@ def _parse_header(line: str, where: str) -> list[str]:
     if not all(set(choices) & set(known) for choices in (FIRST, SECOND, LABEL)) or len(set(known)) < len(known):
         expected = ", ".join(" or ".join(choices) for choices in (FIRST, SECOND, LABEL))
         raise TextError(
-            f"{where}: expected JSON lines, or a header that names each of these columns once, separated by tabs: "
-            f"{expected}."
+            f"{where}: expected JSON lines, or a header with each of these columns once, separated by tabs: {expected}."
         )
     return names
 
@@ -154,7 +153,7 @@ class NliModelConfig:
         0.5, "Variational dropout before both LSTMs; plain dropout on the pooled vector and the last hidden layer."
     )
     attention_dropout: float | None = setting(
-        None, "Dropout on the attended vectors, before they are compared. By default 0 without ELMo and 0.5 with it."
+        None, "Dropout on the attended vectors before the comparison. By default, 0 without ELMo and 0.5 with it."
     )
 
     def __post_init__(self) -> None:

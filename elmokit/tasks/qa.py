@@ -42,7 +42,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.english import sentence_spans, token_spans
-from elmokit.text.first_lines import JSON, TABLE
+from elmokit.text.other_formats import JSON, TABLE
 
 Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
@@ -190,7 +190,7 @@ def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mism
                         continue
                     if unanswerable == "error":
                         raise TextError(
-                            f"{where}: has no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
+                            f"{where}: no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
                             "questions, or data.skip_unanswerable = true to skip them."
                         )
                     answers = ()
@@ -231,7 +231,7 @@ def _question(text: str, where: str) -> tuple[str, ...]:
 def _tokens(text: str, where: str, what: str) -> list[OffsetToken]:
     tokens = tokenize_passage(text)
     if not tokens:
-        raise TextError(f"{where}: the {what} {text[:40]!r} contains no word.")
+        raise TextError(f"{where}: the {what} {text[:40]!r} contains no words.")
     return tokens
 
 
@@ -280,10 +280,11 @@ class QaData(TaskDataConfig):
     """Files of SQuAD's JSON, v1.1 or v2.0."""
 
     skip_mismatched: bool = setting(
-        False, "Do not train on answers that differ from the text at their offset, instead of raising an error."
+        False, "Skip answers in training that differ from the text at their offset, instead of raising an error."
     )
     skip_unanswerable: bool = setting(
-        False, "Skip questions of v2.0 without an answer. Without this, or ``model.no_answer``, they are errors."
+        False,
+        "Skip questions of v2.0 without an answer. Otherwise, they are errors, unless ``model.no_answer`` is set.",
     )
 
 
@@ -292,13 +293,13 @@ class QaModelConfig:
     """Sizes and dropouts of the network."""
 
     hidden: int | None = setting(
-        None, "Units per direction of every bidirectional GRU. By default 90 with ELMo, else 100."
+        None, "Units per direction of each bidirectional GRU. By default, 90 with ELMo and 100 without."
     )
-    dropout: float = setting(0.2, "Variational dropout around every GRU.")
-    max_answer: int | None = setting(17, "Longest predicted answer, in words; false for no limit.")
+    dropout: float = setting(0.2, "Variational dropout around each GRU.")
+    max_answer: int | None = setting(17, "Maximum length of a predicted answer, in words; false for no limit.")
     no_answer: bool = setting(
         False,
-        "Learn that a question may have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0.",
+        "Learn which questions have no answer (BiDAF-No-Answer, Levy et al. 2017), and use the scores of v2.0.",
     )
 
     def __post_init__(self) -> None:

@@ -46,8 +46,6 @@ from elmokit.training.training_run import damage_errors, run_origin
 
 CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
 FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
-FORMER = (CONFIG, VOCABULARY, FACTS)
-"""Files by which a run of version 0.2 is recognized."""
 BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
@@ -216,8 +214,8 @@ def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
     if facts.has_included_model:
         version = facts.elmokit.partition(" ")[0] or "before"
         raise TrainingError(
-            f"{run} was started with the {DEFAULT_MODEL} of elmokit {version}, which is another model. Copy "
-            f"elmokit/models/{DEFAULT_MODEL} of that version, and name the copy in {run / CONFIG}: elmo.model."
+            f"{run} was started with the {DEFAULT_MODEL} of elmokit {version}, which is a different model. Copy "
+            f"elmokit/models/{DEFAULT_MODEL} of that version, and set elmo.model to the copy in {run / CONFIG}."
         )
     raise TrainingError(f"{run} was started with another biLM. Restore it, or start a new run.")
 

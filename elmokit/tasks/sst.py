@@ -31,7 +31,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.tasks.trees import TreeReader
-from elmokit.text.first_lines import JSON
+from elmokit.text.other_formats import JSON
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 EXPECTED = "expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well)))"
@@ -92,9 +92,9 @@ class SstData(TaskDataConfig):
         5, "Number of classes. 3 merges the two negative and the two positive ones; 2 also drops the neutral phrases."
     )
     phrases: Literal["all", "roots"] = setting(
-        "all", "Train on every phrase, or on whole sentences only. Evaluation always uses whole sentences."
+        "all", "Train on all phrases, or only on whole sentences. Evaluation always uses whole sentences."
     )
-    min_tokens: int = setting(1, "Shortest phrases to train on; the paper used 4. Whole sentences are always kept.")
+    min_tokens: int = setting(1, "Minimum length of training phrases; 4 in the paper. Whole sentences are always used.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +105,7 @@ class SstData(TaskDataConfig):
 class SstModelConfig:
     """Sizes and dropouts of the network."""
 
-    input_dropout: float | None = setting(None, "Dropout on the inputs. By default 0.25 without ELMo and 0.5 with it.")
+    input_dropout: float | None = setting(None, "Dropout on the inputs. By default, 0.25 without ELMo and 0.5 with it.")
     projection_dim: int = setting(300, "Units of the layer that reduces each word vector.")
     projection_dropout: float = setting(0.25, "Dropout after that layer.")
     hidden: int = setting(300, "Units per direction of both bidirectional LSTMs.")
@@ -115,7 +115,7 @@ class SstModelConfig:
     )
     output_hidden: tuple[int, ...] = setting((1200, 600), "Units of each output layer.")
     output_dropout: tuple[float, ...] = setting((0.2, 0.3), "Dropout after each of these layers.")
-    pool: int = setting(4, "Number of linear maps that each maxout unit chooses from.")
+    pool: int = setting(4, "Number of linear maps per maxout unit.")
 
     def __post_init__(self) -> None:
         for name in ("projection_dim", "hidden", "pool"):

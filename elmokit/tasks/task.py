@@ -22,7 +22,7 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
-from elmokit.text.first_lines import is_json_object
+from elmokit.text.other_formats import is_json_object
 from elmokit.text.tokenize import get_tokenizer
 
 Config = TypeVar("Config")
@@ -45,7 +45,7 @@ def check_known(label: str, known: Collection[str], where: str, what: str) -> No
     """Raise the error of ``Task.check`` for a label that the run does not know; ``what`` has it."""
     if label not in known:
         raise UnknownLabelError(
-            f"{where}: {what} {label!r}, and this run knows {', '.join(known)}. Correct it, or count it as missed: "
+            f"{where}: {what} {label!r}, but this run knows {', '.join(known)}. Correct it, or count it as missed: "
             "--count-unknown-labels."
         )
 
@@ -77,7 +77,7 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
         return msgspec.convert(decode_json(text), kind)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        raise TextError(f"{where}, {place}: invalid JSON ({error.msg}), expected {expected}.") from None
+        raise TextError(f"{where}, {place}: invalid JSON ({error.msg}); expected {expected}.") from None
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise TextError(f"{where}: not {expected}: {error}.") from None
 
@@ -109,7 +109,7 @@ def read_sentence(line: str, where: str, tokenize: Tokenize) -> list[str]:
         if tokens is not None:
             return tokens
     if content.sentence is None:
-        raise TextError(f"{where}: the JSON object has none of sentence, tokens and words.")
+        raise TextError(f"{where}: the JSON object has no sentence, tokens or words.")
     return get_tokenizer("treebank")(content.sentence)
 
 
@@ -135,7 +135,7 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
         Raises:
             ConfigError: The model of this task has one prediction only.
         """
-        raise ConfigError("Several predictions (--best) are for question answering; other tasks have one.")
+        raise ConfigError("Several predictions (--best) are only supported for question answering.")
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):
@@ -153,7 +153,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     elmo: ElmoConfig = ElmoConfig()
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     text_formats: ClassVar[tuple[str, ...]] = ()
-    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.first_lines``."""
+    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.other_formats``."""
     reads_tokens: ClassVar[bool] = True
     """Whether ``read_text`` reads tokenized sentences. Other tasks split the texts of their examples themselves."""
     word_tables: tuple[str, ...] = ("words",)
@@ -172,7 +172,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
         """
         has_elmo = config.elmo is not None and config.elmo.input is not None
         if not (has_elmo or config.chars is not None or "words" in self.word_configs(config)):
-            raise ConfigError(f"The model of {self.name} has nothing to read: give words, chars or elmo.input.")
+            raise ConfigError(f"The model of {self.name} has no inputs: set words, chars or elmo.input.")
 
     @abstractmethod
     def read(self, path: str, config: Config) -> Iterable[Example]:

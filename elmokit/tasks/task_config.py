@@ -35,10 +35,10 @@ class TaskDataConfig:
     """Where the examples are."""
 
     train: Paths = setting((), "Training files.")
-    dev: Paths = setting((), "Validation files. They decide which epoch's model is kept.")
-    test: Paths = setting((), "Test files, for the vocabulary only: their words get pretrained vectors too.")
+    dev: Paths = setting((), "Validation files. The model with the best score on them is kept.")
+    test: Paths = setting((), "Test files, only used for the vocabulary, so their words get pretrained vectors, too.")
     train_ratio: float = setting(
-        1.0, "Train on a random sample of the texts. A smaller sample is a subset of every larger one."
+        1.0, "Fraction of the texts to train on, sampled randomly. Smaller samples are subsets of larger ones."
     )
 
     def __post_init__(self) -> None:
@@ -50,15 +50,15 @@ class WordsConfig:
     """Word vectors."""
 
     vectors: Paths = setting(
-        (), "Files of pretrained vectors (GloVe or word2vec). Vectors of several files are concatenated."
+        (), "Files with pretrained vectors (GloVe or word2vec). Vectors from several files are concatenated."
     )
-    dim: int | None = setting(None, "Vector size. Needed without files; otherwise it follows from them.")
-    train: bool = setting(True, "Train the vectors. Without files they are always trained.")
+    dim: int | None = setting(None, "Vector size. Required without files; otherwise, that of the files.")
+    train: bool = setting(True, "Train the vectors. Without files, they are always trained.")
     lowercase: bool = setting(False, "Look words up in lower case.")
-    min_count: int = setting(1, "Rarer words of the training text are unknown, unless a file has them.")
+    min_count: int = setting(1, "Rarer words in the training text are unknown, unless a file has them.")
     unit_length: bool = setting(False, "Scale the vectors of each file to length 1.")
     unknown: Literal["random", "zero"] = setting(
-        "random", "Initial vectors of words that the files lack: drawn with the files' mean and deviation, or zero."
+        "random", "Initial vectors of words missing from the files: drawn with the files' mean and deviation, or zero."
     )
 
     def __post_init__(self) -> None:
@@ -71,11 +71,9 @@ class CharsConfig:
     """Features of the characters of a word."""
 
     dim: int = setting(16, "Size of a character's vector.")
-    filters: tuple[tuple[int, int], ...] = setting(
-        ((3, 128),), "Width and number of the filters of each width of the convolutions."
-    )
-    max_chars: int | None = setting(None, "Cut words to this many characters.")
-    min_count: int = setting(1, "Rarer characters of the training text are unknown.")
+    filters: tuple[tuple[int, int], ...] = setting(((3, 128),), "Width and number of filters of each convolution.")
+    max_chars: int | None = setting(None, "Truncate words to this many characters.")
+    min_count: int = setting(1, "Rarer characters in the training text are unknown.")
     dropout: float = setting(0.0, "Dropout on the character vectors.")
     activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation after the convolutions.")
 
@@ -101,9 +99,9 @@ class MixConfig:
     """A learned mix of the biLM's layers."""
 
     layers: Literal["all", "top", "average"] | tuple[int, ...] = setting("all", "The layers to mix.")
-    penalty: float = setting(0.0, "Lambda: times the sum of squares of the raw weights, added to each batch's loss.")
+    penalty: float = setting(0.0, "Lambda: factor of the sum of squares of the raw weights in each batch's loss.")
     dropout: float = setting(0.0, "Dropout on the mix.")
-    layer_norm: bool = setting(False, "Normalize the layers over the batch first, as bilm-tf does.")
+    layer_norm: bool = setting(False, "First normalize the layers over the batch, as in bilm-tf.")
 
     def __post_init__(self) -> None:
         check_fraction("dropout", self.dropout)
@@ -129,24 +127,24 @@ class ElmoConfig:
     By default the biLM is frozen: only its mixes are trained.
     """
 
-    model: str | None = setting(None, "Path, URL or published name of a model; false for the model in the package.")
+    model: str | None = setting(None, "Path, URL or published name of a model; false for the included model.")
     start: Literal["warm", "zero"] = setting("warm", "LSTM state that each sentence starts from.")
     input: MixConfig | None = setting(
-        MixConfig(), "A learned mix of layers, concatenated to the word vectors; set to `false` to disable."
+        MixConfig(), "A learned mix of layers, concatenated to the word vectors; `false` disables it."
     )
     output: MixConfig | None = setting(
         None,
         "A learned mix of layers, concatenated to the output of the first (nli, qa) or last (sst) recurrent "
-        "layer; set to `false` to disable.",
+        "layer; `false` disables it.",
     )
     cache: str | None = setting(
-        None, "Directory for the computed layers of a frozen biLM. Runs can share it. Default: in the run."
+        None, "Directory for the computed layers of a frozen biLM, which runs can share. By default, in the run."
     )
-    cache_dtype: Literal["float16", "float32"] = setting("float16", "Number format of the cached layers.")
+    cache_dtype: Literal["float16", "float32"] = setting("float16", "Data type of the cached layers.")
     trainable: bool = setting(
         False,
-        "Train the biLM with the task's model. Its layers are then computed in every step and not cached, and the run "
-        "keeps the trained biLM.",
+        "Train the biLM with the task's model. Its layers are then computed in each step instead of cached, and the "
+        "run stores the trained biLM.",
     )
     learning_rate: float | None = setting(
         None, "Learning rate of a trainable biLM's top layer; false for a hundredth of train.optimizer.learning_rate."
@@ -154,19 +152,19 @@ class ElmoConfig:
     layer_decay: float = setting(
         1.0, "Learning rate of each layer of a trainable biLM, relative to the layer above it. ULMFiT uses 0.38."
     )
-    freeze_epochs: int = setting(0, "Epochs in which a trainable biLM stays frozen at first.")
+    freeze_epochs: int = setting(0, "Number of initial epochs in which a trainable biLM stays frozen.")
     unfreeze_every: int | None = setting(
         None,
-        "Gradual unfreezing of a trainable biLM: train its top layer first, and one layer more after every so many "
+        "Gradual unfreezing of a trainable biLM: train only the top layer at first, and one more layer after this many "
         "epochs, the token layer last; false to train all layers at once.",
     )
     finetune: FinetuneConfig | None = setting(
-        None, "Fine-tune the biLM as a language model on the training text first (Peters et al. 2018, supplement A.1)."
+        None, "First fine-tune the biLM as a language model on the training text (Peters et al. 2018, supplement A.1)."
     )
 
     def __post_init__(self) -> None:
         if self.input is None and self.output is None:
-            raise ConfigError("elmo has neither an input nor an output mix; it must have one of them.")
+            raise ConfigError("elmo has neither an input nor an output mix; it must have at least one.")
         check_positive("learning_rate", self.learning_rate)
         check_at_least("freeze_epochs", self.freeze_epochs, 0)
         check_at_least("unfreeze_every", self.unfreeze_every, 1, optional=True)
@@ -206,7 +204,7 @@ class PlateauConfig:
     """Lower the learning rate when the dev score stops improving."""
 
     factor: float = setting(0.5, "Factor by which the learning rate is multiplied.")
-    patience: int = setting(0, "Evaluations without improvement before it is lowered.")
+    patience: int = setting(0, "Number of evaluations without improvement before it is lowered.")
 
     def __post_init__(self) -> None:
         check_at_least("patience", self.patience, 0)
@@ -218,7 +216,7 @@ class StepDecayConfig:
     """Lower the learning rate at regular intervals."""
 
     rate: float = setting(0.999, "Factor by which the learning rate is multiplied.")
-    every: int = setting(100, "Steps between two changes.")
+    every: int = setting(100, "Number of steps between changes.")
 
     def __post_init__(self) -> None:
         check_at_least("every", self.every, 1)
@@ -232,17 +230,17 @@ class TaskTrainingConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     batch_size: int = setting(32, "Examples per batch.")
     bucketed: bool = setting(True, "Batch examples of similar length together.")
-    epochs: int = setting(20, "Number of passes over the training examples, at most.")
-    patience: int | None = setting(None, "Stop after this many evaluations without improvement; false for never.")
+    epochs: int = setting(20, "Maximum number of passes over the training examples.")
+    patience: int | None = setting(None, "Stop after this many evaluations without improvement; false disables it.")
     eval_every: int | None = setting(None, "Steps between evaluations on dev; false for once per epoch.")
     max_grad_norm: float | None = setting(None, "Clip the gradient's global norm.")
     clip_value: float | None = setting(None, "Clip each entry of the gradient.")
     plateau: PlateauConfig | None = setting(None, "Lower the learning rate when the dev score stops improving.")
     step_decay: StepDecayConfig | None = setting(None, "Lower the learning rate at regular intervals.")
     average: float | None = setting(
-        None, "Decay of an exponential moving average of the weights, which is then evaluated and kept."
+        None, "Decay of an exponential moving average of the weights, which is then evaluated and stored."
     )
-    l2: float = setting(0.0, "Times the sum of squares of all matrices except embedding tables, added to the loss.")
+    l2: float = setting(0.0, "Factor of the sum of squares of all matrices except embedding tables in the loss.")
     seeds: tuple[int, ...] = setting((0,), "Train once with each random seed.")
 
     def __post_init__(self) -> None:
@@ -258,7 +256,7 @@ class TaskTrainingConfig:
         for seed in self.seeds:
             check_at_least("seeds", seed, 0, MAX_SEED)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more different numbers.")
+            raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more distinct numbers.")
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:

@@ -213,7 +213,7 @@ def _is_text(line: bytes, dim: int) -> bool:
 def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, wanted: set[str]) -> WordVectors:
     if not dim or not _is_text(first, dim):
         raise TextError(
-            f"{path}, line {number}: expected a word and its numbers, as in GloVe's files, or word2vec's header; "
+            f"{path}, line {number}: expected a word and its numbers, as in GloVe files, or word2vec's header; "
             f"found {first[:60]!r}."
         )
     vectors: dict[str, NDArray[np.float32]] = {}

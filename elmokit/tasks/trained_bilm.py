@@ -132,7 +132,7 @@ def finetune_for_task(
 
     training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
     if not training:
-        raise TextError(f"{len(sentences)} sentence is too little to fine-tune a biLM on (elmo.finetune).")
+        raise TextError(f"{len(sentences)} sentence is not enough to fine-tune a biLM (elmo.finetune).")
     text, held_out = (folder.with_name(f"{folder.name}-{name}.txt") for name in ("text", "held-out"))
     _write_sentences(text, training)
     _write_sentences(held_out, sentences[::HELD_OUT_EVERY])

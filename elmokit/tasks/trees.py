@@ -131,7 +131,7 @@ def read_trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Tree]:
                 yield _tree_of(reader, where)
                 reader = TreeReader()
     if reader.brackets:
-        raise TextError(f"{where}: a tree begins here, and the text ends before its last bracket.")
+        raise TextError(f"{where}: a tree starts here, but the text ends before its last bracket.")
 
 
 def _tree_of(reader: TreeReader, where: str) -> Tree:

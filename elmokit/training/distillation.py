@@ -155,7 +155,7 @@ def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
     if not set(student.read_backward) <= set(teacher.read_backward):
         names = " and ".join(teacher.direction_names), " and ".join(student.direction_names)
         raise ConfigError(
-            f"The teacher reads {names[0]} only, and the student reads {names[1]}. Set bidirectional to false."
+            f"The teacher only reads {names[0]}, but the student reads {names[1]}. Set bidirectional to false."
         )
 
 
@@ -174,12 +174,12 @@ def resolve_predictions(
         raise ConfigError(f"prediction_weight is {losses.prediction_weight:g}, but {reason}. Set it to 0.")
     weights = {"layers": losses.layer_weight, "predictions": losses.prediction_weight}
     learned = " and ".join(name for name, weight in weights.items() if weight)
-    change = f"The student learns the {learned} of its teacher" if learned else "The student learns from the text alone"
+    change = f"The student learns the {learned} of its teacher" if learned else "The student only learns from the text"
     if reason and not is_decided:
-        change += f"; not the predictions, because {reason}"
+        change += f", but not the predictions, because {reason}"
     change += "."
     if not losses.trains_softmax:
-        change += " Its softmax is not trained: perplexities say nothing, and the last model is kept."
+        change += " Its softmax is not trained, so perplexities are meaningless, and the last model is kept."
     return config, change
 
 
@@ -188,13 +188,13 @@ def _cannot_predict(teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
     if teacher.softmax is None:
         return "the teacher has no softmax"
     if teacher.vocabulary is None or teacher.vocabulary.words != vocabulary.words:
-        return "the words are not those of the teacher's softmax"
+        return "its words differ from those of the teacher's softmax"
     return ""
 
 
-def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM) -> TokenEncoder:
+def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM | None) -> TokenEncoder:
     """Encode tokens for a model and its teacher, whose columns follow if they differ from the model's."""
-    if _same_encoding(model, teacher):
+    if teacher is None or _same_encoding(model, teacher):
         return model.encode
     return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
 

@@ -94,7 +94,7 @@ class TrainingResult:
             TrainingError: This is not the main process of a training in several processes.
         """
         if self.best_model is None:
-            raise TrainingError(f"{self.run} has no best model in this process: another one is the main process.")
+            raise TrainingError(f"{self.run} has no best model in this process, which is not the main process.")
         return self.best_model
 
     @property
@@ -145,11 +145,11 @@ class TrainingResult:
             old_unknown = format_unknown_ratio(self.model.card["old_text_unknown_ratio"])
             lines.append(f"Old text: {old_before} before, {old_after} after ({old_unknown}).")
         if self.best_step:
-            lines.append(f"The model, the best one (of step {self.best_step:,}), is in {self.run / RUN_MODEL}.")
+            lines.append(f"The best model, from step {self.best_step:,}, is in {self.run / RUN_MODEL}.")
         else:
             lines.append(
-                "Training did not improve the model; the original weights were kept. Lower the learning rate, or add "
-                "text."
+                "Training did not improve the model, so the original weights were kept. Lower the learning rate, or "
+                "add text."
             )
         return "\n".join(lines)
 

@@ -132,8 +132,8 @@ def _check_keys(options: Mapping[str, Any]) -> None:
     missing = [name for name in _REQUIRED if name not in options]
     if missing:
         raise ConfigError(
-            f"training needs {', '.join(missing)}, too. Use the options.json that bilm-tf's trainer wrote; the file "
-            "that is published with a model is often for inference only."
+            f"training also needs {', '.join(missing)}. Use the options.json written by bilm-tf's trainer; the file "
+            "published with a model is often for inference only."
         )
     _check_known(options, (*_REQUIRED, *_OPTIONAL, *_OURS))
     for name, known in _TABLES.items():
@@ -189,7 +189,7 @@ def training_settings(
             kind = _softmax_kind(layer)
             if kind not in (None, "tied"):
                 raise ConfigError(
-                    f"The softmax is {kind!r}, but with input 'both' it is 'tied': it shares the table of words."
+                    f"The softmax is {kind!r}, but with input 'both', it must be 'tied' to the word table."
                 )
         words = {"n_words": len(SPECIALS), "word_dim": merged["model"]["projection_dim"]}
         merged = deep_merge(merged, {"model": {"word_features": words}, "softmax": {"kind": "tied"}})
@@ -221,7 +221,7 @@ def finetuning_settings(
         table.pop("input", None)
     training = from_dict(TrainingConfig, _merged_layers(base, table, own), source, SETTINGS)
     if dataclasses.replace(training.model, dropout=0.0) != dataclasses.replace(model.config, dropout=0.0):
-        problem = "the sizes of a trained model cannot change; only its dropout can."
+        problem = "the sizes of a trained model cannot be changed, only its dropout."
         raise ConfigError(f"{source}, model: {problem}" if source else problem.capitalize())
     if keep_optimizer is None:
         keep_optimizer = in_table

@@ -74,7 +74,7 @@ class TrainingRequest:
     def check(self, run: Path) -> None:
         """Refuse, before any work is done, what cannot be trained in a directory."""
         if self.config.distillation is not None and self.teacher is None:
-            raise ConfigError("The settings of a distillation need a teacher: use elmokit distill or elmokit.distill.")
+            raise ConfigError("Distillation settings need a teacher: use elmokit distill or elmokit.distill.")
         if self.teacher is not None:
             check_directions(self.teacher.config, self.config.model)
         # Its own files, held-out sentences too, would be taken for text.
@@ -82,7 +82,7 @@ class TrainingRequest:
         for folder in folders_of(self.data.texts):
             if out.is_relative_to(os.path.realpath(folder)):
                 raise OutputError(
-                    f"{run} is inside of {folder}, whose files are the text, so its files would be read as text, too."
+                    f"{run} is inside the text directory {folder}, so its files would be read as text, too."
                 )
 
 
@@ -108,7 +108,7 @@ def merge_data(
         if not names:
             raise ConfigError(f"There is no {what}: pass one or more files or directories.")
     if vocabulary is not None and max_words is not None:
-        raise ConfigError("Give only one of vocabulary and max_words.")
+        raise ConfigError("Set only one of vocabulary and max_words.")
     if vocabulary is not None and not isinstance(vocabulary, Vocabulary):
         vocabulary = read_new_vocabulary(Path(vocabulary))
     return data, vocabulary
@@ -242,7 +242,9 @@ def _report_overlap(shards: Sequence[Path], data: DataConfig, report: TrainingCa
     texts = set(map(os.path.realpath, shards))
     for path in find_text_files(data.held_out):
         if os.path.realpath(path) in texts:
-            problem = f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Take other text."
+            problem = (
+                f"Held-out text: {path} is trained on, too, so its perplexity will be too low. Use different text."
+            )
             report(TrainingNotice(problem))
 
 
@@ -264,7 +266,7 @@ def _kept_optimizer(request: TrainingRequest, report: TrainingCallback) -> Optim
     except (ModelError, OutputError, TrainingError) as error:
         if request.keep_optimizer:
             raise
-        report(TrainingNotice(f"The training starts with a new optimizer. {error}"))
+        report(TrainingNotice(f"Training starts with a new optimizer. {error}"))
         return None
 
 
@@ -301,5 +303,5 @@ def _finetuning(
     initial = with_dropout(initial, dropout).without_fitted_maps().replace(precision=None)
     names = " and ".join(model.fitted_maps)
     if names:
-        report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Fit them again."))
+        report(TrainingNotice(f"Left out, because fitted to the old weights: the model's {names}. Refit them."))
     return TrainingSetup(config, corpus, initial=initial, initial_optimizer=optimizer)

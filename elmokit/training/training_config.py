@@ -161,7 +161,7 @@ class TrainingConfig:
 
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield each possible conflict between settings: whether it applies, and its message."""
-        yield None not in (self.epochs, self.tokens), "Give only one of epochs and tokens."
+        yield None not in (self.epochs, self.tokens), "Set only one of epochs and tokens."
         layers, frozen = set(range(self.model.n_layers + 1)), set(self.frozen_layers)
         outside = f"frozen_layers contains {', '.join(map(str, sorted(frozen - layers)))}"
         yield not frozen <= layers, f"{outside}; the model has layers 0 to {self.model.n_layers}."

@@ -177,7 +177,7 @@ class TrainingState:
         epoch = min(reader["block"][0] for position in positions for reader in position)
         self.stream.start_epoch(epoch)
         return (
-            f"This run used {len(positions)} processes and is now resumed with {world.size}, so a step reads "
+            f"This run used {len(positions)} processes and is now resumed with {world.size}, so each step reads "
             f"{world.size * self.lstm_state.n_rows} rows instead of {n_rows_before}, and the text is split again "
             f"and read from the start of epoch {epoch + 1}. Weights, optimizer and schedule are kept."
         )
@@ -236,7 +236,7 @@ def _build_state(
     bilm, softmax = modules
     has_words = model.vocabulary is not None and model.vocabulary.words == corpus.vocabulary.words
     if softmax is None or not has_words or model.config != config.model or softmax_config(softmax) != config.softmax:
-        raise TrainingError(f"The model {model.source} has other sizes or words than the settings of the run.")
+        raise TrainingError(f"The sizes or words of the model {model.source} differ from the run's settings.")
     bilm.to(device)
     softmax.to(device)
     n_samples, teacher_state = min(config.n_samples, len(corpus.vocabulary)), None
@@ -279,7 +279,7 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
     return WindowStream(
         [SentenceBlocks(corpus.text, order, reader) for reader in range(n_readers)],
         corpus.vocabulary,
-        model.encode if setup.teacher is None else window_encoder(model, setup.teacher),
+        window_encoder(model, setup.teacher),
         config.batch_size,
         config.window_length,
         read_backward=config.model.read_backward,

@@ -85,7 +85,7 @@ class TrainingCorpus:
                 lower += f" and window_length (--window-length) to at most {self.n_predictions // n_processes:,}"
             cure = f"Lower {lower}, or add text."
             if self.n_predictions > MAX_MEAN_LENGTH * self.n_sentences:
-                cure = "Put sentences on lines, or at least shorter lines: fold -s -w 1000 OLD > NEW"
+                cure = "Put each sentence on its own line, or at least shorten the lines: fold -s -w 1000 OLD > NEW"
             raise TextError(
                 f"The text has {count_of(self.n_sentences, 'sentence')} and {self.n_predictions:,} predictions, too "
                 f"few for a window of {n_rows:,} rows x {window_length} positions. {cure}"
@@ -170,9 +170,9 @@ def word_order_notice(
     best_ranks[np.argsort(-counts, kind="stable")] = log_ranks
     worst = words[int(np.argmax(counts * (log_ranks - best_ranks)))]
     return TrainingNotice(
-        "The vocabulary is not in the order of frequency, which the sampled softmax assumes (n_samples), so perplexity "
+        "The vocabulary is not sorted by frequency, as the sampled softmax assumes (n_samples), so perplexity "
         f"will be higher: {worst!r} occurs {count_of(word_counts[worst], 'time')} in this text "
-        f"and is word {vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Sort it: elmokit vocab OLD NEW --repair "
+        f"but is word {vocabulary.ids[worst] + 1:,} of {len(vocabulary):,}. Sort it: elmokit vocab OLD NEW --repair "
         "--text TEXT"
     )
 

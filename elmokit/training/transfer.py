@@ -86,7 +86,7 @@ def _check_words(model: PretrainedBiLM) -> None:
     """Refuse a model that reads words whose list is missing."""
     if model.config.word_table is not None and model.vocabulary is None:
         raise ModelNotFoundError(
-            f"{model.source} reads words and has no vocabulary. Put its vocab.txt next to the weights."
+            f"{model.source} reads words but has no vocabulary. Put its vocab.txt next to the weights."
         )
 
 
@@ -123,7 +123,7 @@ def softmax_words(model: PretrainedBiLM) -> Vocabulary | None:
         return Vocabulary(model.vocabulary.words)
     except FormatError as error:
         raise FormatError(
-            f"The words of {model.source} are not a valid vocabulary: {error} Or give other words with "
+            f"The words of {model.source} are not a valid vocabulary: {error} Or choose other words with "
             "vocabulary or max_words."
         ) from None
 
@@ -223,7 +223,7 @@ def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerStat
     if state is None:
         raise TrainingError(
             f"{model.source or 'The model'} is not a training checkpoint of bilm-tf or elmokit "
-            f"(RUN/{CHECKPOINTS}/step-N), so there is no optimizer's state to keep."
+            f"(RUN/{CHECKPOINTS}/step-N), so there is no optimizer state to keep."
         )
     if state.slots != set(SLOTS[optimizer]):
         fitting = [name for name, slots in SLOTS.items() if set(slots) == state.slots]
@@ -239,7 +239,7 @@ def _read(model: PretrainedBiLM, path: Path) -> OptimizerState | None:
     with _folder_of(path) as source:
         own = _own_checkpoint(source, model)
         if own is not None:
-            with own.errors("Its optimizer's state cannot be kept."):
+            with own.errors("Its optimizer state cannot be kept."):
                 return OptimizerState(own.tensors("optimizer"), str(own.path))
         prefix = tf_checkpoint.find_checkpoint(source) or tf_checkpoint.find_checkpoint(source.parent)
         if prefix is None:
@@ -277,8 +277,8 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None
             return checkpoint
     kept = ", ".join(str(checkpoint.path) for checkpoint in checkpoints(run)) or "none"
     raise TrainingError(
-        f"The best model of {run} is from step {step}, whose optimizer's state is no longer kept. Continue from a "
-        f"checkpoint instead (there is {kept}), or pass --no-keep-optimizer."
+        f"The best model of {run} is from step {step}, whose optimizer state is no longer stored. Continue from a "
+        f"checkpoint instead (available: {kept}), or pass --no-keep-optimizer."
     )
 
 
@@ -305,9 +305,9 @@ def transfer_optimizer_state(
         tensors[key] = value
     described = f"The optimizer continues with the state of {state.source}"
     if not any("/softmax." in key for key in tensors):
-        return tensors, f"{described}; for the softmax it starts anew."
+        return tensors, f"{described}; for the softmax, it is reset."
     if word_ids is not None and n_words:
-        return tensors, f"{described}, for {n_words:,} of {len(word_ids):,} words; for the others it starts anew."
+        return tensors, f"{described}, for {n_words:,} of {len(word_ids):,} words; for the others, it is reset."
     return tensors, f"{described}."
 
 

@@ -92,7 +92,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell: Shell) -> None:
     named = "42.1% unknown words: 'a', 'zebra', 'yak', 'and'"
     assert last[0] == f"Held-out perplexity (forward / backward): {before} before, {after} after ({named})."
     assert last[1] == f"Old text: {old_before} before, {old_after} after (0.0% unknown words)."
-    assert last[2] == f"The model, the best one (of step {tuned.card['n_steps']}), is in run/model."
+    assert last[2] == f"The best model, from step {tuned.card['n_steps']}, is in run/model."
     # One measure: the evaluation in the log is the one that is shown as the result.
     assert f"held-out perplexity {after} (42.1% unknown words)\n" in ran.out
     assert ran.out.count("Held-out perplexity") == 1

@@ -64,8 +64,8 @@ def test_wsd_prints_f1_by_layer_set_and_part_of_speech(shell: Shell) -> None:
     lines = shell(*WSD, "--inventory", "inventory.tsv").out.splitlines()
     assert lines[0].split() == ["F1", "(%)", "one", "two", "all", "NOUN", "VERB"]
     assert lines[4].split() == ["layer", "1", "75.0", "100.0", "83.3", "75.0", "100.0"]
-    assert lines[-1] == "6 senses in training; 3 of 6 instances have none of theirs in it."
-    assert "give an --inventory" in shell(*WSD).out
+    assert lines[-1] == "6 senses in training; for 3 of 6 instances, none of their senses is among them."
+    assert "pass an --inventory" in shell(*WSD).out
     first = Path("inventory.tsv").read_text().splitlines(keepends=True)[0]
     Path("short.tsv").write_text(first)
     shown = shell(*WSD, "--inventory", "short.tsv").out

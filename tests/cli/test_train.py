@@ -152,4 +152,4 @@ def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(
     Path("words.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *words.split(), ""]))
     ran = shell(*START, "--vocabulary", "words.txt", "--tokens", "20", "--n-samples", str(n_samples))
     assert ran.code == 0, ran.err
-    assert ("The vocabulary is not in the order of frequency" in ran.err) == is_told
+    assert ("The vocabulary is not sorted by frequency" in ran.err) == is_told

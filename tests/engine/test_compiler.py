@@ -163,8 +163,8 @@ assert compiler.load_library() is not None, compiler.why_unavailable()
         ("Linux", "false", "rejected the kernels"),
         ("Linux", "no-such-compiler-anywhere", "no-such-compiler-anywhere"),
         ("Linux", "cc '", "No closing quotation"),
-        ("Darwin", "cc", "on Linux only"),
-        ("Windows", "cc", "on Linux only"),
+        ("Darwin", "cc", "only compiles them on Linux"),
+        ("Windows", "cc", "only compiles them on Linux"),
     ],
 )
 def test_without_a_library_there_is_a_reason(

@@ -42,7 +42,7 @@ def test_every_layer_their_mean_and_their_mix_are_scored(elmo: Elmo) -> None:
 def test_words_without_a_tag_are_ignored_and_unknown_tags_are_wrong(elmo: Elmo) -> None:
     result = probe_pos(elmo, TRAIN, TEST, layers=[0], settings=SHORT)
     assert (result.n_test_tokens, result.n_unknown_tags) == (4, 1)
-    assert result.notes()[-1] == "The tags of 1 test word do not occur in training; they count as wrong."
+    assert result.notes()[-1] == "The tags of 1 test word do not occur in the training text and count as wrong."
     assert result.rows[0].accuracy <= 0.75
     # the: DET, right; run: NOUN, wrong; sat: VERB, right; "!": the most frequent tag of all, wrong
     assert result.baseline == 0.5
@@ -58,8 +58,8 @@ def test_the_control_task_gives_a_word_one_tag_everywhere(elmo: Elmo) -> None:
 
 UNTAGGED = [TaggedSentence(["Go"], [None])]
 REFUSED: list[tuple[Callable[[Elmo], object], type[Exception], str]] = [
-    (lambda elmo: probe_pos(elmo, [], TEST), TextError, "The training text of the probe has no tagged word"),
-    (lambda elmo: probe_pos(elmo, TRAIN, UNTAGGED), TextError, "The test text of the probe has no tagged word"),
+    (lambda elmo: probe_pos(elmo, [], TEST), TextError, "The probe's training text has no tagged word"),
+    (lambda elmo: probe_pos(elmo, TRAIN, UNTAGGED), TextError, "The probe's test text has no tagged word"),
     (lambda elmo: probe_pos(elmo, TRAIN, TEST, layers=[3]), ConfigError, "Layer 3 does not exist"),
     (lambda elmo: probe_pos(elmo, TRAIN, TEST, layers=[]), ConfigError, "layers"),
     (lambda elmo: probe_pos(elmo, TRAIN, TEST, seeds=()), ConfigError, "seeds"),

@@ -35,7 +35,7 @@ ACCURACIES = "UID\tlstm\n"
 SENTENCE = '<c><sentence id="s1">\n<instance id="a" lemma="b" pos="NOUN">b</instance></sentence></c>'
 SIX = (6, 7, 5)
 REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
-    (minimal_pairs, "x.jsonl", "\n", TextError, "contains no pair"),
+    (minimal_pairs, "x.jsonl", "\n", TextError, "contains no "),
     *(
         (minimal_pairs, "x.jsonl", PAIR + line, TextError, "line 2: expected two sentences, in")
         for line in (
@@ -72,12 +72,12 @@ REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
         for row in ("only one,field", "a,b,c", "a,b,1,more", "a,b,nan", "a,b,inf", " ,b,1", "a, ,1")
     ),
     (read_scored_pairs, "x.tsv", "a\tb\n", TextError, "row 1: expected two sentences and a number, separated by tabs"),
-    (read_scored_pairs, "x.csv", "", TextError, "contains no pair"),
-    (read_scored_pairs, "x.csv", "first,second,score\n", TextError, "contains no pair"),
+    (read_scored_pairs, "x.csv", "", TextError, "contains no "),
+    (read_scored_pairs, "x.csv", "first,second,score\n", TextError, "contains no "),
     (read_scored_pairs, "x.csv", "a" * 200_000 + ",b,1\n", TextError, "not a CSV file"),
     (partial(read_scored_pairs, columns=SIX), "x.csv", "a,b,c\n", TextError, "row 1: expected two sentences and a "),
     (partial(read_scored_pairs, columns=(0, 1, 2)), "x.csv", "a,b,1\n", TextError, "in columns 0, 1 and 2"),
-    (partial(read_scored_pairs, columns=SIX), "x.csv", "a\tb\tc\t1\t5\td\te\n", TextError, "ends in .tsv"),
+    (partial(read_scored_pairs, columns=SIX), "x.csv", "a\tb\tc\t1\t5\td\te\n", TextError, "end in .tsv"),
     (lambda path: list(read_conllu(path)), "x.conllu", "# text\n1\tGo\tVERB\n", TextError, "line 2: 3 columns"),
     (partial(tagged, tags="xpso"), "x.conllu", "1\tGo" + "\t_" * 8, ConfigError, "no column 'xpso'"),
     (partial(tagged, tags="upos"), "x.txt", "a b\n", ConfigError, "'upos'"),

@@ -74,13 +74,13 @@ def test_scores_are_by_set_overall_and_by_part_of_speech(elmo: Elmo, tmp_path: P
 def test_files_that_do_not_match_are_refused(elmo: Elmo, tmp_path: Path) -> None:
     train, test = write_set(tmp_path, "train", TRAIN), write_set(tmp_path, "test", TEST)
     test.gold.write_text("d9.t9 cat%1:05::\n")
-    with pytest.raises(TextError, match="has no key for any instance"):
+    with pytest.raises(TextError, match="has no keys for the instances"):
         probe_senses(elmo, train, [test])
     train.gold.write_text("s0.t0 cat%1:05::\n")
     with pytest.raises(TextError, match=r"instance s0\.t1 has no key in"):
         train_senses(elmo, train)
     empty = write_set(tmp_path, "empty", TRAIN[2:3])
-    with pytest.raises(TextError, match="no instance to learn senses from"):
+    with pytest.raises(TextError, match="no instances to learn senses from"):
         train_senses(elmo, empty)
     for tests in ([], [test, test], [test, write_set(tmp_path, "all", TEST)]):
         with pytest.raises(TextError, match="different names, none of them 'all'"):

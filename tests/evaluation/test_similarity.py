@@ -1,4 +1,4 @@
-"""Agreement of cosines with people's scores."""
+"""Agreement of cosines with human scores."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_identical_pairs_have_equal_cosines_and_no_correlation(embedder: Sentenc
     assert np.isnan(score_similarity(embedder, pairs).spearman)
     result = evaluate_similarity(embedder.elmo, {"pairs": pairs})
     assert result.notes() == [
-        "pairs: Spearman correlation of cosines with people's scores, 5 pairs. Where all cosines are equal, there is "
+        "pairs: Spearman correlation of cosines with human scores, 5 pairs. Where all cosines are equal, there is "
         "no correlation."
     ]
     assert {pooling["spearman"] for pooling in result.to_dict()["pairs"]["poolings"]} == {None}
@@ -66,7 +66,7 @@ def test_identical_pairs_have_equal_cosines_and_no_correlation(embedder: Sentenc
 
 @pytest.mark.parametrize("pairs", [[], PAIRS[:1], [*PAIRS, ScoredPair(["cat"], ["dog"], float("nan"))]])
 def test_scores_without_a_correlation_are_refused(embedder: SentenceEmbedder, pairs: list[ScoredPair]) -> None:
-    with pytest.raises(TextError, match="different and finite scores"):
+    with pytest.raises(TextError, match="finite scores that differ"):
         score_similarity(embedder, pairs)
 
 

@@ -106,6 +106,6 @@ def test_a_request_is_answered() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*the archive does not hold the options file")
+@pytest.mark.filterwarnings("ignore:.*the archive does not have the options file")
 def test_an_allennlp_archive_opens() -> None:
     check_walk("An AllenNLP archive opens", partial(open_task_archive, DATA / "allennlp-tasks" / "ner.tar.gz"))

@@ -36,7 +36,7 @@ TEXTS = {path.stem: path for path in TASK_DATA.iterdir() if path.suffix in (".tx
 ARCHIVES = [(name, version) for version, found in EXPECTED.items() for name in found]
 CLASSIFIERS = [(name, version) for name, version in ARCHIVES if name.split("-")[0] in ("ner", "sst", "nli", "srl")]
 # Archives of 2.10.1 do not hold the options of their ELMo, and its options are the assumed ones.
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the options file")
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have the options file")
 CLASS_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
 
 
@@ -274,7 +274,7 @@ def test_what_is_assumed_without_the_options_of_elmo_is_said(task_shell: Shell, 
     with_tanh = scores_by(folder, "srl")
     assert open_task_archive(folder).assumed is None
     path.rename(tmp_path / "options.json")
-    with pytest.warns(UserWarning, match=r"assumed are activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
+    with pytest.warns(UserWarning, match=r"assuming activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
         assumed = scores_by(folder, "srl")
     assert not torch.allclose(assumed, with_tanh, atol=0.1)
     assert "options.json' does not exist here: assumed are" in task_shell("open", str(folder)).err
@@ -381,13 +381,8 @@ REFUSED: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("ner", content("vocabulary/tokens.txt", "a\n"), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/tokens.txt", None), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/non_padded_namespaces.txt", "*"), TensorMismatchError, WORDS),
-    ("ner-gru", setting("model.label_encoding", "BIO"), ConfigError, "is not that of IOB2, the label_encoding"),
-    (
-        "ner-gru",
-        tensor("crf._constraint_mask", lambda mask: mask.tril()),
-        ConfigError,
-        "is not that of IOB1",
-    ),
+    ("ner-gru", setting("model.label_encoding", "BIO"), ConfigError, "has those of IOB1, not those of label_encoding"),
+    ("ner-gru", tensor("crf._constraint_mask", lambda mask: mask.tril()), ConfigError, "has those of no scheme"),
     ("sst", content("vocabulary/labels.txt", "0\n²\n"), FormatError, "its labels are 0, ²"),
 ]
 
@@ -436,7 +431,10 @@ def test_an_archive_is_decoded_by_the_constraints_of_its_weights(name: str, tmp_
     assert opened.setup.config.model.constraints == ("decoding" if is_constrained else "none")
     folder = unpack(name, tmp_path / "ner")
     setting("model.constrain_crf_decoding", not is_constrained)(folder)
-    assert open_task_archive(folder).setup.config == opened.setup.config
+    edited = open_task_archive(folder)
+    assert edited.setup.config == opened.setup.config
+    assert any("the config was edited" in note for note in edited.notes)
+    assert not any("the config was edited" in note for note in opened.notes)
 
 
 def test_models_of_allennlp_are_not_trained_further(tmp_path: Path) -> None:

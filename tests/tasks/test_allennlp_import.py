@@ -167,7 +167,7 @@ def test_missing_values_get_the_defaults_of_allennlp(tmp_path: Path) -> None:
     del content["trainer"]["validation_metric"]
     config, _, reported = imported(tmp_path, content)
     assert config.model.dropout == 0.0
-    assert "trainer.validation_metric: not given, so that AllenNLP uses the loss" in reported
+    assert "trainer.validation_metric: not given, so AllenNLP uses the loss" in reported
 
 
 EMBEDDERS = "model.text_field_embedder.token_embedders"
@@ -351,7 +351,7 @@ def test_missing_external_variables_are_reported(tmp_path: Path) -> None:
     assert tomllib.loads(toml)["model"]["hidden"] == [200]
     assert tomllib.loads(toml)["data"].items() >= {"dev": "dev.txt", "tags": "IOB1"}.items()
     assert "train" not in tomllib.loads(toml)["data"]
-    line = "train_data_path: the external variable DATA has no value: give it with --var DATA=VALUE, or set data.train"
+    line = "train_data_path: the external variable DATA has no value: pass --var DATA=VALUE, or set data.train"
     assert (line, "training") in differences
     toml, differences = import_config(path, {"DATA": "conll"})
     assert tomllib.loads(toml)["data"]["train"] == "conll/eng.train"
@@ -372,7 +372,7 @@ def test_external_variables_can_be_anywhere_and_are_text(tmp_path: Path) -> None
     assert found["input"] == {"layers": "all", "dropout": 0.25, "layer_norm": True, "penalty": 0.0}
     for name, key in (("SIZE", "weight_file"), ("P", "dropout"), ("NORM", "do_layer_norm")):
         others = {other: value for other, value in given.items() if other != name}
-        with pytest.raises(ConfigError, match=rf"{key}: the external variable {name} has no value; give it with --var"):
+        with pytest.raises(ConfigError, match=rf"{key}: the external variable {name} has no value; pass --var"):
             import_config(path, others)
     with pytest.raises(ConfigError, match='dropout: expected a number, found "much"'):
         import_config(path, {**given, "P": "much"})

@@ -67,7 +67,7 @@ def test_a_library_next_to_the_config_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{a: ", "neither JSON nor valid Jsonnet"),
-        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; give them with --var"),
+        ('{model: std.parseInt(std.extVar("N"))}', "without a value: N; pass them with --var"),
         ('{model: import "../secret.libsonnet"}', "outside the directory"),
         ('{model: import "gone.libsonnet"}', "gone.libsonnet"),
     ],

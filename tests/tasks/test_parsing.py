@@ -20,7 +20,7 @@ from tests.helpers.paths import DATA
 from tests.helpers.shell import Shell
 
 # The archive does not hold the options of its ELMo, and its options are the assumed ones.
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not hold the options file")
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have the options file")
 TREES = DATA / "allennlp-tasks" / "parsing.txt"
 SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
 

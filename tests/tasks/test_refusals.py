@@ -67,8 +67,8 @@ TREES = [
 ]
 SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
 CONSTITUENTS = [
-    ("(S (NP (PRP She))", "line 1: a tree begins here"),
-    (f"{SENTENCE}\n\n(S", "line 3: a tree begins here"),
+    ("(S (NP (PRP She))", "line 1: a tree starts here"),
+    (f"{SENTENCE}\n\n(S", "line 3: a tree starts here"),
     ("She left", "line 1: 'She' is unexpected"),
     (f"{SENTENCE}\n)", "line 2: ')' is unexpected"),
     ("(S (NP she he))", "'he' is unexpected"),
@@ -96,8 +96,8 @@ COREF = [
     (CONLL.replace("(4|(3)", "(3)"), "line 5: '4)' in the last column"),
     (CONLL.replace("(4|(3)", "4|(3)"), "line 4: '4|(3)' in the last column"),
     (CONLL.replace("(4|(3)", "(x)"), "line 4: '(x)' in the last column"),
-    (CONLL.replace("#end document\n", ""), "line 1: the document that begins here"),
-    (CONLL.replace("#end document\n", "") + CONLL, "line 1: the document that begins here"),
+    (CONLL.replace("#end document\n", ""), "line 1: the document that starts here"),
+    (CONLL.replace("#end document\n", "") + CONLL, "line 1: the document that starts here"),
     (CONLL.replace("NNP  (TOP(S(NP*)", "NNP"), "line 3: 13 columns, expected 12"),
     (CONLL + "#end document\n", "line 12: expected '#begin document"),
     (CONLL.partition("\n")[2], "line 1: expected '#begin document"),
@@ -109,7 +109,7 @@ COREF = [
     ('{"sentences": [["a"]], "clusters": [[[0, 1]]]}', "line 1: a mention from word 0 to 1"),
     ('{"sentences": [["a"]], "clusters": [[[-1, 0]]]}', "word -1"),
     ('{"sentences": [["a", "b"]], "clusters": [[[1, 0]]]}', "word 1 to 0"),
-    ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: expected one of the speakers"),
+    ('{"sentences": [["a"]], "speakers": [["x", "y"]]}', "line 1: expected one speaker"),
 ]
 SRL = [
     (PROPBANK.replace("her\t-\tB-ARG1", "her\t-"), "line 4: 2 columns, expected 3"),
@@ -131,7 +131,7 @@ SRL = [
     ("0 Run ! ||| B-V\n", "line 1: expected the index of the predicate"),
     ("||| B-V\n", "line 1: expected the index of the predicate"),
     ("0 Run ! ||| B-V I-A0\n", "line 1, token 1: "),
-    ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: expected B-V or I-V for the predicate, found 'B-ARG0'"),
+    ("0 Mira ran ||| B-ARG0 B-V\n", "line 1: expected B-V or I-V for the predicate; found 'B-ARG0'"),
 ]
 SQUAD = [
     ('{"data": [\n{"a" 1}]}', "line 2, column 6: "),
@@ -151,7 +151,7 @@ QUESTIONS = [
     ('{"data": 3}', "not SQuAD's JSON"),
 ]
 SENTENCES = [
-    ('{"text": "Mira sleeps."}', "line 1: the JSON object has none of sentence, tokens and words"),
+    ('{"text": "Mira sleeps."}', "line 1: the JSON object has no sentence, tokens or words"),
     ('\n{"sentence": 3}', "line 2: not one JSON object per line with sentence, tokens or words"),
     ('{"sentence": "Mira"', "line 1, column 20: invalid JSON"),
 ]

@@ -281,11 +281,11 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("name", "content", "named", "is_unknown"),
     [
-        ("ner", TEXTS["ner"].replace("I-LOC", "I-ORG"), "line 3: token 3 .* 'ORG', and this run knows LOC, PER", True),
-        ("nli", TEXTS["nli"].replace('"neutral"', '"maybe"'), "line 3: the label 'maybe', and .* contradiction", True),
-        ("srl", "0 wait ! ||| B-V B-ARG9\n", "line 1: token 2 .* 'B-ARG9', and this run knows O, B-ARG0", True),
+        ("ner", TEXTS["ner"].replace("I-LOC", "I-ORG"), "line 3: token 3 .* 'ORG', but this run knows LOC, PER", True),
+        ("nli", TEXTS["nli"].replace('"neutral"', '"maybe"'), "line 3: the label 'maybe', but .* contradiction", True),
+        ("srl", "0 wait ! ||| B-V B-ARG9\n", "line 1: token 2 .* 'B-ARG9', but this run knows O, B-ARG0", True),
         ("srl", TEXTS["srl"] + "0 wait ! |||\n", "line 8: no tags", False),
-        ("ner", "\n", "There is no example in the data", False),
+        ("ner", "\n", "There are no examples in the data", False),
     ],
 )
 def test_examples_that_cannot_be_evaluated_are_named(
@@ -414,9 +414,9 @@ def test_raw_text_is_refused_or_split(learned: Learned, tmp_path: Path) -> None:
         next(open_run(learned("nli")).predict_file(Text(tmp_path / "raw.txt", kind="raw")))
     with pytest.raises(ConfigError, match="for question answering"):
         next(opened.predict_file(tmp_path / "raw.jsonl", best=2))
-    with pytest.raises(ConfigError, match="predict_file reads one file, and the text has 2"):
+    with pytest.raises(ConfigError, match="predict_file reads one file, but the text has 2"):
         next(opened.predict_file(Text([tmp_path / "raw.txt", tmp_path / "raw.jsonl"])))
-    with pytest.raises(ConfigError, match="no text of the kind 'fasta'"):
+    with pytest.raises(ConfigError, match="cannot read text of the kind 'fasta'"):
         next(opened.predict_file(Text(tmp_path / "raw.txt", kind="fasta")))
 
 
@@ -440,7 +440,7 @@ def test_a_model_without_input_is_refused_before_anything_is_read(tmp_path: Path
     if name == "coref":  # a table for heads alone is not read
         blind = replace(blind, head_words=WordsConfig(dim=4))
     (tmp_path / "data").unlink()
-    with pytest.raises(ConfigError, match=f"The model of {name} has nothing to read"):
+    with pytest.raises(ConfigError, match=f"The model of {name} has no inputs"):
         train_task(task, blind, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -313,5 +313,5 @@ def test_a_published_file_without_a_softmax_can_be_fine_tuned(tmp_path: Path) ->
 
 def test_too_little_text_is_an_error(tmp_path: Path) -> None:
     save_folder(random_model(), tmp_path / "bilm")
-    with pytest.raises(TextError, match=r"1 sentence is too little.*elmo\.finetune"):
+    with pytest.raises(TextError, match=r"1 sentence is not enough.*elmo\.finetune"):
         finetune_for_task(str(tmp_path / "bilm"), SENTENCES[:1], FinetuneConfig(), tmp_path / "tuned", CPU)

@@ -150,7 +150,7 @@ def test_finetuning_first_evaluates_the_unchanged_model(corpus: Path) -> None:
     found = LanguageModel(model).perplexity("corpus.txt")
     assert result.perplexity_before == pytest.approx(found.per_direction, rel=1e-5)
     assert result.best_step == 0  # the given model is kept, with its own state
-    assert "Training did not improve the model; the original weights were kept." in str(result)
+    assert "Training did not improve the model, so the original weights were kept." in str(result)
     assert result.model.card["warm_state"] == model.card["warm_state"]
     for ours, given in zip(result.model.start_state or (), model.start_state or (), strict=True):
         np.testing.assert_array_equal(ours, given)

@@ -152,7 +152,7 @@ def test_two_processes_of_b_rows_equal_one_of_2b(
     monkeypatch.chdir(tmp_path)
     resumed = command_runner(monkeypatch, capsys)(*command, "--tokens", "360")
     assert resumed.code == 0, resumed.err
-    assert "This run used 2 processes and is now resumed with 1, so a step reads 3 rows instead of 6" in resumed.err
+    assert "This run used 2 processes and is now resumed with 1, so each step reads 3 rows instead of 6" in resumed.err
     assert load_file(newest_checkpoint(run).path / "state.safetensors")["hidden"].shape[2] == 3
 
 

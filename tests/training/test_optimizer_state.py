@@ -134,7 +134,7 @@ def test_rows_of_words_are_kept_and_new_words_start_anew(bilm_tf_run: Path) -> N
     changed = with_softmax_over(model, other, {"zebra": 1}, 1)
     state = read_optimizer_state(model, "adagrad")
     kept, line = transfer_optimizer_state(state, "adagrad", model, changed)
-    assert "for 11 of 12 words; for the others it starts anew" in line
+    assert "for 11 of 12 words; for the others, it is reset" in line
     old, new = [*range(3), *range(10, 2, -1)], [*range(3), *range(4, 12)]
     for name in ("sum/softmax.weight", "sum/softmax.bias"):
         assert torch.equal(kept[name][new], state.tensors[name][old])
@@ -183,7 +183,7 @@ def test_a_state_that_cannot_be_kept_is_an_error_if_it_was_requested(
     check(exported, "training checkpoint", recipe="bilm-tf")
     # By default the recipe only reports it.
     reports = finetune(exported, text, tmp_path / "run", recipe="bilm-tf", max_words=50, **SMALL, tokens=40)
-    assert "The training starts with a new optimizer." in "\n".join(reports.notices)
+    assert "Training starts with a new optimizer." in "\n".join(reports.notices)
     # The best model of a run can be from a step whose checkpoint is gone.
     shutil.rmtree(newest_checkpoint(tmp_path / "run").path)
     check(tmp_path / "run", "step 1", recipe="bilm-tf")

@@ -183,7 +183,7 @@ DAMAGES: dict[str, tuple[Callable[[], object], type[ElmoError], str]] = {
     "a flipped bit of the model": (
         lambda: flip_bit(Path(NEWEST, "model/model.safetensors")),
         TrainingError,
-        r"model/model\.safetensors is not as it was written",
+        r"model/model\.safetensors has changed since it was written",
     ),
     "another model": (lambda: shutil.rmtree(Path(NEWEST, "model")), TrainingError, NEWEST),
 }

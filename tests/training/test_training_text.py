@@ -51,9 +51,9 @@ def notice_for(words: list[str], counts: dict[str, int], config: TrainingConfig 
 def test_a_vocabulary_in_another_order_than_that_of_frequency_is_reported(n_words: int, order: str) -> None:
     counts = language(n_words)
     said = notice_for(ORDERS[order](list(counts)), counts)
-    assert "The vocabulary is not in the order of frequency" in said
+    assert "The vocabulary is not sorted by frequency" in said
     if order == "reversed":
-        times = f"occurs {max(counts.values()):,} times in this text and is word {n_words + 3:,} of {n_words + 3:,}"
+        times = f"occurs {max(counts.values()):,} times in this text but is word {n_words + 3:,} of {n_words + 3:,}"
         assert f"{next(iter(counts))!r} {times}" in said
 
 

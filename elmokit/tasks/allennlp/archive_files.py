@@ -58,11 +58,12 @@ class TaskArchive:
         model = self.config.get("model", {})
         return "iterator" in self.config or (isinstance(model, dict) and "similarity_function" in model)
 
-    def is_before(self, *version: int) -> bool:
+    def is_before(self, version: str) -> bool:
         """Check whether the model was saved before a version. 1.0 to 2.5, which are not recorded, count as new."""
         if self.version is None:
             return self.is_from_before_1
-        return tuple(map(int, re.findall(r"\d+", self.version))) < version
+        own, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (self.version, version))
+        return own < limit
 
 
 def is_task_archive(path: Path) -> bool:
@@ -78,7 +79,9 @@ def read_archive(source: str | Path) -> TaskArchive:
     if path.is_dir():
         return _read_folder(path, path)
     if not path.is_file() or not is_archive(path):
-        raise ModelNotFoundError(f"{path} is not an archive of AllenNLP (model.tar.gz), nor the directory of one.")
+        raise ModelNotFoundError(
+            f"{path} is neither an AllenNLP archive (model.tar.gz) nor the directory of an unpacked one."
+        )
     with unpacked(path, UNPACKED, lambda folder: (folder / CONFIG).is_file()) as archive:
         try:
             return _read_folder(archive.folder, path)

@@ -28,16 +28,16 @@ class ArchivedCharsConfig(CharsConfig):
     """Features of the characters of a word, as AllenNLP computed them."""
 
     layer: Literal["cnn", "lstm", "gru"] = setting(
-        "cnn", "Convolutions with their maximum over the word; or an LSTM or GRU with its last state."
+        "cnn", "Convolutions with the maximum over the word, or the last state of an LSTM or GRU."
     )
     hidden: int = setting(100, "Units of each layer and direction of an LSTM or GRU.")
     n_layers: int = setting(1, "Number of layers of an LSTM or GRU.")
-    bidirectional: bool = setting(True, "Whether an LSTM or GRU reads a word backward, too.")
+    bidirectional: bool = setting(True, "Whether an LSTM or GRU also reads words backward.")
     windows: Literal["word", "complete", "batch"] = setting(
         "word",
-        "Where a filter's maximum is taken: windows inside the word, and the first one of a word shorter than the "
-        "filter; the same with 0 for such a word (AllenNLP since 1.3); or all windows up to the longest word of the "
-        "batch (AllenNLP before 1.3).",
+        "Windows over which a filter's maximum is taken: those inside the word, or the first one if the word is "
+        "shorter than the filter; the same, but 0 for such a word (AllenNLP since 1.3); or all windows up to the "
+        "longest word in the batch (AllenNLP before 1.3).",
     )
     spelling: Spelling = setting(
         "characters", "Read the characters of a word, its UTF-8 bytes, or its bytes between a begin and an end mark."
@@ -67,7 +67,7 @@ class ArchivedElmoConfig(ElmoConfig):
     start: Literal["warm", "zero", "continued"] = setting(  # type: ignore[assignment]
         "warm",
         "LSTM state that each sentence starts from. With continued, the first text of an example starts from zero, and "
-        "each further one from the state after the text before it.",
+        "each further text from the state after the previous one.",
     )
 
     @property
@@ -82,7 +82,7 @@ class ArchivedNerModelConfig(NerModelConfig):
     encoder: Literal["lstm", "gru", "highway", "alternating"] = setting(
         "lstm",
         "Bidirectional LSTM or GRU layers; bidirectional LSTM layers with a highway gate; or layers with such a gate "
-        "that alternate in direction, like those of srl.",
+        "and alternating direction, as in srl.",
     )
     recurrent_dropout: float = setting(
         0.0, "Dropout on the state of layers with a highway gate, with one mask per sentence."
@@ -157,8 +157,8 @@ class ArchivedSrlModelConfig(SrlModelConfig):
 
     decoding: Literal["log-probabilities", "allennlp", "allennlp 0.x"] = setting(
         "log-probabilities",
-        "What the best sequence of tags has the highest sum of. AllenNLP added probabilities and rounded their sum to "
-        "1/128; before version 1.0 it broke ties in another way.",
+        "Scores whose sum is maximized by the best tag sequence. AllenNLP added probabilities and rounded their sum to "
+        "1/128; before version 1.0, it broke ties differently.",
     )
 
 
@@ -177,8 +177,8 @@ class ArchivedCorefModelConfig(CorefModelConfig):
 
     network: Literal["e2e-coref", "allennlp"] = setting(
         "e2e-coref",
-        "The model of Lee et al., or AllenNLP's version of it. That one reads a document as one sequence with a plain "
-        "LSTM, attends to the words of a span by their vectors alone, ELMo included, keeps spans that cross, and knows "
+        "The model of Lee et al., or AllenNLP's version, which reads a document as one sequence with a plain LSTM, "
+        "attends to the words of a span only by their vectors (including ELMo), keeps crossing spans, and uses "
         "neither speakers nor genre.",
     )
 

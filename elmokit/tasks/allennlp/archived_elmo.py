@@ -57,7 +57,7 @@ def elmo_of(
         return None, [], None
     notes = []
     if any(mix is not None and mix.layer_norm for mix in (config.elmo.input, config.elmo.output)):
-        notes.append("do_layer_norm: AllenNLP normalized over the boundaries of sentences too; scores differ")
+        notes.append("do_layer_norm: AllenNLP also normalized over sentence boundaries; scores differ")
     bilm, assumed = _bilm_of(archive, files, tensors, options)
     if assumed is not None:
         notes.append(assumed)
@@ -87,7 +87,7 @@ def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Pa
     """Open the biLM that a config's table names."""
     weights = elmo.get("weight_file")
     if not isinstance(weights, str) or not weights:
-        raise ConfigError(f"{archive.source} neither holds the tensors of its ELMo nor names a weight_file.")
+        raise ConfigError(f"{archive.source} neither has the tensors of its ELMo nor names a weight_file.")
     return open_model(weights, options=options or elmo.get("options_file"), exact_marks=True)
 
 
@@ -146,9 +146,9 @@ def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
     assert config.char_cnn is not None
     named = f", and {elmo['options_file']!r} does not exist here" if elmo.get("options_file") else ""
     return (
-        f"the archive does not hold the options file of its ELMo{named}: assumed are activation = "
+        f"the archive does not have the options file of its ELMo{named}: assuming activation = "
         f"{config.char_cnn.activation}, cell_clip = {config.cell_clip} and proj_clip = {config.projection_clip}, as "
-        "in the published models. If it was trained with others, give the file: elmokit task open --options FILE"
+        "in the published models. If it was trained with other values, pass the file: elmokit task open --options FILE"
     )
 
 

@@ -66,7 +66,7 @@ def convert_config(content: Any) -> tuple[Tables, list[Difference]]:
     top = ConfigTable(content)
     if "model" not in top.content:
         found = ", ".join(content) or "none"
-        raise ConfigError(f"Expected a training config of AllenNLP, which has a model; found the keys: {found}.")
+        raise ConfigError(f"Expected a training config of AllenNLP, with a model; found the keys: {found}.")
     model, reader = top.table("model"), top.table("dataset_reader")
     counterpart = counterpart_of(model)
     paths = convert_data(top)
@@ -158,7 +158,7 @@ def convert_data(top: ConfigTable) -> Tables:
     for theirs, ours in DATA_PATHS.items():
         if variable := unset_variable(str(top.content.get(theirs))):
             top.drop(theirs)
-            advice = f"give it with --var {variable}=VALUE, or set data.{ours}"
+            advice = f"pass --var {variable}=VALUE, or set data.{ours}"
             top.differs(theirs, f": the external variable {variable} has no value: {advice}")
         elif path := local_path(top, theirs, f"data.{ours}"):
             data[ours] = path
@@ -213,7 +213,7 @@ def _convert_metric(trainer: ConfigTable, counterpart: Counterpart) -> None:
     """Report a metric that selects another epoch than ours."""
     metric = ARCHIVED_TASKS[counterpart.task].metric
     if "validation_metric" not in trainer.content:
-        trainer.differs("validation_metric", f": not given, so that AllenNLP uses the loss; here {metric} is used")
+        trainer.differs("validation_metric", f": not given, so AllenNLP uses the loss; here {metric} is used")
     elif trainer.content["validation_metric"] == counterpart.metric:
         trainer.drop("validation_metric")
     trainer.unsupported("validation_metric", f"here {metric} selects the best epoch")

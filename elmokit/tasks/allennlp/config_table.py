@@ -69,7 +69,7 @@ def _evaluate_jsonnet(path: str | Path, text: str, variables: Mapping[str, str])
                 continue
             reason = " ".join(line.strip() for line in str(error).split("\n")[:2])
             names = ", ".join(sorted(unset))
-            hint = f" External variables without a value: {names}; give them with --var." if unset else ""
+            hint = f" External variables without a value: {names}; pass them with --var." if unset else ""
             raise ConfigError(f"{path} is neither JSON nor valid Jsonnet: {reason}.{hint}") from None
 
 
@@ -133,7 +133,7 @@ class ConfigTable:
             return default
         if isinstance(value, str) and (name := unset_variable(value)):
             raise ConfigError(
-                f"{self.path_of(key)}: the external variable {name} has no value; give it with --var {name}=VALUE."
+                f"{self.path_of(key)}: the external variable {name} has no value; pass --var {name}=VALUE."
             )
         value = _as_kind(value, kind)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):

@@ -221,7 +221,7 @@ def _elmo(embedder: ConfigTable) -> ArchivedElmoConfig:
     embedder.unsupported("projection_dim", "the mix is not projected")
     for cached in ("namespace_to_cache", "vocab_to_cache"):
         if config.trainable:
-            embedder.unsupported(cached, "the char CNN is trained, and not a table of token vectors")
+            embedder.unsupported(cached, "the char CNN is trained instead of a table of token vectors")
         embedder.drop(cached)  # layers are cached
     return config
 
@@ -262,7 +262,7 @@ def _mix(elmo: ConfigTable) -> MixConfig:
             layers = tuple(kept)
         if layers != "all":
             elmo.drop("scalar_mix_parameters")
-    why = "weights cannot be given; choose layers with elmo.input.layers"
+    why = "weights cannot be set; choose layers with elmo.input.layers"
     elmo.unsupported("scalar_mix_parameters", why, "training")
     return MixConfig(layers, dropout=dropout, layer_norm=layer_norm)
 
@@ -774,7 +774,7 @@ def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTa
     config = counterpart.convert(model, reader)
     if config.elmo is not None:
         if inputs.elmo is not None:
-            model.differs("elmo", ": a second ELMo beside that of the text_field_embedder; a model has one here")
+            model.differs("elmo", ": a second ELMo besides that of the text_field_embedder; a model has one here")
         inputs = replace(inputs, elmo=config.elmo, elmo_files=dict(elmo_files or {}))
     return replace(config, words=inputs.words, chars=inputs.chars, elmo=inputs.elmo), inputs
 

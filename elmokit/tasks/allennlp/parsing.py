@@ -24,7 +24,6 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.allennlp.archived_configs import ArchivedCharsConfig, ArchivedElmoConfig
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import feed_forward, run_packed
-from elmokit.tasks.tags import tag_ids
 from elmokit.tasks.task import (
     Labels,
     Task,
@@ -44,7 +43,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.tasks.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
-from elmokit.text.first_lines import JSON, is_json_object
+from elmokit.text.other_formats import JSON, is_json_object
 
 SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor
 NO_LABEL = "NO-LABEL"  # of a span that is no constituent
@@ -56,19 +55,19 @@ TINY = 1e-13  # AllenNLP adds it to the sum by which it divides probabilities
 class ParsingData(TaskDataConfig):
     """Files with trees in brackets."""
 
-    brackets: bool = setting(False, "Read the token -LRB- as (, and likewise the other five.")
+    brackets: bool = setting(False, "Read the token -LRB- as (, and similarly for the other five brackets.")
 
 
 @dataclass(frozen=True)
 class ParsingModelConfig:
     """Sizes of ``constituency_parser``."""
 
-    tags: bool = setting(True, "Whether sentences have parts of speech.")
-    tag_dim: int | None = setting(50, "Size of the vectors of parts of speech; false to not read them.")
+    tags: bool = setting(True, "Whether sentences have part-of-speech tags.")
+    tag_dim: int | None = setting(50, "Size of the part-of-speech vectors; false to ignore the tags.")
     hidden: int = setting(250, "Units per direction of each LSTM layer.")
     layers: int = setting(2, "LSTM layers.")
     lstm_dropout: float = setting(0.2, "Dropout between the LSTM layers.")
-    learn_ends: bool = setting(True, "Learn what is read before the first token and after the last one.")
+    learn_ends: bool = setting(True, "Learn the vectors before the first token and after the last one.")
     feedforward: tuple[int, ...] = setting((250,), "Units of each feed-forward layer between a span and its labels.")
     activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
     dropout: float = setting(0.1, "Dropout after each feed-forward layer.")
@@ -279,17 +278,11 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
 
     def labels(self, examples: Sequence[ParsingExample], config: ParsingConfig) -> Labels:
         """Return the labels of constituents and the parts of speech that occur."""
-        chains: set[str] = set()
-        tags: set[str] = set()
-        for example in examples:
-            if example.tree is not None:
-                chains.update(chains_of(example.tree.spans).values())
-                tags.update(example.tree.tags)
+        trees = [example.tree for example in examples if example.tree is not None]
+        chains = {chain for tree in trees for chain in chains_of(tree.spans).values()}
         check_learnable(chains, "constituent")
-        known = {"constituents": [NO_LABEL, *sorted(chains)], "tags": []}
-        if config.model.tags:
-            known["tags"] = [UNKNOWN, *sorted(tags)]
-        return known
+        tags = sorted({tag for tree in trees for tag in tree.tags})
+        return {"constituents": [NO_LABEL, *sorted(chains)], "tags": [UNKNOWN, *tags] if config.model.tags else []}
 
     def check(self, example: ParsingExample, known: Labels) -> None:
         """Raise an error for an example without a tree. Its labels need not be known: any can be scored."""
@@ -305,8 +298,9 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
         tokens = inputs.batch([example.tokens for example in examples])
         tags = None
         if config.model.tag_dim is not None:
-            known_tags = [_known_tags(example, known["tags"]) for example in examples]
-            tags = tag_ids(known_tags, known["tags"], tokens.mask, padding=0)
+            tags = torch.zeros(tokens.mask.shape, dtype=torch.long)
+            for row, example in enumerate(examples):
+                tags[row, : len(example.tokens)] = torch.tensor(_tag_ids(example, known["tags"]), dtype=torch.long)
         ids = {label: index for index, label in enumerate(known["constituents"])}
         labels = []
         for example in examples:
@@ -356,8 +350,8 @@ def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], lis
 def _checked_tags(tokens: list[str], tags: list[str], where: str) -> tuple[list[str], list[str]]:
     if len(tags) != len(tokens) or not all(tokens) or not all(tags):
         raise TextError(
-            f"{where}: expected a part of speech for each token, which this model reads: She/PRP sleeps/VBZ, or JSON "
-            "with lists of tokens and pos_tags of one length."
+            f"{where}: expected a part of speech for each token, which this model needs: She/PRP sleeps/VBZ, or JSON "
+            "with lists of tokens and pos_tags of the same length."
         )
     return tokens, tags
 
@@ -371,16 +365,21 @@ def _spacy_tagger() -> Any:
         return spacy.load(SPACY_MODEL, disable=["parser", "ner"])
     except OSError as error:  # its first sentence names the model
         what = str(error).partition(". ")[0]
-        raise ConfigError(f"{what}. Install it (python -m spacy download {SPACY_MODEL}), or give pos_tags.") from None
+        raise ConfigError(f"{what}. Install it (python -m spacy download {SPACY_MODEL}), or pass pos_tags.") from None
 
 
-def _known_tags(example: ParsingExample, known: Sequence[str]) -> list[str]:
-    """Return a sentence's parts of speech, with the entry for unknown ones in place of those."""
-    tags = [tag if tag in known else UNKNOWN for tag in example.tags or ()]
-    if UNKNOWN in tags and UNKNOWN not in known:
-        tag = (example.tags or ())[tags.index(UNKNOWN)]
-        raise TextError(f"{example.where}: the part of speech {tag!r} is none of the model's: {', '.join(known)}.")
-    return tags
+def _tag_ids(example: ParsingExample, known: Sequence[str]) -> list[int]:
+    """Return the rows of a sentence's tags."""
+    rows = {tag: row for row, tag in enumerate(known)}
+    ids = []
+    for tag in example.tags or ():
+        row = rows.get(tag, rows.get(UNKNOWN))
+        if row is None:
+            raise TextError(
+                f"{example.where}: the model does not know the part of speech {tag!r}, only {', '.join(known)}."
+            )
+        ids.append(row)
+    return ids
 
 
 def _label_ids(example: ParsingExample, ids: Mapping[str, int]) -> Tensor | None:
