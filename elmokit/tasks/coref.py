@@ -54,6 +54,7 @@ from elmokit.text.tokenize import tokenize as tokenize_text
 BEGIN, END = "#begin document", "#end document"
 PART = re.compile(r"part\s+(\d+)$")
 WORD_COLUMN, SPEAKER_COLUMN, LEAST_COLUMNS = 3, 9, 5
+NO_ANNOTATION = ["-"] * 8  # in the columns between the word and the chains
 NO_CHAIN = {"-", "_"}
 BRACKET = re.compile(r"^(\()?(\d+)(\))?$")
 UNESCAPED = {"/.": ".", "/?": "?"}  # OntoNotes escapes these tokens; e2e-coref reads them in this way
@@ -269,8 +270,9 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
     token = 0
     for sentence in document.sentences:
         for index, word in enumerate(sentence):
-            chains = "|".join([*opening.get(token, []), *closing.get(token, [])]) or "-"
-            lines.append("\t".join([name, str(part), str(index), word, *["-"] * 8, chains]))
+            brackets = opening.get(token, []) + closing.get(token, [])
+            chains = "|".join(brackets) or "-"
+            lines.append("\t".join([name, str(part), str(index), word, *NO_ANNOTATION, chains]))
             token += 1
         lines.append("")
     return "\n".join([*lines, END]) + "\n"
@@ -427,7 +429,8 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
             self.check(example, {})
         clusters = chain.from_iterable(example.clusters or () for example in examples)
         check_learnable((len(cluster) > 1 for cluster in clusters), "cluster of two mentions")
-        return {"genres": [NO_GENRE, *sorted({example.genre for example in examples} - {NO_GENRE})]}
+        genres = {example.genre for example in examples} - {NO_GENRE}
+        return {"genres": [NO_GENRE, *sorted(genres)]}
 
     def check(self, example: Document, known: Labels) -> None:
         """Raise an error for a document without gold clusters."""
@@ -438,10 +441,10 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
         """Build a batch, in which the documents stay separate."""
-        sequences = (self.sequences(example, config) for example in examples)
-        return CorefBatch(
-            [_document_batch(example, own, inputs, known) for example, own in zip(examples, sequences, strict=True)]
-        )
+        documents = []
+        for example in examples:
+            documents.append(_document_batch(example, self.sequences(example, config), inputs, known))
+        return CorefBatch(documents)
 
     def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
         """Return what the network reads of a document: each sentence on its own, as in Lee et al."""
@@ -460,15 +463,16 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         window = slice(start, start + n_sentences)
         first = sum(map(len, example.sentences[:start]))
         stop = first + sum(map(len, example.sentences[window]))
-        inside = (
-            tuple((begin - first, end - first) for begin, end in cluster if first <= begin and end < stop)
-            for cluster in example.clusters or ()
-        )
+        clusters = []
+        for cluster in example.clusters or ():
+            inside = [(begin - first, end - first) for begin, end in cluster if first <= begin and end < stop]
+            if inside:
+                clusters.append(tuple(inside))
         return replace(
             example,
             sentences=example.sentences[window],
             speakers=None if example.speakers is None else example.speakers[window],
-            clusters=tuple(cluster for cluster in inside if cluster),
+            clusters=tuple(clusters),
         )
 
     def score(
@@ -485,21 +489,28 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:
         """Return the document like a line of e2e-coref's JSON, which can be read again, with the mentions' words."""
         tokens = list(chain.from_iterable(example.sentences))
-        speakers = {} if example.speakers is None else {"speakers": [list(names) for names in example.speakers]}
-        return {
+        record: dict[str, Any] = {
             "doc_key": example.key,
             "sentences": [list(sentence) for sentence in example.sentences],
-            **speakers,
-            "clusters": [[list(mention) for mention in cluster] for cluster in clusters],
-            "words": [[" ".join(tokens[first : last + 1]) for first, last in cluster] for cluster in clusters],
         }
+        if example.speakers is not None:
+            record["speakers"] = [list(names) for names in example.speakers]
+        record["clusters"] = [[list(mention) for mention in cluster] for cluster in clusters]
+        record["words"] = []
+        for cluster in clusters:
+            record["words"].append([" ".join(tokens[first : last + 1]) for first, last in cluster])
+        return record
 
     def to_text(self, example: Document, clusters: Clusters) -> str:
         """Return one line per sentence, with mentions in brackets: ``[1 Mira] fixed [2 [1 her] bike] .``"""
         tokens = list(chain.from_iterable(example.sentences))
-        mentions = [(mention, number) for number, cluster in enumerate(clusters, start=1) for mention in cluster]
+        mentions = []
+        for number, cluster in enumerate(clusters, start=1):
+            for first, last in cluster:
+                mentions.append((first, last, number))
         # Short mentions first, so that the brackets of a longer mention are written around those inside it.
-        for (first, last), number in sorted(mentions, key=lambda one: one[0][1] - one[0][0]):
+        mentions.sort(key=lambda mention: mention[1] - mention[0])
+        for first, last, number in mentions:
             tokens[first] = f"[{number} {tokens[first]}"
             tokens[last] += "]"
         marked = iter(tokens)

@@ -156,7 +156,8 @@ class PairScorer(nn.Module):
             indices = candidates.indices[start:stop]
             product = (spans[start:stop, None] * spans[indices]) @ of_product.t()
             features = self.features(start, stop, indices, speakers, genre) @ of_features.t() + self.scorer.first.bias
-            return (self.scorer.from_first_layer(own[start:stop, None] + other[indices] + product + features),)
+            sums = own[start:stop, None] + other[indices] + product + features
+            return (self.scorer.from_first_layer(sums),)
 
         (scores,) = compute_in_blocks(block, n_spans, n_candidates * spans.shape[1], self.training)
         return scores
@@ -208,7 +209,8 @@ class SpanRefinement(nn.Module):
             return (weights[start:stop, :1] * spans[start:stop] + dense @ spans,)
 
         (expected,) = compute_in_blocks(block, n_spans, n_spans, self.training)
-        gate = torch.sigmoid(self.gate(torch.cat([spans, expected], dim=1)))
+        both = torch.cat([spans, expected], dim=1)
+        gate = torch.sigmoid(self.gate(both))
         return gate * expected + (1 - gate) * spans
 
 
@@ -222,11 +224,14 @@ def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) ->
         candidates: The candidates that were scored.
         clusters: The gold cluster of each span, from 1, or 0 if the span is not a gold mention, ``(spans,)``.
     """
-    same = (clusters[candidates.indices] == clusters[:, None]) & (clusters > 0)[:, None] & candidates.exists
-    correct = torch.cat([~same.any(dim=1, keepdim=True), same], dim=1)
+    is_mention = (clusters > 0)[:, None]
+    same = (clusters[candidates.indices] == clusters[:, None]) & is_mention & candidates.exists
+    has_none = ~same.any(dim=1, keepdim=True)
+    correct = torch.cat([has_none, same], dim=1)
     # The marginal likelihood: the probabilities of all correct antecedents are summed before the logarithm, because the
     # text does not say which of them is the one.
-    return (scores.logsumexp(dim=1) - scores.masked_fill(~correct, float("-inf")).logsumexp(dim=1)).sum()
+    of_correct = scores.masked_fill(~correct, float("-inf")).logsumexp(dim=1)
+    return (scores.logsumexp(dim=1) - of_correct).sum()
 
 
 def compute_in_blocks(
@@ -428,10 +433,12 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
             # Spans are ordered by first token and end within their sentence, so those of a range of sentences are
             # consecutive.
-            here = slice(*torch.searchsorted(starts, torch.tensor([first, stop], device=starts.device)).tolist())
+            bounds = torch.tensor([first, stop], device=starts.device)
+            here = slice(*torch.searchsorted(starts, bounds).tolist())
             tokens = slice(first, stop)
-            tensors = (attention[tokens], context[tokens], heads[tokens])
-            scores.append(self.mentions(*tensors, starts[here] - first, ends[here] - first, widths[here]))
+            vectors = (attention[tokens], context[tokens], heads[tokens])
+            spans = (starts[here] - first, ends[here] - first, widths[here])
+            scores.append(self.mentions(*vectors, *spans))
         return torch.cat(scores) if scores else attention
 
     def prune(self, scores: list[float], starts: list[int], ends: list[int], n_best: int) -> list[int]:
@@ -455,7 +462,10 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         chars = self.inputs.char_features(tokens)
         words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
         mixed = self.inputs.elmo_mix(tokens, "input")
-        outputs = self.lstm(words if mixed is None else torch.cat([words, mixed], dim=-1), tokens.mask)
+        read = words
+        if mixed is not None:
+            read = torch.cat([words, mixed], dim=-1)
+        outputs = self.lstm(read, tokens.mask)
         # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2 words.
         if self.has_head_words:
             words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
@@ -465,7 +475,8 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         present = [part for part in parts if part is not None]
         if not present:
             return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
-        dropped: Tensor = self.lexical_dropout(torch.cat(present, dim=-1) * tokens.mask[..., None])
+        joined = torch.cat(present, dim=-1) * tokens.mask[..., None]
+        dropped: Tensor = self.lexical_dropout(joined)
         return dropped
 
 
@@ -485,7 +496,9 @@ def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, 
 def clusters_of(ranked: ScoredAntecedents) -> Clusters:
     """Return the spans that are connected by their best antecedents, in the order of the text."""
     best = ranked.scores.argmax(dim=1, keepdim=True)  # (spans, 1); 0 is "none"
-    antecedents = torch.cat([torch.full_like(best, -1), ranked.candidates.indices], dim=1).gather(1, best)[:, 0]
+    none = torch.full_like(best, -1)
+    choices = torch.cat([none, ranked.candidates.indices], dim=1)
+    antecedents = choices.gather(1, best)[:, 0]
     cluster_of: dict[int, int] = {}
     clusters: list[list[Mention]] = []
     for span, antecedent in enumerate(antecedents.tolist()):

@@ -242,7 +242,8 @@ class NliModel(ClassificationModel):
         ):
             composed = self._compose(own, self.attention_dropout(other), mask)
             pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
-        joined = self.dropout(F.relu(self.join(self.dropout(torch.cat(pooled, dim=-1)))))
+        both = self.dropout(torch.cat(pooled, dim=-1))
+        joined = self.dropout(F.relu(self.join(both)))
         scores: Tensor = self.output(joined)
         return scores
 

@@ -221,7 +221,9 @@ def _most_frequent_span(
 
 def _passage(text: str, where: str) -> Passage:
     tokens = _tokens(text, where, "passage")
-    return Passage(text, tuple(token for token, _, _ in tokens), tuple((start, stop) for _, start, stop in tokens))
+    words = tuple(token.token for token in tokens)
+    spans = tuple((token.start, token.stop) for token in tokens)
+    return Passage(text, words, spans)
 
 
 def _question(text: str, where: str) -> tuple[str, ...]:
@@ -258,8 +260,12 @@ def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
     for match in SPLIT_AT.finditer(text, start, stop):
         cuts += [match.start(), match.end()]
     cuts.append(stop)
-    pieces = [(text[first:last], first, last) for first, last in itertools.pairwise(cuts) if first < last]
-    return [OffsetToken(NORMALIZED.get(piece, piece), first, last) for piece, first, last in pieces]
+    tokens = []
+    for first, last in itertools.pairwise(cuts):
+        piece = text[first:last]
+        if piece:
+            tokens.append(OffsetToken(NORMALIZED.get(piece, piece), first, last))
+    return tokens
 
 
 def covering_tokens(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
@@ -410,9 +416,11 @@ class QaModel(TaskModel[QaBatch, Answer]):
         )
         if self.null_scores is not None:
             none = starts[:, n_words] + ends[:, n_words]
-            first, last = (torch.where(none > sums, -1, token) for token in (first, last))
+            is_none = none > sums
+            first, last = first.masked_fill(is_none, -1), last.masked_fill(is_none, -1)
             sums = torch.maximum(sums, none)
-        return [Answer(*values) for values in zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)]
+        columns = (first.tolist(), last.tolist(), sums.exp().tolist())
+        return [Answer(*row) for row in zip(*columns, strict=True)]
 
     def predict_best(self, batch: QaBatch, n_best: int) -> list[Answer]:
         """Return the answers of ``predict``, each with the ``n_best`` most probable ones."""
@@ -420,7 +428,8 @@ class QaModel(TaskModel[QaBatch, Answer]):
         n_words = batch.passage.mask.shape[1]
         sums = span_scores(starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer)
         if self.null_scores is not None:  # last, because a span that is as probable comes first
-            sums = torch.cat([sums, (starts[:, n_words] + ends[:, n_words])[:, None]], dim=1)
+            none = starts[:, n_words] + ends[:, n_words]
+            sums = torch.cat([sums, none[:, None]], dim=1)
         # Stable, as equally probable spans have an order: that of `best_answer_spans`.
         logs, order = sums.log_softmax(1).sort(dim=1, descending=True, stable=True)
         results = []
@@ -478,13 +487,17 @@ class BiDafPlusPlus(QaModel):
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
         passage, question = self._encode(batch.passage), self._encode(batch.question)
         mask = batch.passage.mask
-        attended = F.relu(self.after_attention(self.attention(passage, question, mask, batch.question.mask)))
+        of_question = self.attention(passage, question, mask, batch.question.mask)
+        attended = F.relu(self.after_attention(of_question))
         encoded = self.dropout(run_packed(self.second_encoder, self.dropout(attended), mask))
-        attended = attended + F.relu(self.after_self_attention(self.self_attention(encoded, mask)))
-        attended = self.dropout(attended)
+        of_passage = self.self_attention(encoded, mask)
+        attended = self.dropout(attended + F.relu(self.after_self_attention(of_passage)))
         at_start = run_packed(self.start_encoder, attended, mask)
-        at_end = run_packed(self.end_encoder, torch.cat([attended, at_start], dim=2), mask)
-        return self._normalize(self.start(at_start), mask, 0), self._normalize(self.end(at_end), mask, 1)
+        with_start = torch.cat([attended, at_start], dim=2)
+        at_end = run_packed(self.end_encoder, with_start, mask)
+        starts = self._normalize(self.start(at_start), mask, 0)
+        ends = self._normalize(self.end(at_end), mask, 1)
+        return starts, ends
 
     def _encode(self, tokens: TokenBatch) -> Tensor:
         hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
@@ -493,7 +506,8 @@ class BiDafPlusPlus(QaModel):
     def _normalize(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
         scores = scores.squeeze(2).masked_fill(~mask, -torch.inf)
         if self.null_scores is not None:
-            scores = torch.cat([scores, self.null_scores[which].expand(len(scores), 1)], dim=1)
+            null = self.null_scores[which].expand(len(scores), 1)
+            scores = torch.cat([scores, null], dim=1)
         return scores.log_softmax(1)
 
 

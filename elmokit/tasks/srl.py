@@ -289,8 +289,8 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
 
     def scores(self, batch: SrlBatch) -> Tensor:
         """Return unnormalized scores of tags, ``(rows, time, tags)``."""
-        marked = torch.cat([self.inputs(batch.tokens), self.is_predicate(batch.is_predicate)], dim=-1)
-        hidden = self.layers(marked, batch.tokens.mask)
+        vectors, marks = self.inputs(batch.tokens), self.is_predicate(batch.is_predicate)
+        hidden = self.layers(torch.cat([vectors, marks], dim=-1), batch.tokens.mask)
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, batch.tokens))
         return scores
 
@@ -310,7 +310,8 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         paths = self.decode(self.scores(batch), batch.tokens.mask)
         for path, owner, predicate in zip(paths, batch.owners, batch.predicates, strict=True):
             if predicate is not None:
-                frames[owner].append((predicate, chunks_of([self.tags[tag] for tag in path])))
+                tags = [self.tags[tag] for tag in path]
+                frames[owner].append((predicate, chunks_of(tags)))
         return frames
 
     def decode(self, scores: Tensor, mask: Tensor) -> list[list[int]]:
@@ -412,7 +413,12 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         self, examples: Sequence[Proposition], predictions: Sequence[Frames], config: SrlConfig
     ) -> dict[str, float]:
         """Return the scores of srl-eval.pl: precision, recall and F1 of arguments, perfect propositions, F1 by role."""
-        gold = [{} if one.predicate is None else {one.predicate: chunks_of(one.tags or ())} for one in examples]
+        gold: list[dict[int, list[Chunk]]] = []
+        for example in examples:
+            frame: dict[int, list[Chunk]] = {}
+            if example.predicate is not None:
+                frame[example.predicate] = chunks_of(example.tags or ())
+            gold.append(frame)
         scores = srl_eval(gold, [dict(frames) for frames in predictions])
         return f1_scores(scores.overall, scores.by_role, perfect=scores.perfect)
 

@@ -201,7 +201,8 @@ class SstModel(ClassificationModel):
     def scores(self, *texts: TokenBatch) -> Tensor:
         (tokens,) = texts
         mask = tokens.mask
-        projected = self.projection_dropout(F.relu(self.project(self.input_dropout(self.inputs(tokens)))))
+        vectors = self.input_dropout(self.inputs(tokens))
+        projected = self.projection_dropout(F.relu(self.project(vectors)))
         encoded = run_packed(self.encoder, projected, mask)  # (batch, time, 2 * hidden)
         # The paper attends to a second sentence, which for classification is the same one; so one direction is enough.
         attended = attend(encoded @ encoded.transpose(1, 2), encoded, mask)
@@ -269,7 +270,8 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
 
     def labels(self, examples: Sequence[Phrase], config: SstConfig) -> Labels:
         """Return the classes, whether they occur or not."""
-        return {"classes": list(dict.fromkeys(name for name in CLASSES[config.data.classes] if name is not None))}
+        names = dict.fromkeys(CLASSES[config.data.classes])
+        return {"classes": [name for name in names if name is not None]}
 
     def build(self, config: SstConfig, inputs: InputLayer, known: Labels) -> SstModel:
         return SstModel(config.model, inputs, known["classes"])

@@ -148,12 +148,13 @@ def without_crossing(spans: Sequence[_Scored]) -> list[_Scored]:
         position = 0
         while position < len(kept):
             one = kept[position]
-            crossing = next((k for k in range(position + 1, len(kept)) if one.crosses(kept[k])), None)
-            if crossing is not None:
+            for crossing in range(position + 1, len(kept)):
                 other = kept[crossing]
-                is_changed = True
-                is_first_better = one.without + other.probability < other.without + one.probability
-                del kept[crossing if is_first_better else position]
+                if one.crosses(other):
+                    is_changed = True
+                    is_first_better = one.without + other.probability < other.without + one.probability
+                    del kept[crossing if is_first_better else position]
+                    break
             position += 1
     return kept
 
@@ -189,7 +190,8 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
             assert batch.tags is not None
             vectors = torch.cat([vectors, self.tags(batch.tags)], dim=-1)
         hidden = run_packed(self.lstm, vectors, mask)
-        return [self._of_spans(hidden[row, :length]) for row, length in enumerate(mask.sum(dim=1).tolist())]
+        lengths = mask.sum(dim=1).tolist()
+        return [self._of_spans(vectors[:length]) for vectors, length in zip(hidden, lengths, strict=True)]
 
     def _of_spans(self, hidden: Tensor) -> Tensor:
         """Score the spans of a sentence, ``(time, 2 * hidden)``."""
@@ -209,8 +211,11 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
 
     def loss(self, batch: ParsingBatch) -> Tensor:
         assert batch.labels is not None
-        pairs = zip(self.scores(batch), batch.labels, strict=True)
-        return torch.stack([F.cross_entropy(scores, labels) for scores, labels in pairs if len(labels)]).mean()
+        losses = []
+        for scores, labels in zip(self.scores(batch), batch.labels, strict=True):
+            if len(labels):
+                losses.append(F.cross_entropy(scores, labels))
+        return torch.stack(losses).mean()
 
     def predict(self, batch: ParsingBatch) -> list[list[Span]]:
         """Return the constituents of each sentence, each before those inside it."""
@@ -220,18 +225,23 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
         """Choose constituents from the probabilities of labels, ``(spans, labels)``."""
         n_spans = len(probabilities)
         time = int((2 * n_spans) ** 0.5)
-        probabilities = (probabilities / (probabilities.sum(dim=1, keepdim=True) + TINY)).cpu()
+        sums = probabilities.sum(dim=1, keepdim=True)
+        probabilities = (probabilities / (sums + TINY)).cpu()
         no_label = self.labels.index(NO_LABEL)
         best, labels = probabilities.max(dim=1)
         starts, ends = torch.triu_indices(time, time)
         is_root = (starts == 0) & (ends == time - 1)  # the whole sentence is always one
         chosen = ((labels != no_label) | is_root).nonzero()[:, 0]
-        columns = (starts, ends + 1, labels, best, probabilities[:, no_label])
-        scored = [_Scored(*row) for row in zip(*(column[chosen].tolist() for column in columns), strict=True)]
+        scored = []
+        for span in chosen.tolist():
+            start, stop = int(starts[span]), int(ends[span]) + 1
+            without = float(probabilities[span, no_label])
+            scored.append(_Scored(start, stop, int(labels[span]), float(best[span]), without))
         spans = []
-        for span in sorted(without_crossing(scored), key=lambda span: (span.start, -span.stop)):
+        for kept in sorted(without_crossing(scored), key=lambda span: (span.start, -span.stop)):
             # A range with several constituents has one label, such as S-VP.
-            spans += [Span(span.start, span.stop, label) for label in self.labels[span.label].split("-")]
+            for label in self.labels[kept.label].split("-"):
+                spans.append(Span(kept.start, kept.stop, label))
         return spans
 
 
@@ -338,13 +348,14 @@ def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], lis
     A raw sentence in JSON is tokenized and tagged by spaCy, as in AllenNLP.
     """
     if not is_json_object(line):
-        pairs = [token.rpartition("/") for token in tokens]
-        return _checked_tags([token for token, _, _ in pairs], [tag for _, _, tag in pairs], where)
+        words = [token.rpartition("/")[0] for token in tokens]
+        tags = [token.rpartition("/")[2] for token in tokens]
+        return _checked_tags(words, tags, where)
     content = parse_json(line, where, _Tagged, "one JSON object per line")
     if not content.is_raw():
         return _checked_tags(tokens, content.pos_tags or [], where)
-    words = [word for word in _spacy_tagger()(content.sentence) if not word.is_space]
-    return [word.text for word in words], [word.tag_ for word in words]
+    tagged = [word for word in _spacy_tagger()(content.sentence) if not word.is_space]
+    return [word.text for word in tagged], [word.tag_ for word in tagged]
 
 
 def _checked_tags(tokens: list[str], tags: list[str], where: str) -> tuple[list[str], list[str]]:
@@ -392,5 +403,7 @@ def _label_ids(example: ParsingExample, ids: Mapping[str, int]) -> Tensor | None
     n_tokens = len(example.tokens)
     labels = []
     for start in range(n_tokens):
-        labels += [ids[chains.get((start, stop), NO_LABEL)] for stop in range(start + 1, n_tokens + 1)]
+        for stop in range(start + 1, n_tokens + 1):
+            label = chains.get((start, stop), NO_LABEL)
+            labels.append(ids[label])
     return torch.tensor(labels, dtype=torch.long)

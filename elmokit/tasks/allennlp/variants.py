@@ -124,10 +124,11 @@ def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of
     nothing = float("-inf")
     # The two tags around a sentence are in all tensors, because the tie that topk prefers depends on the length.
     follow = torch.full((n_tags + 2, n_tags + 2), nothing, device="cpu")
-    allowed = ((follow[:n_tags, :n_tags], rules.follow), (follow[start, :n_tags], rules.start))
-    for part, is_allowed in (*allowed, (follow[:n_tags, end], rules.end)):
-        part[is_allowed.cpu()] = 0.0
-    scores, mask = F.pad(scores.cpu(), (0, 2), value=nothing), mask.cpu()
+    follow[:n_tags, :n_tags][rules.follow.cpu()] = 0.0
+    follow[start, :n_tags][rules.start.cpu()] = 0.0
+    follow[:n_tags, end][rules.end.cpu()] = 0.0
+    scores = F.pad(scores.cpu(), (0, 2), value=nothing)
+    mask = mask.cpu()
     best = torch.zeros(len(scores), n_tags + 2, device="cpu")
     best[:, start] = START_SCORE
 
@@ -294,24 +295,24 @@ class BiDafLayers(nn.Module):
             Scores of each word as the first and as the last of the answer, ``(batch, time)`` each, of any value on
             padding.
         """
-        encoded_question, encoded_passage = (
-            self.dropout(run_packed(self.phrases, self._highway(inputs), mask))
-            for inputs, mask in ((question, question_mask), (passage, passage_mask))
-        )
+        encoded_question = self._encode(question, question_mask)
+        encoded_passage = self._encode(passage, passage_mask)
         merged = self.attention(encoded_passage, encoded_question, passage_mask, question_mask)
         modeled = self.dropout(run_packed(self.modeling, merged, passage_mask))
-        starts = self.start(self.dropout(torch.cat([merged, modeled], dim=-1)))[..., 0]
+        at_start = self.dropout(torch.cat([merged, modeled], dim=-1))
+        starts = self.start(at_start)[..., 0]
         # The modeled passage at the start of the answer, in expectation.
         expected = (masked_softmax(starts, passage_mask)[:, None, :] @ modeled).expand_as(modeled)
-        at_end = torch.cat([merged, modeled, expected, modeled * expected], dim=-1)
-        encoded_end = self.dropout(run_packed(self.end_encoder, at_end, passage_mask))
-        ends = self.end(self.dropout(torch.cat([merged, encoded_end], dim=-1)))[..., 0]
+        with_start = torch.cat([merged, modeled, expected, modeled * expected], dim=-1)
+        encoded_end = self.dropout(run_packed(self.end_encoder, with_start, passage_mask))
+        at_end = self.dropout(torch.cat([merged, encoded_end], dim=-1))
+        ends = self.end(at_end)[..., 0]
         return starts, ends
 
-    def _highway(self, inputs: Tensor) -> Tensor:
+    def _encode(self, inputs: Tensor, mask: Tensor) -> Tensor:
         for highway in self.highways:
             inputs = highway(inputs)
-        return inputs
+        return self.dropout(run_packed(self.phrases, inputs, mask))
 
 
 class BiDaf(QaModel):
@@ -326,8 +327,10 @@ class BiDaf(QaModel):
 
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
         passage, question = batch.passage, batch.question
-        scores = self.layers(self.inputs(question), self.inputs(passage), question.mask, passage.mask)
-        starts, ends = (one.masked_fill(~passage.mask, -torch.inf).log_softmax(1) for one in scores)
+        starts, ends = self.layers(self.inputs(question), self.inputs(passage), question.mask, passage.mask)
+        padding = ~passage.mask
+        starts = starts.masked_fill(padding, -torch.inf).log_softmax(1)
+        ends = ends.masked_fill(padding, -torch.inf).log_softmax(1)
         return starts, ends
 
 
@@ -338,7 +341,9 @@ class AllenNLPQa(QaTask):
 
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
         assert isinstance(config, ArchivedQaConfig)
-        return BiDaf(config.model, inputs) if config.model.network == "bidaf" else super().build(config, inputs, labels)
+        if config.model.network == "bidaf":
+            return BiDaf(config.model, inputs)
+        return super().build(config, inputs, labels)
 
 
 class AllenNLPSst(SstTask):
@@ -367,11 +372,15 @@ class DecomposableAttention(ClassificationModel):
         similarity = self.attend(premises) @ self.attend(hypotheses).transpose(1, 2)  # (batch, premise, hypothesis)
         of_hypotheses = attend(similarity, hypotheses, hypothesis_mask)
         of_premises = attend(similarity.transpose(1, 2), premises, premise_mask)
-        compared_premises = self.compare(torch.cat([premises, of_hypotheses], dim=-1)) * premise_mask[..., None]
-        compared_hypotheses = self.compare(torch.cat([hypotheses, of_premises], dim=-1)) * hypothesis_mask[..., None]
-        sums = torch.cat([compared_premises.sum(dim=1), compared_hypotheses.sum(dim=1)], dim=-1)
-        scores: Tensor = self.output(self.aggregate(sums))
+        of_premise = self._compared(premises, of_hypotheses, premise_mask)
+        of_hypothesis = self._compared(hypotheses, of_premises, hypothesis_mask)
+        scores: Tensor = self.output(self.aggregate(torch.cat([of_premise, of_hypothesis], dim=-1)))
         return scores
+
+    def _compared(self, tokens: Tensor, aligned: Tensor, mask: Tensor) -> Tensor:
+        """Compare tokens with what they are aligned with, and return the sums, ``(batch, dim)``."""
+        compared = self.compare(torch.cat([tokens, aligned], dim=-1))
+        return (compared * mask[..., None]).sum(dim=1)
 
 
 class AllenNLPNli(NliTask):

@@ -100,7 +100,8 @@ class SelfAttention(nn.Module):
         # Without it, a sequence of one word would have only -inf in its softmax, which gives NaN.
         null = self.null_score.expand(len(words), n_words, 1)
         # The null score takes part in the softmax with the value 0: it only lowers the weights of the words.
-        attended = torch.cat([scores, null], dim=2).softmax(2)[..., :-1] @ words
+        weights = torch.cat([scores, null], dim=2).softmax(2)
+        attended = weights[..., :-1] @ words
         return torch.cat([attended, words, attended * words], dim=2)
 
 
@@ -137,9 +138,10 @@ def span_scores(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int | Non
         word ``i % time`` with ``i // time`` words after that.
     """
     n_words = starts.shape[1]
-    starts, ends = (scores.masked_fill(~mask, -torch.inf) for scores in (starts, ends))
-    by_length = [
-        F.pad(starts[:, : n_words - more] + ends[:, more:], (0, more), value=-torch.inf)
-        for more in range(min(max_words or n_words, n_words))
-    ]
+    starts = starts.masked_fill(~mask, -torch.inf)
+    ends = ends.masked_fill(~mask, -torch.inf)
+    by_length = []
+    for more in range(min(max_words or n_words, n_words)):
+        sums = starts[:, : n_words - more] + ends[:, more:]
+        by_length.append(F.pad(sums, (0, more), value=-torch.inf))
     return torch.cat(by_length, dim=1)

@@ -86,7 +86,8 @@ def follow_back(last: Tensor, origins: list[Tensor], mask: Tensor) -> list[list[
         before = origins[step - 1].gather(1, tags[-1])
         tags.append(torch.where(mask[:, step, None], before, tags[-1]))
     paths = torch.cat(tags[::-1], dim=1).tolist()
-    return [path[:length] for path, length in zip(paths, mask.sum(dim=1).tolist(), strict=True)]
+    lengths = mask.sum(dim=1).tolist()
+    return [path[:length] for path, length in zip(paths, lengths, strict=True)]
 
 
 class CRF(nn.Module):
@@ -151,8 +152,11 @@ class CRF(nn.Module):
     @staticmethod
     def _gold(emissions: Tensor, tags: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return the score of the given sequences, ``(batch,)``."""
-        emitted = (emissions.gather(2, tags[..., None])[..., 0] * mask).sum(dim=1)
-        transitions = (follow[tags[:, :-1], tags[:, 1:]] * mask[:, 1:]).sum(dim=1)
+        of_tags = emissions.gather(2, tags[..., None])[..., 0]
+        emitted = (of_tags * mask).sum(dim=1)
+        before, after = tags[:, :-1], tags[:, 1:]
+        transitions = (follow[before, after] * mask[:, 1:]).sum(dim=1)
         # The clamp is for empty rows, whose loss `loss` discards.
-        last = tags.gather(1, (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0))[:, 0]
+        last_token = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+        last = tags.gather(1, last_token)[:, 0]
         return emitted + transitions + start[tags[:, 0]] + end[last]

@@ -101,7 +101,8 @@ class HighwayLSTM(nn.Module):
 
 def _highway_step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, output: Tensor) -> None:
     """Compute the elementwise part of one step; arguments as in ``StepFunctions.forward``."""
-    i_and_f, g, o_and_r, bypass = torch.split(gates, [n * cell_before.shape[-1] for n in (2, 1, 2, 1)], -1)
+    size = cell_before.shape[-1]
+    i_and_f, g, o_and_r, bypass = torch.split(gates, [2 * size, size, 2 * size, size], -1)
     # Two calls for the four sigmoids.
     i, f = i_and_f.sigmoid_().chunk(2, dim=-1)
     o, r = o_and_r.sigmoid_().chunk(2, dim=-1)
@@ -226,10 +227,10 @@ class CoupledLSTM(nn.Module):
         n_rows = len(inputs)
         # The backward direction reads each row reversed, so that both directions are one loop from the first step.
         positions = reversed_positions(mask)
-        both = torch.stack([inputs.transpose(0, 1), reorder(inputs, positions).transpose(0, 1)], dim=1)
-        first_hidden, first_cell = (
-            first[:, None].expand(-1, n_rows, -1) for first in (self.first_hidden, self.first_cell)
-        )
+        backward_inputs = reorder(inputs, positions)
+        both = torch.stack([inputs.transpose(0, 1), backward_inputs.transpose(0, 1)], dim=1)
+        first_hidden = self.first_hidden[:, None].expand(-1, n_rows, -1)
+        first_cell = self.first_cell[:, None].expand(-1, n_rows, -1)
         drop = None
         if self.training and self.dropout:
             drop = F.dropout(inputs.new_ones(N_DIRECTIONS, n_rows, self.hidden_dim), self.dropout)

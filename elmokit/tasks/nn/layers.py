@@ -179,7 +179,8 @@ class TokenCharCNN(nn.Module):
         """Compute the features of words. Shapes: char_ids (words, chars); the result is (words, output_dim)."""
         lengths = (char_ids > 0).sum(dim=1, keepdim=True)
         n_missing = max(max(self.widths) - char_ids.shape[1], 0)  # every filter needs one window
-        embedded = self.dropout(self.embedding(F.pad(char_ids, (0, n_missing)))).transpose(1, 2)
+        padded = F.pad(char_ids, (0, n_missing))
+        embedded = self.dropout(self.embedding(padded)).transpose(1, 2)
         convolutions = zip(self.convolutions, self.widths, strict=True)
         features = [self.highest(convolution(embedded), width, lengths) for convolution, width in convolutions]
         return torch.cat(features, dim=1)
@@ -188,7 +189,9 @@ class TokenCharCNN(nn.Module):
         """Return the features of words from the responses of a filter, ``(words, count, windows)``."""
         start = torch.arange(responses.shape[-1], device=responses.device)
         inside = (start == 0) | (start + width <= lengths)  # (words, windows)
-        return self.activate(responses.masked_fill(~inside[:, None, :], torch.finfo(responses.dtype).min).amax(dim=-1))
+        lowest = torch.finfo(responses.dtype).min
+        highest = responses.masked_fill(~inside[:, None, :], lowest).amax(dim=-1)
+        return self.activate(highest)
 
     def activate(self, features: Tensor) -> Tensor:
         """Apply the activation function."""
@@ -221,7 +224,8 @@ class AllenNLPCharCNN(TokenCharCNN):
 
     def forward(self, char_ids: Tensor) -> Tensor:
         if self.every_window:
-            char_ids = F.pad(char_ids, (0, max(self.min_chars - char_ids.shape[1], 0)))
+            n_missing = max(self.min_chars - char_ids.shape[1], 0)
+            char_ids = F.pad(char_ids, (0, n_missing))
         return super().forward(char_ids)
 
     def highest(self, responses: Tensor, width: int, lengths: Tensor) -> Tensor:

@@ -53,10 +53,9 @@ def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[i
         if len(chosen) == n_best:
             break
         start, end = starts[span], ends[span]
-        crosses = any(longest_from.get(token, -1) > end for token in range(start + 1, end + 1)) or any(
-            longest_to.get(token, start) < start for token in range(start, end)
-        )
-        if not crosses:
+        starts_inside = any(longest_from.get(token, -1) > end for token in range(start + 1, end + 1))
+        ends_inside = any(longest_to.get(token, start) < start for token in range(start, end))
+        if not (starts_inside or ends_inside):
             chosen.append(span)
             longest_from[start] = max(longest_from.get(start, end), end)
             longest_to[end] = min(longest_to.get(end, start), start)
@@ -191,8 +190,9 @@ class SpanVectors(nn.Module):
         inside = tokens <= ends[:, None]
         # A span near the end of the text has fewer tokens after it than `max_width`; these get no weight.
         tokens = tokens.clamp(max=max(len(context) - 1, 0))
-        scores = self.attention_scores(context, heads)[tokens].masked_fill(~inside, torch.finfo(context.dtype).min)
-        attended = torch.einsum("sw,swd->sd", scores.softmax(dim=1), heads[tokens])
+        scores = self.attention_scores(context, heads)[tokens]
+        weights = scores.masked_fill(~inside, torch.finfo(context.dtype).min).softmax(dim=1)
+        attended = torch.einsum("sw,swd->sd", weights, heads[tokens])
         return torch.cat([context[starts], context[ends], widths, attended], dim=-1)
 
 
@@ -226,5 +226,6 @@ class MentionScorer(nn.Module):
         # (tokens, max_width, hidden): averaging and multiplying by the weight commute, so the small products are
         # averaged, not the vectors.
         by_head = windowed_means(attention, heads @ of_head.t(), self.max_width)
-        sums = (context @ of_start.t())[starts] + (context @ of_end.t())[ends] + by_head[starts, ends - starts]
-        return self.scorer.from_first_layer(sums + widths @ of_width.t() + self.scorer.first.bias)
+        by_start, by_end, by_width = context @ of_start.t(), context @ of_end.t(), widths @ of_width.t()
+        sums = by_start[starts] + by_end[ends] + by_head[starts, ends - starts]
+        return self.scorer.from_first_layer(sums + by_width + self.scorer.first.bias)
