@@ -226,8 +226,8 @@ static void add_words(int precision, int64_t n_words, const float *weight, const
                     multiply_terms(3, n_steps, part, rows, to);
             }
 #else
-            add_product(FLOAT32, n_words, 1, (inputs){weight, 4 * dim}, (const float *)rows, dim, scores, PANEL,
-                        (const float *)(rows + panel_bytes(dim)));
+            add_product(FLOAT32, n_words, 1, (inputs){weight, 4 * dim}, (const float *)rows, dim,
+                        (target){scores, PANEL, NULL}, (const float *)(rows + panel_bytes(dim)));
 #endif
         add_scores(scores, n_words, states + panel * STATE);
     }

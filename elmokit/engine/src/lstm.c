@@ -137,11 +137,8 @@ static const float *block_of(const matrix *weights, int64_t block) {
 /* The bias of a block of units, and the product with the layer's inputs. */
 static void add_input_product(const matrix *weights, int64_t block, int64_t n_rows, inputs from, float *sums,
                               const float *after) {
-    for (int64_t r = 0; r < n_rows; r++)
-        for (int v = 0; v < 2 * GATES; v++)
-            store(sums + (r * 2 * GATES + v) * LANES, load(weights->bias + block * GATES * PANEL + v * LANES));
-    add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, sums, GATES * PANEL,
-                after);
+    const target with_bias = {sums, GATES * PANEL, weights->bias + block * GATES * PANEL};
+    add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, with_bias, after);
 }
 
 /* A step with at least 1/8 as many rows as the layer has inputs is a chunk of its own: with that many rows, writing the
@@ -197,8 +194,8 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
                 float *sums = memory->gates + (block * chunk_rows + inside) * GATES * PANEL;
                 if (is_fused) add_input_product(from_input, block, n, chunk, sums, block_of(from_output, block));
                 const float *after = block_of(is_fused ? from_input : from_output, next < 0 ? 0 : next);
-                add_product(precision, n, GATES, before, block_of(from_output, block), layer->output_dim, sums,
-                            GATES * PANEL, n == 1 && is_cached ? NULL : after);
+                add_product(precision, n, GATES, before, block_of(from_output, block), layer->output_dim,
+                            (target){sums, GATES * PANEL, NULL}, n == 1 && is_cached ? NULL : after);
                 step_block(is_exact, n, sums, layer->padded_dim, memory->cells + block * PANEL,
                            memory->units + block * PANEL, layer->cell_clip);
             }

@@ -218,7 +218,8 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
         multiply_pairs(n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride);
 #elif HAS_BFLOAT16
     const char *numbers = (const char *)from.rows + ROW_HEADER;
-    multiply_rounded(BFLOAT16, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
+    const target to = {sums, sum_stride, NULL};
+    multiply_rounded(BFLOAT16, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, to, after);
 #else
     multiply_floats(BFLOAT16, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
 #endif
@@ -243,7 +244,8 @@ INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs f
         multiply_tiles(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
     else
 #endif
-        multiply_rounded(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, raw, stride, after);
+        multiply_rounded(precision, n, n_panels, numbers, from.row_bytes, weights, n_inputs, (target){raw, stride, NULL},
+                         after);
 #else
     multiply_floats(precision, n, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, raw, stride, after);
 #endif
@@ -260,12 +262,12 @@ INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs f
 }
 
 INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights,
-                              int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
+                              int64_t n_inputs, target to, const float *after) {
     const int64_t panel_stride = panel_lanes(precision, n_inputs);
 #if HAS_DOT
     if (scales_at_once(precision)) {
         const char *numbers = (const char *)from.rows + ROW_HEADER;
-        multiply_rounded(precision, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, sums, sum_stride, after);
+        multiply_rounded(precision, n_rows, n_panels, numbers, from.row_bytes, weights, n_inputs, to, after);
         return;
     }
 #endif
@@ -275,7 +277,7 @@ INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, input
         for (int panel = 0; panel < n_panels; panel += at_once) {
             const float *part = weights + panel * panel_stride, *next = part + at_once * panel_stride;
             multiply_bytes_part(precision, n, at_once, rows_from(from, row), part, n_inputs,
-                                sums + row * sum_stride + panel * PANEL, sum_stride,
+                                to.sums + row * to.stride + panel * PANEL, to.stride,
                                 panel + at_once < n_panels ? next : after);
         }
     }
@@ -287,35 +289,40 @@ static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const fl
     multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
 }
 
-static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
-                          int64_t sum_stride, const float *after) {
-    multiply_in_bytes(INT8, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+static void multiply_int8(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, target to,
+                          const float *after) {
+    multiply_in_bytes(INT8, n_rows, n_panels, from, weights, n_inputs, to, after);
 }
 
 #if DOT_OF_BYTE_PAIRS
-static void multiply_int7(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, float *sums,
-                          int64_t sum_stride, const float *after) {
-    multiply_in_bytes(INT7, n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+static void multiply_int7(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, target to,
+                          const float *after) {
+    multiply_in_bytes(INT7, n_rows, n_panels, from, weights, n_inputs, to, after);
 }
 #endif
 
-void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
-                 float *sums, int64_t sum_stride, const float *after) {
+void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, target to,
+                 const float *after) {
+    /* Microkernels that scale whole sums of integers begin with the start; the others find it in the sums. */
+    if (to.start && !scales_at_once(precision))
+        for (int64_t r = 0; r < n_rows; r++)
+            for (int v = 0; v < 2 * n_panels; v++) store(to.sums + r * to.stride + v * LANES, load(to.start + v * LANES));
     if (precision == FLOAT32)
-        multiply_float32(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+        multiply_float32(n_rows, n_panels, from, weights, n_inputs, to.sums, to.stride, after);
     else if (precision == BFLOAT16)
-        multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+        multiply_bfloat16(n_rows, n_panels, from, weights, n_inputs, to.sums, to.stride, after);
 #if DOT_OF_BYTE_PAIRS
     else if (!multiplies_shorts(precision))
-        multiply_int7(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+        multiply_int7(n_rows, n_panels, from, weights, n_inputs, to, after);
 #endif
     else
-        multiply_int8(n_rows, n_panels, from, weights, n_inputs, sums, sum_stride, after);
+        multiply_int8(n_rows, n_panels, from, weights, n_inputs, to, after);
 }
 
 void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs from, float *outputs,
                    int64_t output_stride, float bound) {
     enum { ROW_BLOCK = 16 * ROWS }; /* the sums of a block of rows fit into the L2 cache */
+    static const float zeros[GATES * PANEL] = {0};
     float sums[ROW_BLOCK * GATES * PANEL] __attribute__((aligned(64)));
     /* One path for all callers: an infinite bound clips nothing. */
     const vec bounds = all(bound);
@@ -326,12 +333,9 @@ void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs fr
         const int64_t column = panel * PANEL, n_columns = at_most(by->n_outputs - column, n_here * PANEL);
         for (int64_t row = 0; row < n_rows; row += ROW_BLOCK) {
             const int64_t n = at_most(n_rows - row, ROW_BLOCK);
-            for (int64_t r = 0; r < n; r++)
-                for (int v = 0; v < 2 * n_here; v++)
-                    /* The sums start from the bias: that saves a pass over them. */
-                    store(sums + r * GATES * PANEL + v * LANES, by->bias ? load(by->bias + column + v * LANES) : (vec){0});
+            const target with_bias = {sums, GATES * PANEL, by->bias ? by->bias + column : zeros};
             const float *weights = by->panels + panel * panel_stride;
-            add_product(by->precision, n, n_here, rows_from(from, row), weights, by->n_inputs, sums, GATES * PANEL,
+            add_product(by->precision, n, n_here, rows_from(from, row), weights, by->n_inputs, with_bias,
                         weights + n_here * panel_stride);
             for (int64_t r = 0; r < n; r++) {
                 float *sum = sums + r * GATES * PANEL, *to = outputs + (row + r) * output_stride + column;

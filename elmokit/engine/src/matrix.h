@@ -57,10 +57,10 @@ void free_matrix(matrix *packed);
 /* A thread's part of some rows, rounded for a product if its precision rounds. The caller puts a barrier behind it. */
 inputs round_part(const member *me, int precision, int64_t n_rows, const float *rows, int64_t n_inputs, char *rounded);
 
-/* sums[rows][n_panels * PANEL] += inputs x panels. `after`: weights that are read next; or NULL, for one row and weights that
-   are in the cache already. */
-void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
-                 float *sums, int64_t sum_stride, const float *after);
+/* to.sums[rows][n_panels * PANEL] += inputs x panels. `after`: weights that are read next; or NULL, for one row and weights
+   that are in the cache already. */
+void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs, target to,
+                 const float *after);
 
 /* outputs[rows][n_outputs] = clip(bias + rows x matrix), a thread's part of the columns. */
 void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs from, float *outputs,

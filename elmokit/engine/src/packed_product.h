@@ -94,6 +94,13 @@ INLINE vec widen(int precision, vec lanes, int part) {
     return __builtin_convertvector(raised_byte(bits, part), vec);
 }
 
+/* Where a product goes: sums[rows][panels * PANEL] += the product. */
+typedef struct {
+    float *sums;
+    int64_t stride;     /* from a row to the next */
+    const float *start; /* what the sums of every row begin with, such as a bias; NULL for what they hold */
+} target;
+
 /* A part of a product: what a microkernel multiplies, and where it adds its sums. */
 typedef struct {
     const void *inputs;   /* the first row: floats, or rounded numbers */
@@ -103,6 +110,8 @@ typedef struct {
     int64_t n;            /* how many inputs, or groups of rounded ones */
     void *sums;           /* float, or int32_t for products of integers */
     int64_t sum_stride;
+    const float *start;   /* where sums are scaled at once: what they are added to */
+    int64_t start_stride;
     const float *next;    /* weights that are needed after these, to prefetch */
     int64_t next_step;    /* lanes of them to prefetch for each group */
 } product_part;
@@ -317,7 +326,13 @@ INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, 
     /* Two arrays, of which one is used: a cast in the innermost loop makes the compiler copy every sum. */
     ivec sum[ROWS * 2];
     vec float_sum[ROWS * 2];
-    _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (ivec){0}, float_sum[i] = (vec){0};
+    _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
+        const float *header = of->weights - panel_header(precision) + (v / 2) * of->panel_stride + (v % 2) * LANES;
+        ivec first = {0};
+        if (scales_at_once(precision)) first = -input_offset(as_shorts) * (ivec)load(header + PANEL);
+        _Pragma("GCC unroll 12") for (int r = 0; r < rows; r++)
+            sum[r * 2 * panels + v] = first, float_sum[r * 2 * panels + v] = (vec){0};
+    }
     for (int64_t k = 0; k < of->n; k++) {
         ivec weight[2 * GATES];
         if (rows > 1) __builtin_prefetch(next), next += of->next_step;
@@ -349,9 +364,9 @@ INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, 
                 store(to, load(to) + float_sum[at]);
             } else if (scales_at_once(precision)) {
                 const float *header = of->weights - panel_header(precision) + (v / 2) * of->panel_stride + (v % 2) * LANES;
-                const ivec product = sum[at] - input_offset(as_shorts) * (ivec)load(header + PANEL);
                 const float row_scale = *(const float *)(inputs + r * of->input_stride - ROW_HEADER);
-                store(to, load(to) + __builtin_convertvector(product, vec) * (row_scale * load(header)));
+                const vec before = load(of->start + r * of->start_stride + v * LANES);
+                store(to, before + __builtin_convertvector(sum[at], vec) * (row_scale * load(header)));
             } else {
                 store(to, (vec)((ivec)load(to) + (sum[at] >> dot_shift(as_shorts))));
             }
@@ -398,7 +413,7 @@ INLINE void run_microkernel_rounded(int precision, int is_cached, int64_t rows, 
 
 /* The same for any number of rows, and for 1 to GATES panels: sums of floats, or of integers if they wait for their scales. */
 INLINE void multiply_rounded(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
-                             const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
+                             const float *weights, int64_t n_inputs, target to, const float *after) {
     const int as_shorts = multiplies_shorts(precision);
     const int64_t panel_stride = panel_lanes(precision, n_inputs), n_passes = (n_rows + ROWS - 1) / ROWS;
     const int64_t n_all = n_groups(precision, n_inputs), step = (PANEL + n_passes - 1) / n_passes;
@@ -411,14 +426,17 @@ INLINE void multiply_rounded(int precision, int64_t n_rows, int n_panels, const 
             const float *next = is_last ? after : chunk + n * PANEL;
             for (int64_t pass = 0; pass < n_passes; pass++) {
                 const int64_t row = n_rows * pass / n_passes, rows = n_rows * (pass + 1) / n_passes - row;
+                float *sums = to.sums + row * to.stride + panel * PANEL;
                 const product_part part = {
                     .inputs = inputs + row * input_stride + group_bytes(as_shorts) * first,
                     .input_stride = input_stride,
                     .weights = chunk,
                     .panel_stride = panel_stride,
                     .n = n,
-                    .sums = sums + row * sum_stride + panel * PANEL,
-                    .sum_stride = sum_stride,
+                    .sums = sums,
+                    .sum_stride = to.stride,
+                    .start = to.start ? to.start + panel * PANEL : sums,
+                    .start_stride = to.start ? 0 : to.stride,
                     .next = next + pass * n * step,
                     .next_step = step,
                 };

@@ -64,8 +64,8 @@ static void convolve_block(const convolution *call, int64_t block) {
                 const int64_t n = at_most(call->n_windows[token] - first, POSITION_BLOCK);
                 memset(sums, 0, n * PANEL * sizeof(float));
                 /* A row stride of one character (`dim`) makes overlapping windows the rows of a matrix. */
-                add_product(FLOAT32, n, 1, (inputs){characters + first * dim, 4 * dim}, weights, n_inputs, sums, PANEL,
-                            weights);
+                add_product(FLOAT32, n, 1, (inputs){characters + first * dim, 4 * dim}, weights, n_inputs,
+                            (target){sums, PANEL, NULL}, weights);
                 for (int v = 0; v < 2; v++) update_maximum(sums + v * LANES, n, first, best + v, winner + v);
             }
             /* Through a buffer, because the last panel has columns beyond n_filters that must not be written. The bias is

@@ -46,7 +46,7 @@ static void fill_table(const elmokit_convolution_call *given, int64_t first, con
         for (int64_t k = 0; k < dim; k++)
             memcpy(weights + k * PANEL, memory->packed + (k * width + at) * PANEL, PANEL * sizeof(float));
         add_product(FLOAT32, given->n_characters, 1, (inputs){given->characters, 4 * dim}, weights, dim,
-                    memory->table + at * PANEL, width * PANEL, weights);
+                    (target){memory->table + at * PANEL, width * PANEL, NULL}, weights);
     }
 }
 

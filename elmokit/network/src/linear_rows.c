@@ -29,8 +29,8 @@ static void multiply_panel(const product *of, int64_t column, float *panel) {
     pack_float_panel(weights, n_inputs, n_inputs, PANEL * n_inputs, panel);
     for (int64_t first = 0; first < of->n_rows; first += ROW_BLOCK) {
         const int64_t n = at_most(of->n_rows - first, ROW_BLOCK);
-        for (int64_t row = 0; row < n; row++) memcpy(sums + row * PANEL, bias, sizeof bias);
-        add_product(FLOAT32, n, 1, (inputs){of->inputs + first * n_inputs, 4 * n_inputs}, panel, n_inputs, sums, PANEL, panel);
+        add_product(FLOAT32, n, 1, (inputs){of->inputs + first * n_inputs, 4 * n_inputs}, panel, n_inputs,
+                    (target){sums, PANEL, bias}, panel);
         for (int64_t row = 0; row < n; row++)
             memcpy(of->outputs + (first + row) * of->n_outputs + column, sums + row * PANEL, n_columns * sizeof(float));
     }
