@@ -103,7 +103,7 @@ class WordOptions:
 
     def text(self, reading: DocumentOptions, paths: TextPaths) -> Text:
         """Return the text. With --words, it is raw text, even without --raw."""
-        from elmokit.text.conllu import is_conllu
+        from elmokit.text.text import is_conllu
 
         if not self.words:
             return reading.text(paths)

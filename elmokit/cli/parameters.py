@@ -19,7 +19,7 @@ from elmokit.engine.precision import Precision
 from elmokit.errors import OutputError
 from elmokit.storage.atomic import check_parent
 from elmokit.storage.text_files import STDIN, TextPaths, expand_user
-from elmokit.text.raw_lines import Wrapped
+from elmokit.text.first_lines import Wrapped
 
 if TYPE_CHECKING:
     from elmokit.text.text import Text

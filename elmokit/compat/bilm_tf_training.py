@@ -28,10 +28,10 @@ from elmokit.lm.language_model import LanguageModel
 from elmokit.lm.perplexity import unknown_words_warning
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.storage.text_files import TextPaths
-from elmokit.storage.workspace import JOURNAL, OtherSettingsError, read_workspace
+from elmokit.storage.workspace import JOURNAL, OtherSettingsError, is_former_run, read_workspace
 from elmokit.text.text import Text
 from elmokit.training import api
-from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.bilm_run import FORMER, TrainingSetup
 from elmokit.training.reports import TrainingCallback, TrainingDisplay, TrainingNotice
 from elmokit.training.results import TrainingResult
 from elmokit.training.settings import options_from_settings, settings_from_options
@@ -96,6 +96,11 @@ def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], s
             n_words, n_predictions = len(setup.corpus.vocabulary), setup.corpus.length(setup.config)
             return options_from_settings(setup.config, n_words, n_predictions), str(checkpoint.path)
     prefix = tf_checkpoint.find_checkpoint(save_dir)
+    if prefix is None and is_former_run(save_dir, FORMER):
+        raise ModelNotFoundError(
+            f"{save_dir} is a run of another version of elmokit. Other commands open its best model: finetune, "
+            "convert, and evaluate perplexity --as-bilm-tf N."
+        )
     if prefix is None:
         raise ModelNotFoundError(f"There is no checkpoint in {save_dir}, neither from bilm-tf nor from elmokit.")
     return bilm_tf.read_options(save_dir / "options.json"), str(prefix)

@@ -85,7 +85,7 @@ def build_index(
     """
     check_elmo(elmo)
     check_has_name(path)
-    check_folder(Path(path))
+    check_folder(Path(path), overwrite=overwrite)
     read = partial(read_corpus_files, corpus) if isinstance(corpus, Text) else corpus
     counted = _Counted(read())
     digest = sentences_digest(counted)
@@ -160,9 +160,10 @@ class OccurrenceIndex:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        store = read_workspace(self.path)
+        rebuild = f"elmokit neighbors index CORPUS {path}"
+        store = read_workspace(self.path, f"build it anew with {rebuild} --overwrite")
         if store is None or store.settings.get("what") != KIND:
-            raise OutputError(f"There is no index in {path}. Build one with: elmokit neighbors index CORPUS {path}")
+            raise OutputError(f"There is no index of this version in {path}. Build one with: {rebuild}")
         self.settings = store.settings
         """What the index was built from, with the model's name as ``model_name``."""
         if store.progress.get("n_done") != self.settings["n_sentences"]:

@@ -12,8 +12,7 @@ from elmokit.embedding.fingerprint import fingerprint, vector_settings
 from elmokit.evaluation.sense_files import DATA, GOLD, read_sense_xml
 from elmokit.storage.text_files import TextPaths, find_text_files, or_packed, unpacked_name
 from elmokit.text.batching import read_ahead
-from elmokit.text.conllu import CONLLU_SUFFIXES
-from elmokit.text.text import Text
+from elmokit.text.text import CONLLU_SUFFIXES, Text
 
 Item = TypeVar("Item")
 CHUNK_TOKENS = 16_384

@@ -168,7 +168,7 @@ def read_scored_pairs(
                 raise TextError(f"{path}, row {number}: {_expected_row(path, row, columns)}")
             pairs.append(pair)
     except csv.Error as error:
-        raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
+        raise TextError(f"{path} is not a readable CSV file: {error}.") from None
     if not pairs:
         raise TextError(f"{path} contains no pairs; expected two sentences and a number in each row.")
     return pairs

@@ -10,7 +10,8 @@ from elmokit.errors import ConfigError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.conllu import NOT_GIVEN, is_conllu, read_conllu_rows
+from elmokit.text.conllu import NOT_GIVEN, read_conllu_rows
+from elmokit.text.text import is_conllu
 from elmokit.text.tokenize import split_tokens
 
 

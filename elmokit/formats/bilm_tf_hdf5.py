@@ -15,7 +15,6 @@ import contextlib
 import filecmp
 import json
 from collections.abc import Callable
-from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
-from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
+from elmokit.formats.format import Format, Storage, guess_foreign
 from elmokit.formats.sidecars import (
     OPTIONS,
     VOCABULARY,
@@ -112,56 +111,33 @@ class BilmTFHDF5(Format):
 
     def check_target(self, path: Path, overwrite: bool) -> None:
         check_output_path(path, overwrite)
-        self._check_own_file(path, OPTIONS, overwrite)
+        _check_own_file(path, OPTIONS, overwrite)
 
     def save(self, model: PretrainedBiLM, path: Path, storage: Storage, overwrite: bool) -> list[Path]:
         options = own_file(path, OPTIONS)
         if model.config.n_words is None or model.vocabulary is None:
             write_hdf5(model, options, path, overwrite)
             return [path, options]
-        self._check_own_file(path, VOCABULARY, overwrite)
+        _check_own_file(path, VOCABULARY, overwrite)
         listed = own_file(path, VOCABULARY)
         with atomic_write(listed, overwrite) as words:
             words.write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
             write_hdf5(model, options, path, overwrite)
         return [path, options, listed]
 
-    def _check_own_file(self, weights: Path, name: str, overwrite: bool) -> None:
-        """Check that a file next to the weights may be written."""
-        # Not even `overwrite` permits it if another model in the directory uses the file, because that would break the
-        # model.
-        path = own_file(weights, name)
-        readers = _other_weights(weights, name)
-        if path.name == name:  # the other formats only read the plain names
-            readers += self._other_models(path)
-        if readers:
-            stem = weights.stem.removesuffix("_weights")
-            raise OutputError(
-                f"{weights} needs the file {path.name}, which {readers[0]} also uses. Choose another name, such as "
-                f"{weights.with_name(f'{stem}-2{weights.suffix}').name}, or another directory."
-            )
-        check_output_path(path, overwrite)
 
-    def _other_models(self, path: Path) -> list[str]:
-        """List the models of other formats that use a file, for an error message."""
-        models = []
-        for other in FORMATS:
-            is_read = any(fnmatch(path.name, pattern) for pattern in other.files)
-            if is_read and other is not self and other.recognizes(path.parent):
-                models.append(f"the {other.name} model in {path.parent}")
-        return models
-
-
-def _other_weights(weights: Path, name: str) -> list[str]:
-    """List other HDF5 weights in the directory that use the same options or words."""
+def _check_own_file(weights: Path, name: str, overwrite: bool) -> None:
+    """Check that a file next to the weights may be written."""
+    # Not even with `overwrite` if it belongs to another model in the directory, which would open wrong.
     path = own_file(weights, name)
-    readers = []
-    for other in hdf5_files(path.parent):
-        own = own_file(other, name)
-        reads_plain_name = path.name == name and not own.exists()
-        if other != weights and (own == path or reads_plain_name) and not guess_hdf5(other):
-            readers.append(str(other))
-    return readers
+    others = [file for file in hdf5_files(path.parent) if file != weights]
+    is_shared = any(own_file(other, name) == path for other in others)
+    if is_shared or (path.exists() and not weights.exists()):
+        raise OutputError(
+            f"{weights} needs the file {path.name}, which belongs to another model there. Choose another name or "
+            "directory."
+        )
+    check_output_path(path, overwrite)
 
 
 def _is_options(path: Path) -> bool:
@@ -277,19 +253,14 @@ def guess_hdf5(path: Path) -> str:
     try:
         with open_hdf5(path) as file:
             names = set(file)
-            is_keras = "keras_version" in file.attrs or "model_weights" in names
     except HDF5_ERRORS:
         return ""
     if names == {"embedding"}:
         return "It looks like cached token embeddings: open the model itself, and pass this file as token_embeddings."
     if names & _GROUPS:
         return ""
-    if "sentence_to_index" in names or (names and all(name.isdecimal() for name in names)):
+    if "sentence_to_index" in names or (names and all(map(str.isdecimal, names))):
         return "It looks like vectors written by elmokit embed or allennlp elmo."
-    if is_keras:
-        return "It looks like a Keras model."
-    if names == {"softmax"}:
-        return "It looks like the softmax of an ELMo without the biLM."
     return f"It holds {', '.join(sorted(names)[:5]) or 'nothing'}."
 
 

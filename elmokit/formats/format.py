@@ -17,11 +17,6 @@ from elmokit.errors import ConfigError, FormatError
 if TYPE_CHECKING:
     from elmokit.pretrained.model import PretrainedBiLM
 
-from typing import Any
-
-from elmokit.config import read_json
-from elmokit.errors import ModelError
-
 Storage = Literal["float32", "float16", "int8"]
 """How an elmokit directory stores tensors: as floating-point numbers, or as integers with one scale per row."""
 
@@ -127,8 +122,8 @@ def open_path(path: Path, options: Path | None = None, words: Path | None = None
             raise ConfigError(f"{path} is {weight_format.description}, which has no options file. Omit {options}.")
         return weight_format.load(path, options, words)
     known = ", ".join(weight_format.description for weight_format in FORMATS)
-    guesses = (weight_format.guess(path) for weight_format in FORMATS)
-    guess = guess_foreign(path) or next(filter(None, guesses), None)
+    guesses = [guess_foreign(path), *(weight_format.guess(path) for weight_format in FORMATS)]
+    guess = next(filter(None, guesses), None)
     hint = f" It looks like {guess}." if guess else ""
     raise FormatError(
         f"{path} is not a model that elmokit can open ({known}; see docs/reference/model-files.md).{hint}"
@@ -144,8 +139,6 @@ _MAGIC_NUMBERS = (
     (b"\x1f\x8b", "a gzip file without a tar archive in it"),
     (b"\x80", "a Python pickle"),
     (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded (git lfs pull)"),
-    (b"GGUF", "a GGUF language model"),
-    (b"\x93NUMPY", "a NumPy array"),
     (
         b"\x12\x01" + bytes(6),
         "MXNet parameters, such as GluonNLP's ELMo, which cannot be opened. Its models are AllenNLP's: open "
@@ -167,47 +160,29 @@ def is_web_page(start: bytes) -> bool:
 def guess_foreign(path: Path) -> str | None:
     """Describe what a file or directory of another program looks like, or return None."""
     if path.is_dir():
-        is_transformer = (path / "pytorch_model.bin").is_file()
-        return "a Hugging Face transformer" if is_transformer else _guess_config(path / "config.json")
+        return _TRANSFORMER_ELMO if _is_transformer_elmo(path / "config.json") else None
     with path.open("rb") as file:
         start = file.read(512)
-    guess = next((guess for magic, guess in _MAGIC_NUMBERS if start.startswith(magic)), None)
-    if guess is None and is_web_page(start):
+    if is_web_page(start):
         return "a web page: a download that failed"
-    return guess
+    for magic, guess in _MAGIC_NUMBERS:
+        if start.startswith(magic):
+            return guess
+    return None
 
 
-def _guess_config(path: Path) -> str | None:
-    try:
-        content = read_json(path)
-    except ModelError:
-        return None
-    if _is_transformer_elmo(content):
-        return _TRANSFORMER_ELMO
-    kind = content.get("model_type")
-    return None if kind is None else f"a Hugging Face model of type {kind!r}"
-
-
-def _is_transformer_elmo(content: dict[str, Any]) -> bool:
+def _is_transformer_elmo(config: Path) -> bool:
     """Check for the configuration of AllenNLP's transformer language model."""
-    value: Any = content
-    for name in ("model", "contextualizer", "type"):
-        value = value.get(name) if isinstance(value, dict) else None
-    return bool(value == "bidirectional_language_model_transformer")
+    return config.is_file() and b"bidirectional_language_model_transformer" in config.read_bytes()
 
 
 def guess_archive(names: list[str], folder: Path) -> str:
-    """Describe what an archive looks like, from its members' names and the unpacked files; empty if unknown."""
-    files = {name.rsplit("/", 1)[-1] for name in names}
-    if "data.pkl" in files:
-        return " It looks like a PyTorch checkpoint."
-    if "weights.th" in files:
-        if any(_guess_config(path) == _TRANSFORMER_ELMO for path in folder.rglob("config.json")):
-            return f" It looks like {_TRANSFORMER_ELMO}."
-        return (
-            " It looks like an AllenNLP model, which has its ELMo, if any, among its own weights: "
-            "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."
-        )
-    if names and all(name.endswith(".npy") for name in names):
-        return " It looks like NumPy arrays (npz)."
-    return ""
+    """Describe what an archive looks like from its members' names and the unpacked files; empty if unknown."""
+    if not any(name.endswith("weights.th") for name in names):
+        return ""
+    if any(map(_is_transformer_elmo, folder.rglob("config.json"))):
+        return f" It looks like {_TRANSFORMER_ELMO}."
+    return (
+        " It looks like an AllenNLP model, which has its ELMo, if any, among its own weights: "
+        "`elmokit task open ARCHIVE --run RUN` writes it to RUN/bilm."
+    )

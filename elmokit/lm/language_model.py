@@ -41,7 +41,7 @@ from elmokit.pretrained.model import PretrainedBiLM, check_device, check_model
 from elmokit.storage.progress import ProgressCallback, Stage, StageCounter
 from elmokit.storage.text_files import TextPaths
 from elmokit.text.batching import check_sentence, check_texts
-from elmokit.text.raw_lines import Wrapped
+from elmokit.text.first_lines import Wrapped
 from elmokit.text.text import Text
 from elmokit.text.tokenize import ENGLISH, text_splitter, tokenize
 

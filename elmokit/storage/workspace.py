@@ -56,8 +56,40 @@ COMMIT_SECONDS = 2.0
 """Minimum time between two timed commits. Waiting for the disk takes time, so not every batch is committed."""
 
 
+FORMER_FILES = ("checksums", "settings.json", "curves.png", "curves.svg")
+"""Files that only version 0.2 wrote. Starting over in one of its directories deletes them."""
+
+
 class OtherSettingsError(OutputError):
     """A workspace was started with different settings."""
+
+
+class OtherVersionError(OutputError):
+    """Another version of elmokit started what is in a directory.
+
+    Args:
+        folder: The directory.
+        recorded: Its journal, for the settings and the names of files; empty if it has none.
+        remedy: How to start over.
+    """
+
+    def __init__(self, folder: Path, recorded: Mapping[str, Any], remedy: str) -> None:
+        self.folder, self.recorded, self.remedy = folder, recorded, remedy
+        super().__init__(f"{folder} was started by another version of elmokit: {remedy}.")
+
+    def __reduce__(self) -> tuple[type[OtherVersionError], tuple[Path, Mapping[str, Any], str]]:
+        # Makes it picklable: in distributed training the main process sends its error to the others.
+        return OtherVersionError, (self.folder, self.recorded, self.remedy)
+
+    def as_committed(self) -> Committed:
+        """Return what is needed to start over: the settings and the names of files."""
+        settings, sizes = self.recorded.get("settings"), self.recorded.get("sizes")
+        committed = Committed(self.folder, {}, {}, {})
+        if isinstance(settings, dict):
+            committed.settings.update(settings)
+        if isinstance(sizes, dict):
+            committed.sizes.update(dict.fromkeys(sizes, 0))
+        return committed
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -103,11 +135,16 @@ class Committed(msgspec.Struct, frozen=True):
         return None if self.state is None else (self.folder / self.state).read_bytes()
 
 
-def read_workspace(folder: str | Path) -> Committed | None:
+def read_workspace(folder: str | Path, remedy: str = "") -> Committed | None:
     """Read the committed state of a directory, without locking it; None if it is not a workspace.
 
+    Args:
+        folder: The directory.
+        remedy: What to do if it is from another version of elmokit, if that is not to delete it.
+
     Raises:
-        OutputError: Another version of elmokit started it, or the journal is damaged.
+        OtherVersionError: Another version of elmokit started it.
+        OutputError: The journal is damaged.
     """
     folder = Path(folder)
     path = folder / JOURNAL
@@ -118,7 +155,7 @@ def read_workspace(folder: str | Path) -> Committed | None:
     try:
         journal = msgspec.json.decode(content, type=dict[str, Any])
         if journal.get("workspace") != _VERSION:
-            raise OutputError(f"{folder} was started by another version of elmokit: {_restart(folder)}.")
+            raise OtherVersionError(folder, journal, remedy or _restart(folder))
         return msgspec.convert({**journal, "folder": folder}, Committed)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
@@ -143,8 +180,10 @@ class Workspace:
             :meth:`start` if that returns False. Until then, the directory is not changed.
         others: Name patterns of files and directories that the owner writes by other means while the workspace is open.
             Starting over deletes them.
-        overwrite: Discard existing contents instead of continuing. None for a cache, which nobody restarts explicitly;
-            error messages then say to delete the directory.
+        former: Names of files in a directory of the same kind from version 0.2, which had no journal. ``overwrite``
+            replaces such a directory, too.
+        overwrite: Discard existing contents instead of continuing. None for a cache, which nobody restarts explicitly:
+            what another version started is then replaced, and error messages say to delete the directory.
         locked_message: The error message if another process is writing.
         wait: Wait for another process to finish writing, instead of raising an error.
 
@@ -170,6 +209,7 @@ class Workspace:
         settings: Mapping[str, Any] | None,
         *,
         others: Collection[str] = (),
+        former: Collection[str] = (),
         overwrite: bool | None = None,
         locked_message: str | None = None,
         wait: bool = False,
@@ -177,7 +217,7 @@ class Workspace:
         self.folder = Path(folder)
         self.committed = Committed(self.folder, {}, {}, {})
         self._settings, self._is_started = settings, False
-        self._others, self._overwrite = tuple(others), overwrite
+        self._others, self._former, self._overwrite = tuple(others), former, overwrite
         self._locked_message, self._wait = locked_message, wait
         self._files: dict[str, IO[bytes]] = {}
         self._names: set[str] = set()
@@ -192,7 +232,7 @@ class Workspace:
 
     def __enter__(self) -> Workspace:
         # Before the lock, because taking the lock creates the directory and a file in it.
-        check_folder(self.folder)
+        check_folder(self.folder, self._former, self._overwrite)
         with contextlib.ExitStack() as stack:
             stack.enter_context(file_lock(self.folder / LOCK, self._locked_message, wait=self._wait))
             stack.callback(self._close)
@@ -307,12 +347,18 @@ class Workspace:
 
     def _recorded(self) -> Committed | None:
         """Read what can be continued, or None. Different settings are refused."""
-        recorded = read_workspace(self.folder)
+        is_former = is_former_run(self.folder, self._former)
+        try:
+            recorded = read_workspace(self.folder)
+        except OtherVersionError as error:
+            recorded, is_former = error.as_committed(), True
+        if is_former:
+            self._names.update(FORMER_FILES)
         if recorded is None:
             return None
         if self._overwrite and recorded.settings.get(WHAT) != self.committed.settings.get(WHAT):
             raise OutputError(f"{self.folder} holds data of another kind, which --overwrite does not replace.")
-        if self._overwrite or not recorded.can_continue:
+        if self._overwrite or is_former or not recorded.can_continue:
             self._names.update(recorded.sizes)
             return None
         difference = first_difference(recorded.settings, self.committed.settings)
@@ -394,20 +440,28 @@ class Workspace:
         return WriteError(self.folder, reason, kept)
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | None = None) -> None:
     """Check, before any work is done, that a directory can hold a workspace and is writable.
 
     Other directories are protected: nothing in them is touched, not even to create the lock.
 
     Raises:
-        OutputError: It holds something else, is from another version of elmokit, or is not writable.
+        OtherVersionError: Another version started it, and it is not overwritten. ``former`` are the files of a run of
+            version 0.2, as in :class:`Workspace`.
+        OutputError: It holds something else, or is not writable.
     """
-    if folder.exists() and not _is_workspace(folder):
+    if not folder.exists():
+        check_writable(folder)
+    elif _is_workspace(folder):
+        check_writable(folder)
+        if overwrite is False:
+            read_workspace(folder, _restart(folder, overwrite))  # raises an error about another version
+    elif not is_former_run(folder, former):
         raise OutputError(
             f"{folder} already exists and has no {JOURNAL} of this version of elmokit. Choose another directory."
         )
-    check_writable(folder)
-    read_workspace(folder)  # an error if it is from another version
+    elif not overwrite:
+        raise OtherVersionError(folder, {}, _restart(folder, overwrite))
 
 
 def _is_workspace(folder: Path) -> bool:
@@ -417,6 +471,11 @@ def _is_workspace(folder: Path) -> bool:
     # Listed once: another process may write the first journal and more right now.
     names = {path.name for path in folder.iterdir()}
     return JOURNAL in names or names <= {LOCK, _NEW_JOURNAL}
+
+
+def is_former_run(folder: Path, former: Collection[str]) -> bool:
+    """Check for a run of version 0.2, which had no journal, by the files that such a run has."""
+    return bool(former) and not (folder / JOURNAL).exists() and all((folder / name).is_file() for name in former)
 
 
 def first_difference(recorded: Mapping[str, Any], settings: Mapping[str, Any], table: str = "") -> str | None:

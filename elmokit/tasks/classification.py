@@ -89,9 +89,10 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
         """Build a batch, without classes if an example has none or an unknown one."""
         texts = zip(*map(self.sentences, examples), strict=True)
         tokens = inputs.batches(*texts)
-        ids = {name: number for number, name in enumerate(known["classes"])}
-        numbers = [ids[example.label] for example in examples if example.label in ids]
-        return ClassBatch(tokens, torch.tensor(numbers) if len(numbers) == len(examples) else None)
+        labels = [example.label for example in examples]
+        if not set(labels).issubset(known["classes"]):
+            return ClassBatch(tokens, None)
+        return ClassBatch(tokens, torch.tensor([known["classes"].index(label) for label in labels]))
 
     def score(
         self, examples: Sequence[Example], predictions: Sequence[Probabilities], config: Config

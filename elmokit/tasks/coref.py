@@ -48,7 +48,7 @@ from elmokit.tasks.task_config import (
 )
 from elmokit.text.batching import plan_batches
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 from elmokit.text.tokenize import tokenize as tokenize_text
 
 BEGIN, END = "#begin document", "#end document"

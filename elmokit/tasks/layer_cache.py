@@ -9,6 +9,7 @@ committed, while one of them appends.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
 from elmokit.storage.progress import ProgressCallback, StageCounter
-from elmokit.storage.workspace import Committed, Workspace, read_workspace
+from elmokit.storage.workspace import Committed, OtherVersionError, Workspace, read_workspace
 from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Texts, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
@@ -147,9 +148,10 @@ class LayerCache(ElmoLayers):
         return count.done
 
     def _read_committed(self, contents: Committed | None = None) -> None:
-        """Read the list of stored sentences again if it has grown."""
+        """Read the list of stored sentences again if it has grown. What another version stored is computed again."""
         if contents is None:
-            contents = read_workspace(self.folder)
+            with contextlib.suppress(OtherVersionError):
+                contents = read_workspace(self.folder)
         if contents is None or contents.progress.get("n_sentences", 0) == len(self._rows):
             return
         width = self.shape.n_layers * self.shape.dim

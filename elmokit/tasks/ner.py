@@ -46,7 +46,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.text.columns import read_column_sentences
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,10 @@ class NerExample:
     """None if they are unknown."""
     where: str
     """File and line, for error messages."""
+
+    def tags(self, scheme: Scheme) -> list[str] | None:
+        """Return the tags of the entities; None if they are unknown."""
+        return None if self.chunks is None else tags_of(self.chunks, len(self.tokens), scheme)
 
 
 @dataclass(frozen=True)
@@ -228,15 +232,7 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
         """Build a batch, without tags if a sentence has none or an unknown tag."""
         tokens = inputs.batch([example.tokens for example in examples])
         # The vocabulary of a model that AllenNLP trained may lack a tag of a type that it has.
-        known_tags = set(known["tags"])
-        tags = []
-        for example in examples:
-            if example.chunks is None:
-                return NerBatch(tokens, None)
-            sentence_tags = tags_of(example.chunks, len(example.tokens), config.model.tags)
-            if not known_tags.issuperset(sentence_tags):
-                return NerBatch(tokens, None)
-            tags.append(sentence_tags)
+        tags = (example.tags(config.model.tags) for example in examples)
         return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(

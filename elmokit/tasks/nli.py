@@ -39,7 +39,7 @@ from elmokit.tasks.task_config import (
     TaskTrainingConfig,
     WordsConfig,
 )
-from elmokit.text.other_formats import JSON, TABLE
+from elmokit.text.first_lines import JSON, TABLE
 from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree

@@ -42,7 +42,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.english import sentence_spans, token_spans
-from elmokit.text.other_formats import JSON, TABLE
+from elmokit.text.first_lines import JSON, TABLE
 
 Unanswerable = Literal["error", "skip", "keep"]
 SQUAD_JSON = "SQuAD's JSON"  # as error messages call it

@@ -39,6 +39,7 @@ from elmokit.tasks.run_folder import (
     CONFIG,
     FACTS,
     FILES,
+    FORMER,
     OWN_BILM,
     RESULTS,
     SEED_FILES,
@@ -67,10 +68,8 @@ from elmokit.tasks.task_vocabulary import (
 )
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.text.conllu import is_conllu
-from elmokit.text.other_formats import is_json_object
-from elmokit.text.raw_lines import check_tokens
-from elmokit.text.text import Text
+from elmokit.text.first_lines import check_tokens, is_json_object, look_ahead
+from elmokit.text.text import Text, is_conllu
 from elmokit.text.tokenize import split_tokens
 from elmokit.training.training_run import Run, damage_errors
 
@@ -119,7 +118,7 @@ def train_task(
         >>> results["dev"]["f1"]["mean"]
     """
     path = Path(run)
-    check_folder(path)
+    check_folder(path, FORMER, overwrite)
     torch_device = parse_device(device)
     _check_config(task, config)
     examples = _read_all(task, config)
@@ -135,7 +134,7 @@ def train_task(
     content = vocabulary_content(vocabulary.vocabularies, labels)
     checksums = data_checksums(task, config)
     # With a run for each seed inside.
-    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, overwrite) as whole_run:
+    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
         _start(whole_run, task, config, content)
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, examples.train, torch_device, progress)
@@ -174,11 +173,14 @@ def _check_config(task: AnyTask, config: Any) -> None:
 
 def _read_all(task: AnyTask, config: Any) -> _Examples:
     """Read the examples of a training, and draw the sample of ``train_ratio``."""
-    train, dev = _read_examples(task, config, "train"), _read_examples(task, config, "dev")
-    texts = [tuple(map(tuple, task.texts(example))) for example in train]
-    train = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
-    test = _read_examples(task, config, "test") if config.data.test else []
-    return _Examples(train, dev, [*dev, *test])
+    train = _read_examples(task, config, "train")
+    texts = [tuple(tuple(sentence) for sentence in task.texts(example)) for example in train]
+    sample = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
+    dev = _read_examples(task, config, "dev")
+    others = list(dev)
+    if config.data.test:
+        others += _read_examples(task, config, "test")
+    return _Examples(sample, dev, others)
 
 
 def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
@@ -314,15 +316,13 @@ def _only_file(text: Text) -> str | Path:
 
 
 def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Iterator[str]:
-    """Yield the lines of a text, and refuse one that is certainly raw."""
+    """Return the lines of a text, and refuse one that is certainly raw."""
     path = _only_file(text)
-
-    def look_at(head: list[str]) -> None:
-        if not any(map(is_json_object, head)):
-            check_tokens(str(path), map(split, head), is_split=split is not split_tokens, refuse=text.refuse_raw)
-
-    for _, line in text.numbered_lines(path, formats=formats, on_head=look_at):
-        yield line
+    head, numbered = look_ahead(text.numbered_lines(path, formats=formats))
+    if not is_conllu(path) and not any(is_json_object(line) for _, line in head):
+        sentences = (split(line) for _, line in head)
+        check_tokens(str(path), sentences, is_split=split is not split_tokens, refuse=text.refuse_raw)
+    return map(itemgetter(1), numbered)
 
 
 def _lines_of_raw_text(text: Text) -> Iterator[str]:

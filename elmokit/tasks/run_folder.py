@@ -46,6 +46,8 @@ from elmokit.training.training_run import damage_errors, run_origin
 
 CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
 FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
+FORMER = (CONFIG, VOCABULARY, FACTS)
+"""Files by which a run of version 0.2 is recognized."""
 BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
 ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)

@@ -65,7 +65,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.text.columns import ColumnSentence, read_column_sentences
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 from elmokit.text.tokenize import split_tokens
 
 WORD_COLUMN, FIRST_ROLE_COLUMN = 3, 11  # of CoNLL-2012, from 0
@@ -319,6 +319,16 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         return viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
 
 
+def _likely_predicates(examples: Sequence[Proposition]) -> list[str]:
+    """Return the words that are a predicate in most of their occurrences."""
+    # A sentence counts once, wherever its propositions are.
+    sentences = {example.tokens for example in examples}
+    words = Counter(token.lower() for tokens in sentences for token in tokens)
+    occurrences = {(example.tokens, example.predicate) for example in examples}
+    predicates = Counter(tokens[index].lower() for tokens, index in occurrences if index is not None)
+    return sorted(word for word, n_times in predicates.items() if 2 * n_times > words[word])
+
+
 def _predicates_of(example: Proposition, known: Sequence[str]) -> list[int | None]:
     """Return the predicates of a sentence: its own, or those that the training text had, if none is given."""
     if example.predicate is not None or example.tags is not None:
@@ -369,19 +379,7 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
             require_gold(example.tags, example.where, "tags")
         roles = types_in(tag for example in examples for tag in example.tags or ())
         check_learnable(roles, "predicate")
-        seen: Counter[str] = Counter()
-        as_predicate: Counter[str] = Counter()
-        # A sentence counts once, wherever its propositions are.
-        predicates_of: dict[tuple[str, ...], set[int]] = {}
-        for example in examples:
-            found = predicates_of.setdefault(example.tokens, set())
-            if example.predicate is not None:
-                found.add(example.predicate)
-        for tokens, found in predicates_of.items():
-            seen.update(token.lower() for token in tokens)
-            as_predicate.update(tokens[index].lower() for index in found)
-        predicates = sorted(word for word, count in as_predicate.items() if 2 * count > seen[word])
-        return {"tags": all_tags(roles, "IOB2"), "predicates": predicates}
+        return {"tags": all_tags(roles, "IOB2"), "predicates": _likely_predicates(examples)}
 
     def check(self, example: Proposition, known: Labels) -> None:
         """Raise an error for an example without tags, or with a role that the run does not know."""
@@ -396,17 +394,15 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         owners: list[int] = []
         predicates: list[int | None] = []
         for owner, example in enumerate(examples):
-            chosen = _predicates_of(example, known["predicates"])
-            owners += [owner] * len(chosen)
-            predicates += chosen
+            for predicate in _predicates_of(example, known["predicates"]):
+                owners.append(owner)
+                predicates.append(predicate)
         rows = [examples[owner] for owner in owners]
         tokens = inputs.batch([example.tokens for example in rows])
         is_predicate = torch.zeros(tokens.mask.shape, dtype=torch.int64)
         for marks, example, predicate in zip(is_predicate, rows, predicates, strict=True):
             _mark_predicate(marks, example, predicate)
-        tags = None
-        if all(example.tags is not None and set(known["tags"]).issuperset(example.tags) for example in examples):
-            tags = tag_ids([example.tags or () for example in rows], known["tags"], tokens.mask, padding=IGNORED)
+        tags = tag_ids([example.tags for example in rows], known["tags"], tokens.mask, padding=IGNORED)
         return SrlBatch(tokens, is_predicate, tags, len(examples), tuple(owners), tuple(predicates))
 
     def score(

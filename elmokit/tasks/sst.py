@@ -31,7 +31,7 @@ from elmokit.tasks.task_config import (
     WordsConfig,
 )
 from elmokit.tasks.trees import TreeReader
-from elmokit.text.other_formats import JSON
+from elmokit.text.first_lines import JSON
 
 SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
 EXPECTED = "expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well)))"

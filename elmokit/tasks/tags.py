@@ -122,11 +122,18 @@ def rules_of(tags: Sequence[str], scheme: Scheme) -> TagRules:
     return TagRules(torch.tensor(follow), torch.tensor(start), torch.tensor(end))
 
 
-def tag_ids(sentences: Iterable[Sequence[str]], tags: Sequence[str], mask: Tensor, padding: int) -> Tensor:
-    """Return the number of each token's tag, ``(batch, time)`` like ``mask``, with ``padding`` after the tokens."""
+def tag_ids(
+    sentences: Iterable[Sequence[str] | None], tags: Sequence[str], mask: Tensor, padding: int
+) -> Tensor | None:
+    """Return the number of each token's tag, ``(batch, time)`` like ``mask``, with ``padding`` after the tokens.
+
+    Returns None if a sentence has no tags, or one that is not among ``tags``.
+    """
     ids = {tag: number for number, tag in enumerate(tags)}
     numbers = torch.full(mask.shape, padding, dtype=torch.int64)
     for row, sentence in zip(numbers, sentences, strict=True):
+        if sentence is None or not ids.keys() >= set(sentence):
+            return None
         row[: len(sentence)] = torch.tensor([ids[tag] for tag in sentence], dtype=torch.int64)
     return numbers
 

@@ -22,7 +22,7 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch, map_batch, move_to
 from elmokit.tasks.task_config import ElmoConfig, WordsConfig
 from elmokit.text.batching import plan_batches, restore_order
-from elmokit.text.other_formats import is_json_object
+from elmokit.text.first_lines import is_json_object
 from elmokit.text.tokenize import get_tokenizer
 
 Config = TypeVar("Config")
@@ -153,7 +153,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     elmo: ElmoConfig = ElmoConfig()
     """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     text_formats: ClassVar[tuple[str, ...]] = ()
-    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.other_formats``."""
+    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.first_lines``."""
     reads_tokens: ClassVar[bool] = True
     """Whether ``read_text`` reads tokenized sentences. Other tasks split the texts of their examples themselves."""
     word_tables: tuple[str, ...] = ("words",)

@@ -16,7 +16,7 @@ from pathlib import Path
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
 from elmokit.storage.text_files import read_lines, unpacked_name
-from elmokit.text.other_formats import HEAD_LINES
+from elmokit.text.first_lines import look_ahead
 from elmokit.text.tokenize import split_tokens
 
 TABLE_SUFFIXES = (".tsv", ".csv")
@@ -177,13 +177,11 @@ def _without_raw_text(
     path: str | Path, lines: Iterable[tuple[int, str]], split: Callable[[str], list[str]]
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines, or raise a TextError if most of the first ones end in a word with a mark, like raw text."""
-    lines = iter(lines)
-    head = list(itertools.islice(lines, HEAD_LINES))
+    head, lines = look_ahead(lines)
     rows = [split(line) for _, line in head if line.strip()]
     ends = [row[-1] for row in rows if len(row) > 2 and _SENTENCE_END.fullmatch(row[-1])]
     if 2 * len(ends) > len(rows):
         raise TextError(
             f"{path} looks like raw text: {ends[0]!r} ends a line. Expected columns: one token per line, with its tags."
         )
-    yield from head
-    yield from lines
+    return lines

@@ -1,4 +1,4 @@
-"""Read CoNLL-U and CoNLL-U Plus, which are recognized by file name."""
+"""Read CoNLL-U and CoNLL-U Plus."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from pathlib import Path
 
 from elmokit.errors import TextError
 from elmokit.storage.progress import count_of
-from elmokit.storage.text_files import unpacked_name
 from elmokit.text.columns import find_column
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 PLUS = "# global.columns ="  # the first line of CoNLL-U Plus names its columns
-CONLLU_SUFFIXES = (".conllu", ".conllup")
 NOT_GIVEN = "_"
-
-
-def is_conllu(path: str | Path) -> bool:
-    """Check by name whether a text is CoNLL-U or CoNLL-U Plus."""
-    return unpacked_name(path).endswith(CONLLU_SUFFIXES)
 
 
 def read_conllu_rows(

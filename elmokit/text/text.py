@@ -14,24 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_lines, text_name
+from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_lines, text_name, unpacked_name
 from elmokit.text.columns import InputTable, is_table, read_table
-from elmokit.text.conllu import conllu_lines, is_conllu
+from elmokit.text.conllu import conllu_lines
 from elmokit.text.fasta import numbered_proteins
-from elmokit.text.other_formats import HEAD_CHARACTERS, HEAD_LINES, refuse_other_formats
-from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
+from elmokit.text.first_lines import Wrapped, check_tokens, join_wrapped, look_ahead, refuse_other_formats
 from elmokit.text.tokenize import ENGLISH, TextSplitter, get_tokenizer, split_tokens, text_splitter
 
 Tokenize = Callable[[str], list[str]]
 """Splits a line, which is one sentence, into tokens."""
 TextKind = Literal["tokens", "raw", "lines", "words", "fasta", "bilm-tf", "allennlp"]
 """How a text is read; see :class:`Text`."""
+CONLLU_SUFFIXES = (".conllu", ".conllup")
 
 
 class Line(NamedTuple):
@@ -239,7 +239,6 @@ class Text:
         path: str | Path,
         on_bytes: Callable[[int], object] | None = None,
         formats: Sequence[str] | None = (),
-        on_head: Callable[[list[str]], object] | None = None,
     ) -> Iterator[tuple[int, str]]:
         """Yield the line numbers, from 1, and unchanged lines of a file, for all readers of sentences.
 
@@ -248,13 +247,17 @@ class Text:
         Args:
             path: The file.
             on_bytes: As in ``read_lines``.
-            formats: Other formats that the caller reads, by their names in ``other_formats.py``; None for all.
-            on_head: Called with the first lines, except for CoNLL-U or if all formats are read.
+            formats: Other formats that the caller reads, by their names in ``first_lines.py``; None for all.
         """
         lines = read_lines(path, on_bytes, universal_newlines=self.kind == "bilm-tf")
         if is_conllu(path):
-            return conllu_lines(path, lines)
-        return _numbered(path, lines, formats, on_head)
+            yield from conllu_lines(path, lines)
+            return
+        numbered: Iterator[tuple[int, str]] = enumerate(lines, start=1)
+        if formats is not None:
+            head, numbered = look_ahead(numbered)
+            refuse_other_formats(text_name(path), [line for _, line in head], formats)
+        yield from numbered
 
     @cached_property
     def _splitter(self) -> TextSplitter | None:
@@ -277,25 +280,25 @@ class Text:
     def _raw_lines_of(
         self, path: str | Path, split: TextSplitter, on_bytes: Callable[[int], object] | None
     ) -> Iterator[Line]:
-        def look_at(head: list[str]) -> None:
-            check_tokens(text_name(path), (tokens for line in head for tokens in split(line)), is_split=True)
-
-        numbered = self.numbered_lines(path, on_bytes, on_head=look_at)
+        head, numbered = look_ahead(self.numbered_lines(path, on_bytes))
+        sentences = chain.from_iterable(split(line) for _, line in head)
+        check_tokens(text_name(path), sentences, is_split=True)
         for number, line in join_wrapped(text_name(path), numbered, self.wrapped):
             yield Line(number, line, split(line))
 
     def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
         split = self.split
-        if is_conllu(path) and self.kind != "bilm-tf":
-            split = split_tokens  # it has words already
-        is_split = split not in (split_tokens, str.split)
-
-        def look_at(head: list[str]) -> None:
-            check_tokens(text_name(path), map(split, head), is_split, self.refuse_raw)
-
-        # A custom function can select the column of a table.
+        # A caller's own function can select the column of a table.
         formats = None if callable(self.kind) and _is_foreign(self.kind) else ()
-        for number, line in self.numbered_lines(path, on_bytes, formats, look_at):
+        numbered = self.numbered_lines(path, on_bytes, formats)
+        if is_conllu(path):
+            if self.kind != "bilm-tf":
+                split = split_tokens  # it has words already
+        elif formats is not None:
+            head, numbered = look_ahead(numbered)
+            is_split = split not in (split_tokens, str.split)
+            check_tokens(text_name(path), [split(line) for _, line in head], is_split, self.refuse_raw)
+        for number, line in numbered:
             tokens = split(line)
             if not tokens and self.kind == "allennlp":
                 raise TextError(f"{path}, line {number} is blank; expected a sentence on each line.")
@@ -334,6 +337,11 @@ def as_text(text: Text | TextPaths) -> Text:
     return text if isinstance(text, Text) else Text(text)
 
 
+def is_conllu(path: str | Path) -> bool:
+    """Check by its name whether a text is CoNLL-U or CoNLL-U Plus."""
+    return unpacked_name(path).endswith(CONLLU_SUFFIXES)
+
+
 def check_has_documents(path: str | Path) -> None:
     """Refuse a text in which blank lines do not end documents."""
     if is_conllu(path):
@@ -358,27 +366,6 @@ def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]
         for line, row in table.rows:
             cells = dict(zip(table.columns, row, strict=True))
             yield RawPassage(cells[name], table.path, line, cells)
-
-
-def _numbered(
-    path: str | Path,
-    lines: Iterator[str],
-    formats: Sequence[str] | None,
-    on_head: Callable[[list[str]], object] | None,
-) -> Iterator[tuple[int, str]]:
-    """Number the lines of a file, after its first lines have shown the format."""
-    head: list[str] = []
-    if formats is not None:
-        n_characters = 0
-        for line in islice(lines, HEAD_LINES):
-            head.append(line)
-            n_characters += len(line)
-            if n_characters > HEAD_CHARACTERS:
-                break
-        refuse_other_formats(text_name(path), head, formats)
-        if on_head is not None:
-            on_head(head)
-    yield from enumerate(chain(head, lines), start=1)
 
 
 def _words_of(line: str) -> list[list[str]]:

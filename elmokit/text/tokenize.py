@@ -18,9 +18,9 @@ from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, missing_advice, needs_extra
 from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
+from elmokit.text.first_lines import Wrapped, check_tokens, join_wrapped
 from elmokit.text.foreign import warn_of_entities
 from elmokit.text.marks import INVISIBLE
-from elmokit.text.raw_lines import Wrapped, check_tokens, join_wrapped
 
 ENGLISH = "en"
 ANY = "any"

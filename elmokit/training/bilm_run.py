@@ -51,6 +51,8 @@ FILES = (
     *(VOCABULARY, HELD_OUT, OLD_TEXT, CARD, INITIAL, TEACHER, INITIAL_OPTIMIZER),
     *(RUN_MODEL, "tensorboard"),
 )
+FORMER = ("settings.json", CARD, VOCABULARY)
+"""Files by which a run of version 0.2 is recognized."""
 
 
 @dataclass(frozen=True)

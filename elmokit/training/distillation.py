@@ -192,9 +192,9 @@ def _cannot_predict(teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
     return ""
 
 
-def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM | None) -> TokenEncoder:
+def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM) -> TokenEncoder:
     """Encode tokens for a model and its teacher, whose columns follow if they differ from the model's."""
-    if teacher is None or _same_encoding(model, teacher):
+    if _same_encoding(model, teacher):
         return model.encode
     return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
 

@@ -68,24 +68,15 @@ class ThroughputMeter:
         self._started = self._last_time = time.monotonic()
         self._n_at_start = self._n_last = n_done
         self._is_warm = False
-        self._seconds_per_evaluation, self._paused_seconds = 0.0, 0.0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time of the block (a checkpoint) out of the speed."""
+        """Leave the time of the block, an evaluation or a checkpoint, out of both."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
         self._last_time += seconds
-        self._paused_seconds += seconds
-
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Leave the time of an evaluation out of the speed, and expect later ones to take as long."""
-        started = time.monotonic()
-        with self.paused():
-            yield
-        self._seconds_per_evaluation = time.monotonic() - started
+        self._started += seconds
 
     def rate(self, n_done: int) -> float:
         """Return the units per second since the last call."""
@@ -94,20 +85,13 @@ class ThroughputMeter:
         self._last_time, self._n_last = now, n_done
         return rate
 
-    def step_done(self, n_done: int, total: int, n_evaluations: int = 0) -> float:
-        """Note that a step is done, and estimate the time to ``total`` with this many evaluations."""
-        # Evaluations are counted, and not spread over the training: one right after the start would otherwise make the
-        # rest seem to take many times as long.
-        now = time.monotonic() - self._paused_seconds
-        steps = max(0, total - n_done) * (now - self._started) / max(1, n_done - self._n_at_start)
+    def step_done(self, n_done: int, total: int) -> float:
+        """Note that a step is done, and estimate the seconds to ``total``."""
+        now = time.monotonic()
+        seconds = max(0, total - n_done) * (now - self._started) / max(1, n_done - self._n_at_start)
         if not self._is_warm:
             self._is_warm, self._started, self._n_at_start = True, now, n_done
-        return steps + n_evaluations * self._seconds_per_evaluation
-
-
-def count_evaluations(n_steps_done: int, n_steps: int, eval_every: int) -> int:
-    """Return how many evaluations are left: one every ``eval_every`` steps, and one after the last step."""
-    return n_steps // eval_every - n_steps_done // eval_every + (n_steps % eval_every > 0)
+        return seconds
 
 
 CALIBRATION_SENTENCES = 32  # more change the perplexity by 0.01 %, and cost time in every evaluation
@@ -274,12 +258,6 @@ class _TrainingLoop:
         n_predictions = max(0, self.n_total - self.state.counters.n_predictions)
         return -(-n_predictions // self.predictions_per_step)
 
-    def _n_evaluations_left(self) -> int:
-        n_done, n_left = self.state.counters.n_steps, self._n_steps_left()
-        if not n_left:
-            return 0
-        return count_evaluations(n_done, n_done + n_left, self.eval_every)
-
     def run_to_end(self, stop: StopRequest) -> Perplexity:
         """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
         counters = self.state.counters
@@ -292,9 +270,9 @@ class _TrainingLoop:
             gradient_norm = self._step(learning_rate)
             new_result = None
             if self._evaluates_now():
-                with meter.evaluating():
+                with meter.paused():
                     new_result = result = self._evaluate_and_keep_best()
-            seconds_left = meter.step_done(counters.n_predictions, self.n_total, self._n_evaluations_left())
+            seconds_left = meter.step_done(counters.n_predictions, self.n_total)
             if new_result is not None or counters.n_steps % self.config.log_every == 0:
                 self._log(learning_rate, gradient_norm, meter, seconds_left, new_result)
             if counters.n_steps == n_first + N_WARM_STEPS and not self._is_complete():

@@ -89,6 +89,7 @@ class Run(Workspace):
         settings: What must be equal to continue the run; None if that is known later, as in
             :class:`~elmokit.storage.workspace.Workspace`.
         others: Name patterns of everything that a loop writes there besides log and checkpoints.
+        former: Names of the files of such a run in version 0.2; see :class:`~elmokit.storage.workspace.Workspace`.
         overwrite: Start over instead of continuing an existing run.
     """
 
@@ -97,11 +98,12 @@ class Run(Workspace):
         folder: str | Path,
         settings: Mapping[str, Any] | None,
         others: Collection[str] = (),
+        former: Collection[str] = (),
         overwrite: bool = False,
     ) -> None:
         message = f"Another process is training in {folder}. Wait until it is finished, or choose another directory."
         others = (*others, LOG, CHECKPOINTS)
-        super().__init__(folder, settings, others=others, overwrite=overwrite, locked_message=message)
+        super().__init__(folder, settings, others=others, former=former, overwrite=overwrite, locked_message=message)
 
     def __enter__(self) -> Run:
         super().__enter__()

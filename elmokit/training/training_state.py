@@ -279,7 +279,7 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
     return WindowStream(
         [SentenceBlocks(corpus.text, order, reader) for reader in range(n_readers)],
         corpus.vocabulary,
-        window_encoder(model, setup.teacher),
+        model.encode if setup.teacher is None else window_encoder(model, setup.teacher),
         config.batch_size,
         config.window_length,
         read_backward=config.model.read_backward,

@@ -15,7 +15,7 @@ from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.outputs.hdf5 import read_sentence_map
 from elmokit.embedding.outputs.layout import Layout
 from elmokit.text.characters import encode_tokens
-from elmokit.text.other_formats import HEAD_LINES
+from elmokit.text.first_lines import HEAD_LINES
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.text.vocabulary_files import build_vocabulary, counts_path
 from tests.campaign.hostile_text import hostile_line, tokens_of

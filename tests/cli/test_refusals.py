@@ -92,7 +92,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("info --model lonely.hdf5", "options file"),
     ("neighbors find model dog 'a dog'", "in model"),
     ("neighbors find nowhere dgo 'a dog'", "in nowhere"),
-    ("neighbors find text.txt dog 'a dog'", "no index in text.txt"),
+    ("neighbors find text.txt dog 'a dog'", "no index of this version in text.txt"),
     # Options
     (EMBED.replace("--model", "--modle"), "No such option '--modle'"),
     (f"{EMBED} --layer 0", "Did you mean '--layers'?"),

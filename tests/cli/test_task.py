@@ -14,7 +14,7 @@ from elmokit.cli.task_commands import format_evaluation
 from elmokit.errors import TextError
 from elmokit.tasks.task_loop import TaskEvaluation
 from elmokit.tasks.task_table import TASKS
-from elmokit.text.other_formats import refuse_other_formats
+from elmokit.text.first_lines import refuse_other_formats
 from tests.helpers.shell import Shell
 from tests.helpers.task_examples import write_config
 

@@ -173,7 +173,7 @@ REFUSED: list[tuple[Callable[[OccurrenceIndex], object], type[Exception], str]] 
     (lambda index: build_index(ELMO, lambda: iter(CORPUS[:2]), index.path), OutputError, "started with another text"),
     (lambda index: build_index(ELMO, corpus, index.path, "a"), OutputError, "model name not set, and now it is 'a'"),
     (lambda index: OccurrenceIndex(index.path.parent), OutputError, "There is no index"),
-    (other_store, OutputError, "There is no index in"),
+    (other_store, OutputError, "There is no index of this version"),
 ]
 
 

@@ -20,6 +20,7 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.storage.workspace import (
     JOURNAL,
     Committed,
+    OtherVersionError,
     Workspace,
     check_folder,
     read_workspace,
@@ -230,13 +231,16 @@ def former(tmp_path: Path) -> Path:
 
 def test_what_another_version_started_is_refused_and_stays(former: Path) -> None:
     before = {path: path.read_bytes() for path in former.iterdir()}
+    with pytest.raises(OtherVersionError, match="another version of elmokit: to start over, delete"):
+        read_workspace(former)
     for start in (
-        lambda: read_workspace(former),
-        lambda: check_folder(former),
-        *(Workspace(former, SETTINGS, overwrite=overwrite).__enter__ for overwrite in (False, True, None)),
+        Workspace(former, SETTINGS, overwrite=False).__enter__,
+        Workspace(former, None, overwrite=False).__enter__,
     ):
-        with pytest.raises(OutputError, match="another version of elmokit: to start over, delete"):
+        with pytest.raises(OtherVersionError, match="another version of elmokit: to start over, pass --overwrite"):
             start()
+    with pytest.raises(OutputError, match="another kind"), Workspace(former, {"what": "letters"}, overwrite=True):
+        pass
     assert {path: path.read_bytes() for path in former.iterdir()} == before
 
 
@@ -250,37 +254,52 @@ def test_a_journal_that_the_system_cannot_read_loses_nothing(tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(workspace, "read_workspace", fail)
-        with pytest.raises(OSError, match="Input/output"), Workspace(tmp_path / "run", SETTINGS):
+        with pytest.raises(OutputError, match="Input/output"), Workspace(tmp_path / "run", SETTINGS):
             pass
     assert committed(tmp_path / "run").read_bytes("rows") == b"1234"
 
 
-def test_settings_may_be_known_later_and_nothing_changes_until_then(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with Workspace(folder, {"what": "numbers"}) as run:
-        run.append("rows", b"12")
-        run.commit({"n_done": 1})
-    (folder / "thesis.txt").write_text("mine")
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    with Workspace(folder, None, overwrite=True) as run:
+def test_settings_may_be_known_later_and_nothing_changes_until_then(former: Path) -> None:
+    before = {path: path.read_bytes() for path in former.iterdir() if path.name != "lock"}
+    with Workspace(former, None, overwrite=True) as run:
         assert not run.continues({"what": "numbers"})
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    with pytest.raises(OutputError, match="another kind"), Workspace(folder, {"what": "letters"}, overwrite=True):
-        pass
-    with Workspace(folder, None, overwrite=True) as run:
+    assert {path: path.read_bytes() for path in former.iterdir() if path.name != "lock"} == before
+    with Workspace(former, None, overwrite=True) as run:
         assert not run.continues({"what": "numbers"})
         run.start()
-        assert {path.name for path in folder.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
         run.append("rows", b"1234")
-        run.commit({"n_done": 2})
-    with Workspace(folder, None) as run:
+        run.commit({"n_done": 1})
+    with Workspace(former, None) as run:
         assert run.continues({"what": "numbers"})
-        assert run.progress == {"n_done": 2}
+        assert run.progress == {"n_done": 1}
+
+
+@pytest.mark.parametrize("overwrite", [True, None])  # None: a cache, which is computed again
+def test_what_another_version_started_is_started_anew_on_request(former: Path, overwrite: bool | None) -> None:
+    with Workspace(former, SETTINGS, overwrite=overwrite) as run:
+        assert run.progress == {}
+        assert {path.name for path in former.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
+        run.append("rows", b"1234")
+        run.commit({"n_done": 1})
+    assert committed(former).read_bytes("rows") == b"1234"
+
+
+def test_a_run_without_a_journal_is_known_by_its_files(tmp_path: Path) -> None:
+    names = ("settings.json", "card.json")
+    for name in (*names, "curves.png", "thesis.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(OtherVersionError, match="pass --overwrite"):
+        check_folder(tmp_path, names, overwrite=False)
+    with pytest.raises(OutputError, match="Choose another directory"):
+        check_folder(tmp_path, (*names, "vocab.txt"), overwrite=True)
+    with Workspace(tmp_path, SETTINGS, others=["card.json"], former=names, overwrite=True):
+        assert {path.name for path in tmp_path.iterdir()} == {JOURNAL, "lock", "thesis.txt"}
 
 
 def test_errors_reach_other_processes() -> None:
-    error = WriteError(Path("a"), "full", "Nothing.")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    errors = (OtherVersionError(Path("run"), {"sizes": {}}, "delete it"), WriteError(Path("a"), "full", "Nothing."))
+    for error in errors:
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize(("commit", "delete"), [(False, False), (True, False), (True, True)])

@@ -17,8 +17,7 @@ from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.pretrained.model import PretrainedBiLM
-from elmokit.text.other_formats import HEAD_LINES, JSON, refuse_other_formats
-from elmokit.text.raw_lines import check_tokens
+from elmokit.text.first_lines import HEAD_LINES, JSON, check_tokens, refuse_other_formats
 from elmokit.text.text import Text
 from elmokit.text.vocabulary_files import WordCounts
 from elmokit.training.shards import ReadingOrder, SentenceBlocks

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from elmokit.training.loop import ThroughputMeter, count_evaluations
+from elmokit.training.loop import ThroughputMeter
 from elmokit.training.reports import format_perplexities
 from elmokit.training.training_config import RECIPES, TrainingConfig
 
@@ -27,24 +27,17 @@ def test_a_first_step_or_an_early_evaluation_does_not_multiply_the_time_that_is_
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     meter = ThroughputMeter(100)
     now[0] = 2.0
-    assert meter.step_done(140, 180, 2) == 2.0  # 20 per second, and nothing is known of evaluations
-    with meter.evaluating():
-        now[0] = 10.0
+    assert meter.step_done(140, 180) == 2.0  # 20 per second
     with meter.paused():
         now[0] = 11.0
     assert meter.rate(140) == 20.0
     now[0] = 13.0
     assert meter.rate(160) == 10.0
-    assert meter.step_done(160, 210, 1) == 5.0 + 8.0  # 20 in 2 seconds; an evaluation took 8
+    assert meter.step_done(160, 210) == 5.0  # 20 in 2 seconds
     meter, now[0] = ThroughputMeter(0), 73.0  # the first step compiles
     assert meter.step_done(10, 100) == 9 * 60.0  # nothing better is known
     now[0] = 75.0
     assert meter.step_done(20, 100) == 16.0
-
-
-def test_evaluations_come_at_intervals_and_after_the_last_step() -> None:
-    assert [count_evaluations(done, 42, 20) for done in (0, 20, 40)] == [3, 2, 1]
-    assert count_evaluations(20, 40, 20) == 1
 
 
 def test_a_perplexity_of_many_digits_is_printed_short() -> None:

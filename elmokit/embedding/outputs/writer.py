@@ -38,7 +38,7 @@ from elmokit.engine.state import State
 from elmokit.errors import OutputError, TextError, cannot_write
 from elmokit.storage.atomic import check_has_name, check_output_path
 from elmokit.storage.progress import ProgressCallback, Stage
-from elmokit.storage.workspace import Workspace, read_workspace
+from elmokit.storage.workspace import OtherVersionError, Workspace, read_workspace
 from elmokit.text.batching import read_ahead
 
 TOKENS, NAMES, LENGTHS, OFFSETS, VECTORS, OUTPUT = "tokens", "names", "lengths", "offsets", "vectors", "output"
@@ -232,7 +232,8 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     """
     check_has_name(output)
     try:
-        partial = read_workspace(partial_folder(output))
+        # What is started anew may be from another version.
+        partial = None if overwrite else read_workspace(partial_folder(output), "to start over, pass --overwrite")
         # The call that started to overwrite it is resumed without `overwrite`.
         is_replaced = partial is not None and partial.can_continue and partial.progress.get("replaces", False)
         check_output_path(output, overwrite or is_replaced)
@@ -242,8 +243,10 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
 
 def has_partial_output(output: str | Path) -> bool:
     """Check whether an interrupted run has left a resumable output."""
-    partial = read_workspace(partial_folder(output))
-    return partial is not None and partial.can_continue
+    with contextlib.suppress(OtherVersionError):  # the run had not yet replaced it
+        partial = read_workspace(partial_folder(output))
+        return partial is not None and partial.can_continue
+    return False
 
 
 def partial_folder(output: str | Path) -> Path:

@@ -58,12 +58,11 @@ class TaskArchive:
         model = self.config.get("model", {})
         return "iterator" in self.config or (isinstance(model, dict) and "similarity_function" in model)
 
-    def is_before(self, version: str) -> bool:
+    def is_before(self, *version: int) -> bool:
         """Check whether the model was saved before a version. 1.0 to 2.5, which are not recorded, count as new."""
         if self.version is None:
             return self.is_from_before_1
-        own, limit = ([int(part) for part in re.findall(r"\d+", text)[:2]] for text in (self.version, version))
-        return own < limit
+        return tuple(map(int, re.findall(r"\d+", self.version))) < version
 
 
 def is_task_archive(path: Path) -> bool:

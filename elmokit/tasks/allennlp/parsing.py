@@ -24,6 +24,7 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.allennlp.archived_configs import ArchivedCharsConfig, ArchivedElmoConfig
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.layers import feed_forward, run_packed
+from elmokit.tasks.tags import tag_ids
 from elmokit.tasks.task import (
     Labels,
     Task,
@@ -43,7 +44,7 @@ from elmokit.tasks.task_config import (
     check_sizes,
 )
 from elmokit.tasks.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
-from elmokit.text.other_formats import JSON, is_json_object
+from elmokit.text.first_lines import JSON, is_json_object
 
 SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor
 NO_LABEL = "NO-LABEL"  # of a span that is no constituent
@@ -288,11 +289,17 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
 
     def labels(self, examples: Sequence[ParsingExample], config: ParsingConfig) -> Labels:
         """Return the labels of constituents and the parts of speech that occur."""
-        trees = [example.tree for example in examples if example.tree is not None]
-        chains = {chain for tree in trees for chain in chains_of(tree.spans).values()}
+        chains: set[str] = set()
+        tags: set[str] = set()
+        for example in examples:
+            if example.tree is not None:
+                chains.update(chains_of(example.tree.spans).values())
+                tags.update(example.tree.tags)
         check_learnable(chains, "constituent")
-        tags = sorted({tag for tree in trees for tag in tree.tags})
-        return {"constituents": [NO_LABEL, *sorted(chains)], "tags": [UNKNOWN, *tags] if config.model.tags else []}
+        known = {"constituents": [NO_LABEL, *sorted(chains)], "tags": []}
+        if config.model.tags:
+            known["tags"] = [UNKNOWN, *sorted(tags)]
+        return known
 
     def check(self, example: ParsingExample, known: Labels) -> None:
         """Raise an error for an example without a tree. Its labels need not be known: any can be scored."""
@@ -308,9 +315,8 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
         tokens = inputs.batch([example.tokens for example in examples])
         tags = None
         if config.model.tag_dim is not None:
-            tags = torch.zeros(tokens.mask.shape, dtype=torch.long)
-            for row, example in enumerate(examples):
-                tags[row, : len(example.tokens)] = torch.tensor(_tag_ids(example, known["tags"]), dtype=torch.long)
+            known_tags = [_known_tags(example, known["tags"]) for example in examples]
+            tags = tag_ids(known_tags, known["tags"], tokens.mask, padding=0)
         ids = {label: index for index, label in enumerate(known["constituents"])}
         labels = []
         for example in examples:
@@ -379,18 +385,15 @@ def _spacy_tagger() -> Any:
         raise ConfigError(f"{what}. Install it (python -m spacy download {SPACY_MODEL}), or pass pos_tags.") from None
 
 
-def _tag_ids(example: ParsingExample, known: Sequence[str]) -> list[int]:
-    """Return the rows of a sentence's tags."""
-    rows = {tag: row for row, tag in enumerate(known)}
-    ids = []
-    for tag in example.tags or ():
-        row = rows.get(tag, rows.get(UNKNOWN))
-        if row is None:
-            raise TextError(
-                f"{example.where}: the model does not know the part of speech {tag!r}, only {', '.join(known)}."
-            )
-        ids.append(row)
-    return ids
+def _known_tags(example: ParsingExample, known: Sequence[str]) -> list[str]:
+    """Return a sentence's parts of speech, with the entry for unknown ones in place of those."""
+    tags = [tag if tag in known else UNKNOWN for tag in example.tags or ()]
+    if UNKNOWN in tags and UNKNOWN not in known:
+        tag = (example.tags or ())[tags.index(UNKNOWN)]
+        raise TextError(
+            f"{example.where}: the model does not know the part of speech {tag!r}, only {', '.join(known)}."
+        )
+    return tags
 
 
 def _label_ids(example: ParsingExample, ids: Mapping[str, int]) -> Tensor | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from elmokit.config import whole_number, write_json
+from elmokit.config import write_json
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, FormatError, OutputError
 from elmokit.formats.folder import save_folder
@@ -46,7 +46,7 @@ from elmokit.tasks.run_folder import (
     write_start,
 )
 from elmokit.tasks.sst import CLASSES
-from elmokit.tasks.tags import PREFIXES, rules_of
+from elmokit.tasks.tags import rules_of
 from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_config import Spelling
 
@@ -101,8 +101,8 @@ def open_task_archive(
     config = _as_allennlp_predicts(config, task, archive, start)
     labels = _labels(task.name, archive)
     if isinstance(config, ArchivedNerConfig):
-        config, constraint_notes = _with_constraints(config, mask, labels["tags"], archive.source)
-        notes += constraint_notes
+        constraints = _constraints(config, mask, labels["tags"], archive.source)
+        config = replace(config, model=replace(config.model, constraints=constraints))
     vocabularies, embeddings = _vocabularies(archive, config, embeddings, inputs.namespaces)
     elmo, elmo_notes, assumed = elmo_of(archive, config, inputs.elmo_files, tensors, options)
     notes += elmo_notes
@@ -113,12 +113,10 @@ def open_task_archive(
     return OpenedArchive(setup, model, elmo, archive, notes, assumed)
 
 
-def _with_constraints(
+def _constraints(
     config: ArchivedNerConfig, mask: Tensor | None, tags: Sequence[str], source: Path
-) -> tuple[ArchivedNerConfig, list[str]]:
-    """Return a config with the constraints of the weights, by which AllenNLP decodes even if its config was edited.
-
-    Returns also what differs from the config, for the user.
+) -> Literal["decoding", "both", "none"]:
+    """Return the constraints of the weights, by which AllenNLP decodes even if its config was edited.
 
     Args:
         config: As it was converted.
@@ -132,21 +130,16 @@ def _with_constraints(
     """
     n_tags = len(tags)
     if mask is None or mask.shape != (n_tags + 2, n_tags + 2):
-        return config, []  # in the second case the transitions have another shape, too, which is an error
+        return config.model.constraints  # in the second case the transitions have another shape, too: an error
     stored = TagRules(mask[:n_tags, :n_tags] > 0, mask[n_tags, :n_tags] > 0, mask[:n_tags, n_tags + 1] > 0)
-    is_constrained = not all(bool(allowed.all()) for allowed in stored)
-    schemes = [scheme for scheme in PREFIXES if _equal_rules(stored, rules_of(tags, scheme))]
-    if is_constrained and config.model.tags not in schemes:
-        found = f"those of {schemes[0]}" if schemes else "those of no scheme of tags"
+    if all(bool(allowed.all()) for allowed in stored):
+        return "none"
+    if not _equal_rules(stored, rules_of(tags, config.model.tags)):
         raise ConfigError(
-            f"{source}: {CONSTRAINT_MASK}, which AllenNLP uses to decode, has {found}, not those of "
+            f"{source}: {CONSTRAINT_MASK}, by which AllenNLP decodes, is not that of {config.model.tags}, the "
             f"label_encoding in {CONFIG}. Was that edited? Restore it."
         )
-    constraints: Literal["decoding", "none"] = "decoding" if is_constrained else "none"
-    if constraints == config.model.constraints:
-        return config, []
-    note = "constrain_crf_decoding: as in training, according to the weights; the config was edited"
-    return replace(config, model=replace(config.model, constraints=constraints)), [note]
+    return "decoding"
 
 
 def _equal_rules(one: TagRules, other: TagRules) -> bool:
@@ -188,20 +181,24 @@ def _batch_size(archive: TaskArchive, ours: int) -> int:
     return ConfigTable(given, "data_loader").take("batch_size", int, 32)  # AllenNLP's default
 
 
-def _as_allennlp_predicts(config: Any, task: AnyTask, archive: TaskArchive, start: ArchiveStart) -> Any:
+def _as_allennlp_predicts(config: Any, task: AnyTask, archive: TaskArchive, start: str) -> Any:
     """Return a config with the state from which ELMo starts, and with the decoding of AllenNLP."""
     if isinstance(config, ArchivedSrlConfig):
-        is_old = archive.is_before("1.0")
+        is_old = archive.is_before(1, 0)
         config = replace(config, model=replace(config.model, decoding="allennlp 0.x" if is_old else "allennlp"))
-    if config.elmo is None:
+    elmo = config.elmo
+    if elmo is None:
         return config
-    state: str = start
     if start == "allennlp":
-        state = "continued" if task.name in SEVERAL_TEXTS else "zero"
-    mixes = [None if mix is None else replace(mix, layers="all") for mix in (config.elmo.input, config.elmo.output)]
+        start = "continued" if task.name in SEVERAL_TEXTS else "zero"
     # It will not be trained further. Layers in float16 would change the scores.
-    unchanged = {"cache_dtype": "float32", "trainable": False}
-    return replace(config, elmo=replace(config.elmo, start=state, input=mixes[0], output=mixes[1], **unchanged))
+    elmo = replace(elmo, start=start, cache_dtype="float32", trainable=False)
+    # The archive has fixed weights of layers in its tensors.
+    if elmo.input is not None:
+        elmo = replace(elmo, input=replace(elmo.input, layers="all"))
+    if elmo.output is not None:
+        elmo = replace(elmo, output=replace(elmo.output, layers="all"))
+    return replace(config, elmo=elmo)
 
 
 def _embedder_prefix(tensors: Iterable[str]) -> str:
@@ -223,7 +220,7 @@ def _with_sizes(
     if config.chars is not None:
         _, dim = shape_of(tensors, f"{embeddings.name_of('chars')}_embedding._module.weight", 2, where)
         chars = replace(config.chars, dim=dim, windows="complete")
-        if archive.is_before("1.3"):
+        if archive.is_before(1, 3):
             chars = replace(chars, windows="batch", min_chars=min_chars)
         config = replace(config, chars=chars)
     return config
@@ -253,25 +250,30 @@ def _vocabularies(
 
 def _labels(task: str, archive: TaskArchive) -> Labels:
     """Return the labels in the order of the archive's vocabulary, under our names."""
-    if task in ("coref", "qa"):
-        return {"genres": [""]} if task == "coref" else {}
-    name = str(archive.config["model"].get("label_namespace", "labels"))
-    labels = entries_of(archive, name)
-    if task == "nli":
-        return {"classes": labels}
-    if task == "ner":
-        return {"tags": labels}
-    if task == "srl":
-        return {"tags": labels, "predicates": []}
+    if task == "qa":
+        return {}
+    if task == "coref":
+        return {"genres": [""]}
     if task == "parsing":
         return {"constituents": entries_of(archive, "labels", NO_LABEL), "tags": _parts_of_speech(archive)}
+    labels = entries_of(archive, str(archive.config["model"].get("label_namespace", "labels")))
+    if task == "sst":
+        return {"classes": _classes(archive, labels)}
+    if task == "nli":
+        return {"classes": labels}
+    if task == "srl":
+        return {"tags": labels, "predicates": []}
+    return {"tags": labels}
+
+
+def _classes(archive: TaskArchive, labels: Sequence[str]) -> list[str]:
+    """Return our names of the labels of ``bcn``, which are numbers."""
     granularity = table_in(archive.config, "dataset_reader").get("granularity", "5-class")
-    names = list(dict.fromkeys(one for one in CLASSES[int(granularity[0])] if one is not None))
-    numbers = map(whole_number, labels)
-    classes = [names[number] for number in numbers if number is not None and number < len(names)]
-    if len(classes) < len(labels):
+    names = [name for name in dict.fromkeys(CLASSES[int(granularity[0])]) if name is not None]
+    by_number = {str(number): name for number, name in enumerate(names)}
+    if not by_number.keys() >= set(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
-    return {"classes": classes}
+    return [by_number[label] for label in labels]
 
 
 def _parts_of_speech(archive: TaskArchive) -> list[str]:

@@ -32,8 +32,8 @@ from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.pretrained.pooling_names import WEIGHTINGS
 from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from elmokit.text.batching import number_tokens
+from elmokit.text.first_lines import Wrapped
 from elmokit.text.marks import FORMS, MARKS
-from elmokit.text.raw_lines import Wrapped
 from elmokit.text.tokenize import split_tokens, tokenize, treebank_tokens
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
