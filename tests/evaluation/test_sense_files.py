@@ -75,10 +75,7 @@ def test_key_lines_with_the_same_id_are_merged(write: Write) -> None:
 
 def test_an_inventory_is_a_table_or_wordnets_index_sense(write: Write) -> None:
     table = write("senses.tsv", "# lemma\tpos\tkeys\nbe like\tverb\tb%2:01:: b%2:00::\n.22\tNOUN\t.22%1:06:00::\n")
-    assert read_inventory(table) == {
-        ("be_like", "VERB"): ("b%2:01::", "b%2:00::"),
-        (".22", "NOUN"): (".22%1:06:00::",),
-    }
+    assert read_inventory(table) == {("be_like", "VERB"): ("b%2:01::", "b%2:00::"), (".22", "NOUN"): (".22%1:06:00::",)}
     index = write("index.sense", "long%3:00:01:: 00001 2 5\nlong%4:02:00:: 00002 1 9\nlong%5:00:00:tall:00 00003 1 0\n")
     assert read_inventory(index) == {
         ("long", "ADJ"): ("long%5:00:00:tall:00", "long%3:00:01::"),

@@ -19,11 +19,7 @@ from elmokit.formats.folder import included_model
 from elmokit.lm.spelling import spelling_of
 from tests.conftest import WORDS, random_model
 
-SENTENCES = [
-    ["The", "bank", "raised", "its", "rate", "."],
-    ["Zyzzyva", "naïve", "<UNK>", "x" * 60, "the", "."],
-    [],
-]
+SENTENCES = [["The", "bank", "raised", "its", "rate", "."], ["Zyzzyva", "naïve", "<UNK>", "x" * 60, "the", "."], []]
 
 
 class Reader:

@@ -106,10 +106,7 @@ def test_a_published_checkpoint_opens_from_its_files_with_the_softmax(
     there = serve(server, "/elmo", {file.name: file.read_bytes() for file in (DATA / "bilm-tf-run").iterdir()})
     name = "model.ckpt-207"
     location = ModelLocation(
-        f"{there}/{name}.index",
-        f"{there}/options.json",
-        f"{there}/vocab.txt",
-        (f"{there}/{name}.data-00000-of-00001",),
+        f"{there}/{name}.index", f"{there}/options.json", f"{there}/vocab.txt", (f"{there}/{name}.data-00000-of-00001",)
     )
     model = PublishedModel("tiny-test", "none", "nothing", (location,), "this test")
     monkeypatch.setattr(sources, "published_models", lambda: (model,))

@@ -72,15 +72,7 @@ def test_a_tensor_is_refused_only_when_it_is_requested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie",
-    [
-        {"shape": (3, (1 << 64) - 1)},
-        {"shape": (3, 6)},
-        {"offset": 1 << 50},
-        {"size": 61},
-        {"shard": 1},
-    ],
-    ids=str,
+    "lie", [{"shape": (3, (1 << 64) - 1)}, {"shape": (3, 6)}, {"offset": 1 << 50}, {"size": 61}, {"shard": 1}], ids=str
 )
 def test_sizes_that_are_not_those_of_the_data_are_refused(tmp_path: Path, lie: dict[str, Any]) -> None:
     write_bundle(tmp_path / "X", TENSORS, lies={"a/kernel": lie})

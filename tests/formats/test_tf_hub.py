@@ -112,9 +112,7 @@ def test_a_module_embeds_and_its_mix_outlives_conversion(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "mix",
-    [{"weights": [0.0, 1.0], "gamma": 1.0}, {"weights": [0.0, 1.0, 2.0], "gamma": "one"}, "mean"],
-    ids=str,
+    "mix", [{"weights": [0.0, 1.0], "gamma": 1.0}, {"weights": [0.0, 1.0, 2.0], "gamma": "one"}, "mean"], ids=str
 )
 def test_a_mix_in_a_card_that_does_not_fit_the_model_is_refused(mix: Any) -> None:
     model = random_model()

@@ -25,15 +25,7 @@ from elmokit.cli.main import main
 
 # `torch._dynamo` (and with it sympy) is imported by PyTorch's optimizers when they take their first step.
 _PRELOADED = [
-    *(
-        "torch",
-        "torch._dynamo",
-        "h5py",
-        "safetensors.torch",
-        "filelock",
-        "scipy.optimize",
-        "tests.helpers.children",
-    ),
+    *("torch", "torch._dynamo", "h5py", "safetensors.torch", "filelock", "scipy.optimize", "tests.helpers.children"),
     *(f"elmokit.cli.{name}" for name in ("embed", "evaluation_commands", "model_commands", "neighbor_commands")),
     *(f"elmokit.cli.{name}" for name in ("task_commands", "training_commands")),
     *(f"elmokit.embedding.{name}" for name in ("corpus", "outputs.hdf5", "outputs.output_format")),

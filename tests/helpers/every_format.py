@@ -23,19 +23,7 @@ from tests.helpers.tf_bundle_writer import write_bundle
 from tests.helpers.tf_hub_files import write_module
 from tests.helpers.tf_names import checkpoint_tensors, module_tensors
 
-FORMATS = (
-    "elmokit",
-    "float16",
-    "int8",
-    "words",
-    "tied",
-    "hdf5",
-    "export",
-    "checkpoint",
-    "module",
-    "many-langs",
-    "zip",
-)
+FORMATS = ("elmokit", "float16", "int8", "words", "tied", "hdf5", "export", "checkpoint", "module", "many-langs", "zip")
 
 
 def write_model(kind: str, folder: Path, seed: int = 0) -> Path:

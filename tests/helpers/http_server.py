@@ -31,12 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def give(
-        self,
-        body: bytes = BODY,
-        length: int | None = None,
-        status: int = 200,
-        with_length: bool = True,
-        **headers: str,
+        self, body: bytes = BODY, length: int | None = None, status: int = 200, with_length: bool = True, **headers: str
     ) -> None:
         self.send_response(status)
         if with_length:

@@ -20,9 +20,7 @@ from tests.helpers import trace_b
 TEXT = [["the", "cat", "sat"], ["dog"], [], ["the", "zebra", "ran", "."]]
 
 
-def test_each_direction_predicts_every_token_but_its_first(
-    model: PretrainedBiLM,
-) -> None:
+def test_each_direction_predicts_every_token_but_its_first(model: PretrainedBiLM) -> None:
     found = list(surprisals(model, TEXT))
     assert [sentence.tokens for sentence in found] == [["<S>", *words, "</S>"] for words in TEXT]
     for sentence in found:

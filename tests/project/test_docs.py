@@ -101,10 +101,7 @@ def _as_tuples(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES],
-)
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page), marks=marks_of(page)) for page in PAGES])
 @pytest.mark.usefixtures("short_probes")
 def test_code_on_the_page_runs_and_prints_the_shapes_in_its_comments(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -39,13 +39,7 @@ pytest.importorskip("scipy")
 DOCUMENTS = [parse_document(line, f"written, line {number}") for number, line in enumerate(COREF.splitlines(), start=1)]
 KNOWN = {"genres": ["", "bc", "nw"]}
 SIZES = CorefModelConfig(
-    hidden=16,
-    scorer_hidden=16,
-    max_width=2,
-    feature_dim=4,
-    keep=0.9,
-    antecedents=30,
-    lexical_dropout=0.1,
+    hidden=16, scorer_hidden=16, max_width=2, feature_dim=4, keep=0.9, antecedents=30, lexical_dropout=0.1
 )
 COARSE = replace(SIZES, layers=2, coarse_to_fine=True, rounds=2, antecedents=4)
 

@@ -172,11 +172,7 @@ def test_the_run_keeps_the_trained_bilm_and_opens_without_the_pretrained_one(tmp
     assert opened.score(examples) == result["dev"]
     # It is a model like any other.
     model = open_model(tmp_path / "run/seed-0/bilm")
-    assert (model.softmax, model.card["task"], model.card["initial"]["card"]) == (
-        None,
-        "ner",
-        {"note": "random"},
-    )
+    assert (model.softmax, model.card["task"], model.card["initial"]["card"]) == (None, "ner", {"note": "random"})
     embedder = Elmo(model)
     layers = bilm_of(opened.model).padded_layers([["Mira", "visits"]])[0][:, 0]
     torch.testing.assert_close(torch.from_numpy(embedder.embed([["Mira", "visits"]])[0]), layers, atol=1e-5, rtol=0)
@@ -210,10 +206,7 @@ def test_sentences_start_from_the_state_of_the_pretrained_model_during_and_after
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop_at", "settings"),
-    [
-        (2, {}),
-        (5, {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "eval_every": 3}),
-    ],
+    [(2, {}), (5, {"average": 0.9, "optimizer": OptimizerConfig("adadelta", 1.0, epsilon=1e-6), "eval_every": 3})],
     ids=["adam", "adadelta, average, every three steps"],
 )
 def test_interrupted_at_any_step_the_result_is_the_same(
