@@ -20,7 +20,6 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.perplexity import perplexity
-from elmokit.tasks import layer_cache
 from elmokit.tasks.inputs import LayersInModel
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.task import TaskModel, TaskSetup
@@ -248,10 +247,7 @@ def test_l2_does_not_act_on_the_pretrained_weights(tmp_path: Path, bilm: str) ->
     assert any(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_a_run_reports_the_trained_layers_and_caches_nothing(
-    tmp_path: Path, bilm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layer_cache, "Workspace", lambda *_: pytest.fail("the layers of a trained biLM are not cached"))
+def test_a_run_reports_the_trained_layers_and_caches_nothing(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, elmo={**GRADUAL, "learning_rate": 1e-4}, epochs=3)
     evaluations: list[TaskEvaluation] = []
     train_task(task, config, tmp_path / "run", on_evaluation=evaluations.append)
@@ -260,6 +256,7 @@ def test_a_run_reports_the_trained_layers_and_caches_nothing(
     assert lines[0].endswith("  (biLM: frozen)")
     assert lines[2].endswith("  (biLM: layers 1, 2 trained)")
     assert [line["trained_layers"] for line in log_of(tmp_path / "run/seed-0")] == [[], [2], [1, 2]]
+    assert not (tmp_path / "run/layers").exists()
 
 
 def test_a_task_that_trains_an_aligned_model_reads_its_aligned_vectors() -> None:
