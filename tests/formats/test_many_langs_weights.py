@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from elmokit.embedding.elmo import Elmo
+from elmokit.engine.architecture import PRESETS
 from elmokit.formats.many_langs_weights import read_settings, stock_settings
 from elmokit.formats.open import open_model
 from elmokit.formats.save import save_model
@@ -155,7 +156,7 @@ def test_the_stock_configuration_has_the_published_sizes(name: str, tmp_path: Pa
     assert settings.is_stock
     assert (settings.encoder["dim"], settings.encoder["projection_dim"], settings.max_chars) == (4096, 512, 50)
     assert (settings.token_embedder["char_dim"], settings.token_embedder["word_dim"]) == (50, 100)
-    assert sum(count for _, count in settings.token_embedder["filters"]) == 2048
+    assert settings.token_embedder["filters"] == [list(one) for one in PRESETS["original"].char_cnn.filters]
     tokens = stock_settings("cnn_0_100_512_4096_sample.json")["token_embedder"]
     assert (tokens["char_dim"], tokens["word_dim"]) == (0, 100)
 

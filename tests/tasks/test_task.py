@@ -83,19 +83,20 @@ def test_layers_have_the_published_sizes_and_dropout_with_and_without_elmo() -> 
         assert coref.lstm.layers[0].input_weight.shape == (2, 600, n_heads)
 
 
+# Settings of the model and of its characters that only models of AllenNLP have.
+OTHER_TAGGERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"encoder": "gru", "hidden": [5, 4], "tags": "IOB1"}, {"layer": "gru", "hidden": 3, "n_layers": 2}),
+    ({"encoder": "highway", "hidden": [5, 4], "recurrent_dropout": 0.3}, {"layer": "lstm", "bidirectional": False}),
+    ({"encoder": "highway", "hidden": [5]}, {"layer": "lstm", "bidirectional": False, "n_layers": 2}),
+    ({"encoder": "alternating", "hidden": [5, 4, 3], "feedforward": [6, 4], "activation": "tanh"}, {}),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "tables"),
     [
         *((name, {}) for name in TASKS),
-        (
-            "ner",
-            {"model": {"encoder": "gru", "hidden": [5, 4], "tags": "IOB1"}, "chars": {"layer": "gru", "hidden": 3}},
-        ),
-        (
-            "ner",
-            {"model": {"encoder": "highway", "hidden": [5, 4]}, "chars": {"layer": "lstm", "bidirectional": False}},
-        ),
-        ("ner", {"model": {"encoder": "alternating", "hidden": [5, 3], "feedforward": [6, 4], "activation": "tanh"}}),
+        *(("ner", {"model": model, "chars": chars}) for model, chars in OTHER_TAGGERS),
     ],
 )
 def test_the_loss_is_the_sum_or_mean_over_examples_and_a_prediction_is_that_of_its_example_alone(
