@@ -236,7 +236,8 @@ def _archived(folder: Path) -> list[Path]:
 
 def _without_copies(files: list[Path]) -> list[Path]:
     """Drop copies of the first file: an archive has one per module that uses the ELMo."""
-    return [file for file in files if file == files[0] or not filecmp.cmp(files[0], file, shallow=False)]
+    others = [file for file in files[1:] if not filecmp.cmp(files[0], file, shallow=False)]
+    return [*files[:1], *others]
 
 
 def _weights_of(options: Path) -> Path:

@@ -226,7 +226,8 @@ def _download_error(url: str, problem: str | None) -> ModelNotFoundError:
 def _quoted(url: str) -> str:
     """Percent-encode non-ASCII characters, as HTTP requires. Parts that are already encoded stay unchanged."""
     parts = split_url(url)
-    path, query = (quote(part, safe=string.punctuation, errors="replace") for part in (parts.path, parts.query))
+    path = quote(parts.path, safe=string.punctuation, errors="replace")
+    query = quote(parts.query, safe=string.punctuation, errors="replace")
     return parts._replace(path=path, query=query).geturl()
 
 

@@ -257,7 +257,8 @@ class ModelLocation:
     @property
     def urls(self) -> list[str]:
         """All URLs to download."""
-        return [url for url in (self.weights, *self.files, self.options, self.vocabulary) if url is not None]
+        urls = (self.weights, *self.files, self.options, self.vocabulary)
+        return [url for url in urls if url is not None]
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,10 @@ def published_families() -> dict[str, dict[str, PublishedModel]]:
 
 def all_models() -> list[PublishedModel]:
     """List all models with a name, including those of families."""
-    return [*published_models(), *(model for family in published_families().values() for model in family.values())]
+    models = list(published_models())
+    for family in published_families().values():
+        models += family.values()
+    return models
 
 
 def published_names() -> list[str]:

@@ -189,10 +189,14 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
     # and every training step changes them.
     ours = model.arrays
     for row in bilm_tf_rows(model.config):
-        if row.ours.endswith("bias"):
-            name = variables.name_of(row)
-            if name is None or not np.array_equal(row.layout.to_ours(variables.read(name)), ours[row.ours]):
-                return False
+        if not row.ours.endswith("bias"):
+            continue
+        name = variables.name_of(row)
+        if name is None:
+            return False
+        bias = row.layout.to_ours(variables.read(name))
+        if not np.array_equal(bias, ours[row.ours]):
+            return False
     return True
 
 
@@ -309,7 +313,8 @@ def _softmax(variables: _Variables, model: PretrainedBiLM, vocabulary: Vocabular
     elif model.config.word_table is not None:
         table = (model.arrays, model.config.word_table)
     wanted = config.tensor_shapes(len(vocabulary), model.config.projection_dim)
-    shapes = {row.theirs: variables.shapes[row.theirs] for row in rows if row.theirs in variables.shapes}
+    wanted_names = {row.theirs for row in rows}
+    shapes = {name: shape for name, shape in variables.shapes.items() if name in wanted_names}
     arrays = read_through(rows, wanted, shapes, variables.read, where)
     return WordSoftmax(config, arrays, len(vocabulary), table)
 

@@ -47,14 +47,16 @@ class LetterModel:
             hidden = np.maximum(inputs @ self.hidden_weight.T + self.hidden_bias, 0)
             scores = hidden @ self.output_weight.T @ self.embedding.T + self.bias
             top = scores.max(axis=1, keepdims=True)
-            logarithms: Floats = scores - (top + np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))
+            total = np.exp(scores - top).sum(axis=1, keepdims=True)
+            logarithms: Floats = scores - (top + np.log(total))
         return logarithms
 
     def nats(self, symbols: Sequence[int]) -> float:
         """Return minus the log probability of a word: its bytes and the final edge."""
         padded = np.array([EDGE] * self.n_context + list(symbols))
         contexts = np.lib.stride_tricks.sliding_window_view(padded[:-1], self.n_context)
-        return -float(self.log_probabilities(contexts)[np.arange(len(symbols)), list(symbols)].sum(dtype=np.float64))
+        logarithms = self.log_probabilities(contexts)[np.arange(len(symbols)), list(symbols)]
+        return -float(logarithms.sum(dtype=np.float64))
 
     def tensors(self) -> dict[str, Floats]:
         """Return the tensors by name, for storing them."""

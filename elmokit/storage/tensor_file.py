@@ -115,11 +115,12 @@ def write_tensor_file(arrays: Mapping[str, Array], path: Path) -> None:
     order = list(DTYPES.values())
     names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
     table: dict[str, Any] = {}
-    end = 0
+    start = 0
     for name in names:
         array = arrays[name]
-        start, end = end, end + array.nbytes
-        table[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+        end = start + array.nbytes
+        table[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": [start, end]}
+        start = end
     header = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with path.open("wb") as file:

@@ -79,7 +79,8 @@ def _unreadable(path: str | Path, error: OSError) -> TextError:
 def check_not_input(output: str | Path, sources: Iterable[str | Path]) -> None:
     """Check, before any work is done, that an output replaces none of the inputs, even under another name."""
     for source in sources:
-        if Path(output).exists() and Path(source).exists() and Path(source).samefile(output):
+        both_exist = Path(output).exists() and Path(source).exists()
+        if both_exist and Path(source).samefile(output):
             raise OutputError(f"{output} is both the input and the output.")
 
 
@@ -190,8 +191,12 @@ def unpacked_name(path: str | Path) -> str:
 
 def total_bytes(paths: Iterable[Path]) -> int | None:
     """Return the total size of files on disk, or None if one is a pipe, whose size is unknown."""
-    paths = list(paths)
-    return sum(path.stat().st_size for path in paths) if all(map(can_reread, paths)) else None
+    total = 0
+    for path in paths:
+        if not can_reread(path):
+            return None
+        total += path.stat().st_size
+    return total
 
 
 def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exception], ...]]:

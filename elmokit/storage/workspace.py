@@ -323,14 +323,15 @@ class Workspace:
             os.fsync(self._files[unsaved].fileno())
         self._unsaved.clear()
         # fstat instead of seek: another thread may be about to write at the file's current position.
-        sizes = {name: os.fstat(file.fileno()).st_size for name, file in self._files.items()}
+        sizes = dict(self.committed.sizes)
+        for written, file in self._files.items():
+            sizes[written] = os.fstat(file.fileno()).st_size
         name = None
         if state is not None:
             first, second = _STATES
             name = second if self.committed.state == first else first  # never the one in the journal
             (self.folder / name).write_bytes(state)
             sync(self.folder / name)
-        sizes = self.committed.sizes | sizes
         self._write_journal(replace(self.committed, progress=dict(progress), sizes=sizes, state=name))
         self._committed_at = time.monotonic()
 

@@ -178,7 +178,9 @@ def _sentence_spans(text: str) -> list[Span]:
     spans: list[Span] = []
     start = 0
     for word, end in _possible_ends(text):
-        if not _QUOTED_END.match(text, end.start()) and _has_end(text[word : end.end()], end["after"]):
+        if _QUOTED_END.match(text, end.start()):
+            continue
+        if _has_end(text[word : end.end()], end["after"]):
             spans.append((start, end.end()))
             start = end.start("next") if end["next"] else end.end()
     spans.append((start, len(text.rstrip())))
@@ -217,8 +219,10 @@ def _possible_ends(text: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 def _has_end(word: str, after: str) -> bool:
     """Check whether a sentence ends with a word, given what follows."""
-    tokens = pairwise(_WORDS.finditer(word + after))
-    return any(_ends(token[0], following[0]) for token, following in tokens if token.start() < len(word))
+    for token, following in pairwise(_WORDS.finditer(word + after)):
+        if token.start() < len(word) and _ends(token[0], following[0]):
+            return True
+    return False
 
 
 def _ends(token: str, following: str) -> bool:

@@ -70,7 +70,8 @@ class Lexicon:
         if self.words is not None:
             rows = self._word_rows
             unknown = rows[self.marks.unknown]
-            columns.append(np.array([rows.get(entry, unknown) for entry in entries], dtype=np.int64).reshape(-1, 1))
+            word_rows = [rows.get(entry, unknown) for entry in entries]
+            columns.append(np.array(word_rows, dtype=np.int64).reshape(-1, 1))
         if self.chars is not None:
             columns.append(self._char_rows_of(entries))
         return np.concatenate(columns, axis=1) + 1

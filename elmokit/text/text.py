@@ -323,10 +323,13 @@ class Text:
         return (lines for has_tokens, lines in groups if has_tokens)
 
     def _passages_of(self, path: str | Path) -> Iterator[RawPassage]:
-        groups = self._document_lines(path) if self.documents else ([line] for line in self.lines_of(path))
-        for lines in map(list, groups):
-            if any(lines[0].sentences):
-                yield RawPassage("\n".join(line.text for line in lines), str(path), lines[0].number, {})
+        groups: Iterable[Iterable[Line]] = ([line] for line in self.lines_of(path))
+        if self.documents:
+            groups = self._document_lines(path)
+        for first, *others in groups:
+            if any(first.sentences):
+                text = "\n".join(line.text for line in (first, *others))
+                yield RawPassage(text, str(path), first.number, {})
 
     def _file_name(self, path: Path) -> str | None:
         return str(path) if len(self.files) > 1 else None

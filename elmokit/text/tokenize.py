@@ -220,7 +220,12 @@ def _split_sentences(text: str) -> list[str]:
 def get_span_tokenizer(tokenization: Tokenization) -> Spans:
     """Return the function that maps a text to the character offsets of its tokens."""
     split = get_tokenizer(tokenization)
-    return lambda text: [(start, stop) for _, start, stop in locate_tokens(text, [split(text)])[0]]
+
+    def spans_of(text: str) -> list[tuple[int, int]]:
+        (tokens,) = locate_tokens(text, [split(text)])
+        return [(token.start, token.stop) for token in tokens]
+
+    return spans_of
 
 
 def split_tokens(line: str) -> list[str]:

@@ -149,7 +149,8 @@ class Vocabulary:
         text = "".join(f"{word}\n" for word in self.words)
         read = _parse_words(text.removeprefix("\ufeff"))
         if read != self.words:
-            wrong = next((word for word, again in zip(self.words, read, strict=False) if word != again), self.words[-1])
+            changed = [word for word, again in zip(self.words, read, strict=False) if word != again]
+            wrong = [*changed, self.words[-1]][0]
             raise TextError(f"A vocabulary file cannot hold {wrong!r}: it would not be read back unchanged.")
         return text
 

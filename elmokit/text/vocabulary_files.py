@@ -188,13 +188,13 @@ def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[
 
     Words with equal counts stay in order.
     """
-    by_frequency = sorted(words, key=lambda word: (word not in SPECIALS, word not in SPECIALS and -counts.get(word, 0)))
-    moved = [number for number, pair in enumerate(zip(words, by_frequency, strict=True), start=1) if len(set(pair)) > 1]
-    if not moved:
-        return by_frequency, []
-    first = moved[0]
-    new, old = by_frequency[first - 1], words[first - 1]
-    return by_frequency, [f"sorted by frequency: from line {first}, which has {new} instead of {old}"]
+    specials = [word for word in words if word in SPECIALS]
+    others = [word for word in words if word not in SPECIALS]
+    by_frequency = specials + sorted(others, key=lambda word: -counts.get(word, 0))
+    for line, (old, new) in enumerate(zip(words, by_frequency, strict=True), start=1):
+        if old != new:
+            return by_frequency, [f"sorted by frequency: from line {line}, which has {new} instead of {old}"]
+    return by_frequency, []
 
 
 def repaired_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -354,7 +354,8 @@ class _TrainingLoop:
     def _window(self, window: Window) -> list[float]:
         """Compute and back-propagate the loss of one window; return the loss of each direction in nats."""
         config, state = self.config, self.state
-        tensors = [torch.from_numpy(array).to(state.device) for array in (window.tokens, window.inputs, window.targets)]
+        arrays = (window.tokens, window.inputs, window.targets)
+        tensors = [torch.from_numpy(array).to(state.device) for array in arrays]
         if config.resets_state:
             begins = torch.from_numpy(window.begins).to(state.device)
             state.lstm_state = state.lstm_state.with_zero_rows(begins)

@@ -76,7 +76,8 @@ class WindowLosses(nn.Module):
         if self._word_dropout and self.training:
             dropped = torch.rand(len(tokens), device=tokens.device) < self._word_dropout
             # Column 0 is the row in the table, and row 0 is zero.
-            tokens = torch.cat([tokens[:, :1].masked_fill(dropped[:, None], 0), tokens[:, 1:]], dim=1)
+            rows, characters = tokens[:, :1], tokens[:, 1:]
+            tokens = torch.cat([rows.masked_fill(dropped[:, None], 0), characters], dim=1)
         vectors: Tensor = self.bilm.token_layer(tokens)
         return vectors
 

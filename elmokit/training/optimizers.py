@@ -209,4 +209,8 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 def _split(weight: Tensor, blocks: Blocks) -> list[Tensor]:
     """Split a weight into its blocks, as views."""
-    return [block for rows in weight.chunk(blocks[0]) for block in rows.chunk(blocks[1], dim=1)]
+    n_rows, n_columns = blocks
+    parts: list[Tensor] = []
+    for rows in weight.chunk(n_rows):
+        parts += rows.chunk(n_columns, dim=1)
+    return parts

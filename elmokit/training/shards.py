@@ -128,7 +128,8 @@ class SentenceBlocks:
         is_empty = not any(start)  # no block so far: this would loop forever
         while epoch != self._order.n_epochs:
             shards = self._shuffled(len(self._text.files), epoch)
-            groups = [shards[first : first + self._n_open] for first in range(0, len(shards), self._n_open)]
+            firsts = range(0, len(shards), self._n_open)
+            groups = [shards[first : first + self._n_open] for first in firsts]
             while group < len(groups):
                 for passages in self._read_ranges(groups[group], BlockPosition(epoch, group, range_)):
                     if passages:
@@ -218,4 +219,5 @@ class SentenceBlocks:
         # Of the files of an epoch, or of the lines of a range.
         if not self._order.shuffle:
             return list(range(n_items))
-        return [int(item) for item in np.random.default_rng([*self._seed, *position]).permutation(n_items)]
+        order: list[int] = np.random.default_rng([*self._seed, *position]).permutation(n_items).tolist()
+        return order

@@ -184,7 +184,9 @@ def _looks_sorted(words: Sequence[str], counts: NDArray[np.float64]) -> bool:
     # By the mean logarithm of a token's rank, about what a word costs in a Zipfian distribution over ranks: in this
     # order, in a random one and in the best one.
     log_ranks = _log_ranks(len(counts))
-    this, best = (order @ log_ranks / counts.sum() for order in (counts, np.sort(counts)[::-1]))
+    by_frequency = np.sort(counts)[::-1]
+    this = counts @ log_ranks / counts.sum()
+    best = by_frequency @ log_ranks / counts.sum()
     random = log_ranks.mean()
     if this - best < 0.3:
         return True

@@ -174,8 +174,11 @@ class _RowReader:
     def _start_block(self, block: SentenceBlock) -> None:
         self.block_position, self.n_taken = block.position, 0
         self._sentences = [[BEGIN_SENTENCE, *tokens, END_SENTENCE] for tokens in chain.from_iterable(block.passages)]
-        ends = np.cumsum([len(passage) for passage in block.passages]).tolist()
-        self._passages = [slice(end - len(passage), end) for passage, end in zip(block.passages, ends, strict=True)]
+        self._passages = []
+        start = 0
+        for passage in block.passages:
+            self._passages.append(slice(start, start + len(passage)))
+            start += len(passage)
         self._number_block()
 
     def _number_block(self) -> None:
@@ -305,8 +308,9 @@ class WindowStream:
 
     def start_epoch(self, epoch: int) -> None:
         """Continue from the start of an epoch, with a new sentence in every row."""
-        rows: list[Any] = [[[], 0, []]] * len(self._readers[0].rows)
-        self.restore([{"block": BlockPosition(epoch), "n_taken": 0, "rows": rows}] * len(self._readers))
+        for reader in self._readers:
+            rows: list[Any] = [[[], 0, []] for _ in reader.rows]
+            reader.restore({"block": BlockPosition(epoch), "n_taken": 0, "rows": rows})
 
     def close(self) -> None:
         """Stop the reading threads."""
