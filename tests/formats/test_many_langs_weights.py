@@ -73,17 +73,13 @@ def test_vectors_equal_those_of_the_released_package(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1:], RELEASED_LAYERS_1_AND_2, rtol=0, atol=1e-5)
 
 
-def test_ids_are_a_word_and_its_characters_from_one_up(tmp_path: Path) -> None:
+def test_ids_are_a_word_in_its_cut_form_and_its_characters_from_one_up(tmp_path: Path) -> None:
     model = open_model(toy_model().write(tmp_path / "toy"))
     begin, end, padding, unknown = (CHARS.index(mark) + 1 for mark in ("<eow>", "<bow>", "<pad>", "<oov>"))
     row = [begin, CHARS.index("d") + 1, CHARS.index("a") + 1, unknown, end, *[padding] * 4]
     assert model.encode(["daz"]).tolist() == [[WORDS.index("<oov>") + 1, *row]]
     boundary = [WORDS.index("<eos>") + 1, begin, CHARS.index("<eos>") + 1, end, *[padding] * 6]
     assert model.encode(["</S>", "<eos>"]).tolist() == [boundary, boundary]
-
-
-def test_a_long_word_is_looked_up_in_its_cut_form(tmp_path: Path) -> None:
-    model = open_model(toy_model().write(tmp_path / "toy"))
     long, cut = model.encode(["Überläufer", "Überläu"])
     assert (long == cut).all()
     assert long[0] == WORDS.index("Überläu") + 1

@@ -157,11 +157,6 @@ def test_a_language_model_can_be_pickled_after_it_was_used(model: PretrainedBiLM
     assert pickle.loads(pickle.dumps(lm)).perplexity(TEXT) == before
 
 
-def test_substitutes_do_not_depend_on_the_word_itself(model: PretrainedBiLM) -> None:
-    lm = LanguageModel(model)
-    assert lm.substitutes(["the", "cat", "sat"], 1) == lm.substitutes(["the", "dog", "sat"], 1)
-
-
 def test_minimal_pairs_compare_whole_sentences(model: PretrainedBiLM) -> None:
     pairs = [(TEXT[0], TEXT[2]), (TEXT[2], TEXT[0])]
     result = score_minimal_pairs(model, pairs)
