@@ -100,7 +100,7 @@ static void pack_floats(const float *const *columns, int64_t n, int64_t ahead, f
 #pragma GCC unroll 16
         for (int column = 0; column < LANES; column++) {
             square[column] = columns[column] ? (ivec)load_some(columns[column] + k, n_here) : (ivec){0};
-            __builtin_prefetch(columns[column] + k + ahead);
+            __builtin_prefetch(columns[column] + k + ahead, 0, 2);
         }
         transpose(square);
 #pragma GCC unroll 16
