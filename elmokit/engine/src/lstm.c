@@ -134,9 +134,7 @@ static const float *block_of(const matrix *weights, int64_t block) {
     return weights->panels + block * GATES * panel_lanes(weights->precision, weights->n_inputs);
 }
 
-/* The bias of a block of units, and the product with the layer's inputs. */
-static void add_input_product(const matrix *weights, int64_t block, int64_t n_rows, inputs from, float *sums,
-                              const float *after) {
+void add_input_product(const matrix *weights, int64_t block, int64_t n_rows, inputs from, float *sums, const float *after) {
     const target with_bias = {sums, GATES * PANEL, weights->bias + block * GATES * PANEL};
     add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, with_bias, after);
 }
@@ -145,6 +143,10 @@ static void add_input_product(const matrix *weights, int64_t block, int64_t n_ro
    sums of several steps and reading them again costs more than reading the input weights in every step (measured for
    128, 256 and 512 inputs). */
 enum { FUSED_INPUTS = 8 };
+
+int has_one_chunk(const lstm_layer *layer, const schedule *order) {
+    return order->n_steps > 1 && order->n_tokens <= CHUNK_ROWS && order->step_rows[0] < layer->input_dim / FUSED_INPUTS;
+}
 
 /* The weights of a step that stay in a core's L2 cache from step to step (many current processors have 1 MB or more).
    Prefetching them would only take time: 6 % of a sentence with the included model. */
@@ -181,7 +183,7 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
         const inputs chunk = round_part(me, precision, n_rows, rows + row * layer->input_dim, layer->input_dim,
                                         memory->rounded_inputs);
         if (rounds) meet(me);
-        for (int64_t block = first; block < last && !is_fused; block++)
+        for (int64_t block = first; block < last && !is_fused && from_input->panels; block++)
             add_input_product(from_input, block, n_rows, chunk, memory->gates + block * chunk_rows * GATES * PANEL,
                               block_of(from_input, block + 1));
         for (int64_t step = start, inside = 0; step < stop; inside += order->step_rows[step], step++) {

@@ -47,6 +47,14 @@ void free_lstm(lstm_layer *layer);
 /* Lay out the memory of a run from `at` on, and return its end; with at = NULL, the number of its bytes. */
 char *place_lstm_memory(const lstm_layer *layer, const schedule *order, char *at, lstm_memory *memory);
 
+/* sums = the bias of a block of units and the product of n_rows inputs with its weights, (n_rows, GATES * PANEL). `after`:
+   weights that are read next. */
+void add_input_product(const matrix *weights, int64_t block, int64_t n_rows, inputs from, float *sums, const float *after);
+
+/* Whether the input products of all steps are taken at once. Then the caller may take them itself, into memory->gates, (blocks,
+   n_tokens, GATES * PANEL), and run the layer without the panels of `from_input`. */
+int has_one_chunk(const lstm_layer *layer, const schedule *order);
+
 /* Run a layer: from `rows`, (n_tokens, input_dim), and the state before, (n_rows, output_dim) and memory->cells,
    to `outputs`, (n_tokens, output_dim), and the cells after each row's last step. */
 void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, const float *rows, const float *state,

@@ -83,8 +83,8 @@ static void plan(call *of) {
     }
 }
 
-/* Pack the weights of a block of units. */
-static void pack_units(const call *of, int64_t block) {
+/* Pack the weights of a block of units: those of the inputs in `from_input`. */
+static void pack_units(const call *of, int64_t block, const matrix *from_input) {
     const elmokit_layer_call *given = of->given;
     const lstm_layer *layer = &of->layer;
     const int64_t n_inputs = given->input_dim;
@@ -98,10 +98,12 @@ static void pack_units(const call *of, int64_t block) {
             if (is_unit) of_inputs[column] = given->input_weight + row * given->input_stride;
             if (is_unit) of_state[column] = given->state_weight + row * given->state_stride;
             const float bias = is_unit ? gate_bias(gate, given->bias[gate * given->hidden_dim + unit]) : 0;
-            layer->from_input.bias[panel * PANEL + column] = bias;
+            from_input->bias[gate * PANEL + column] = bias;
         }
-        pack_float_panel(of_inputs, n_inputs, n_inputs, PANEL * given->input_stride, layer->from_input.panels + panel * n_inputs * PANEL);
-        pack_float_panel(of_state, given->dim, given->dim, PANEL * given->state_stride, layer->from_output.panels + panel * given->dim * PANEL);
+        pack_float_panel(of_inputs, n_inputs, n_inputs, PANEL * given->input_stride,
+                         from_input->panels + gate * n_inputs * PANEL);
+        pack_float_panel(of_state, given->dim, given->dim, PANEL * given->state_stride,
+                         layer->from_output.panels + panel * given->dim * PANEL);
     }
 }
 
@@ -111,7 +113,8 @@ static void pack_outputs(const call *of, int64_t panel) {
     for (int64_t column = 0; column < PANEL && panel * PANEL + column < given->dim; column++)
         columns[column] = given->projection + (panel * PANEL + column) * given->hidden_dim;
     const int64_t n = of->layer.padded_dim;
-    pack_float_panel(columns, given->hidden_dim, n, PANEL * given->hidden_dim, of->layer.projection.panels + panel * n * PANEL);
+    pack_float_panel(columns, given->hidden_dim, n, PANEL * given->hidden_dim,
+                     of->layer.projection.panels + panel * n * PANEL);
 }
 
 static int64_t position_of(const call *of, int64_t row, int64_t step) {
@@ -119,14 +122,10 @@ static int64_t position_of(const call *of, int64_t row, int64_t step) {
     return row * of->given->n_steps + of->positions[row * of->given->n_steps + token];
 }
 
-/* What does not depend on other threads: packing, the inputs in the order of the steps, and what is written for padding. */
-static void prepare(const member *me, const call *of) {
+/* The inputs in the order of the steps, and what is written for padding. */
+static void read_inputs(const member *me, const call *of) {
     const elmokit_layer_call *given = of->given;
     const int64_t n_inputs = given->input_dim, dim = given->dim, hidden = given->hidden_dim, padded = of->layer.padded_dim;
-    const int64_t n_blocks = padded / PANEL, n_panels = (dim + PANEL - 1) / PANEL;
-    for (int64_t block = first_of(me, n_blocks); block < last_of(me, n_blocks); block++) pack_units(of, block);
-    if (given->projection)
-        for (int64_t panel = first_of(me, n_panels); panel < last_of(me, n_panels); panel++) pack_outputs(of, panel);
     for (int64_t r = first_of(me, given->n_rows); r < last_of(me, given->n_rows); r++) {
         const int64_t row = of->rows[r], length = of->lengths[row];
         if (length < given->n_steps)
@@ -144,6 +143,25 @@ static void prepare(const member *me, const call *of) {
         memcpy(cells, given->cell + row * hidden, hidden * sizeof(float));
         memset(cells + hidden, 0, (padded - hidden) * sizeof(float));
     }
+}
+
+/* Pack a thread's part of the weights. Where the products with all inputs are taken at once, each block's weights are used as
+   soon as they are packed, and the next block's take their place in the cache. */
+static void pack(const member *me, const call *of, int multiplies) {
+    const elmokit_layer_call *given = of->given;
+    const int64_t n_blocks = of->layer.padded_dim / PANEL, n_panels = (given->dim + PANEL - 1) / PANEL;
+    const int64_t first = first_of(me, n_blocks), last = last_of(me, n_blocks), n_tokens = of->order.n_tokens;
+    for (int64_t block = first; block < last; block++) {
+        matrix from_input = of->layer.from_input;
+        from_input.panels += (multiplies ? first : block) * GATES * PANEL * given->input_dim;
+        from_input.bias += block * GATES * PANEL;
+        pack_units(of, block, &from_input);
+        if (multiplies)
+            add_input_product(&from_input, 0, n_tokens, (inputs){of->tokens, 4 * given->input_dim},
+                              of->memory.gates + block * n_tokens * GATES * PANEL, from_input.panels);
+    }
+    for (int64_t panel = first_of(me, n_panels); given->projection && panel < last_of(me, n_panels); panel++)
+        pack_outputs(of, panel);
 }
 
 static void write_outputs(const member *me, const call *of) {
@@ -167,10 +185,15 @@ static void write_outputs(const member *me, const call *of) {
 
 static void run_call(const member *me, void *context) {
     const call *of = context;
-    prepare(me, of);
-    meet(me);
+    read_inputs(me, of);
     if (!of->order.n_steps) return;
-    run_lstm(me, &of->layer, &of->order, of->tokens, of->state, of->outputs, &of->memory);
+    lstm_layer layer = of->layer;
+    const int multiplies = has_one_chunk(&layer, &of->order);
+    meet(me);
+    pack(me, of, multiplies);
+    if (multiplies) layer.from_input.panels = NULL;
+    meet(me);
+    run_lstm(me, &layer, &of->order, of->tokens, of->state, of->outputs, &of->memory);
     write_outputs(me, of);
 }
 
