@@ -58,7 +58,8 @@ def read_config(task: AnyTask, content: Mapping[str, Any], where: str) -> Any:
     if isinstance(content.get("elmo"), dict):
         base["elmo"] = to_dict(task.elmo)
     for name in task.word_tables:
-        given = content.get(name)
-        if isinstance(given, dict) and given.get("vectors") and isinstance(base[name], dict):
+        words = content.get(name)
+        has_files = isinstance(words, dict) and words.get("vectors")
+        if has_files and isinstance(base[name], dict):
             base[name]["dim"] = None  # the preset's size is for words without files; files have their own
     return from_dict(type(preset), deep_merge(base, content), where)

@@ -88,15 +88,17 @@ class ElmoShape:
 
 def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
     """Return ``(batch, time)`` bool, True on a token. The time is the length of the longest sentence, at least 1."""
-    lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-    return torch.from_numpy(np.arange(max(int(lengths.max(initial=0)), 1))[None, :] < lengths[:, None])
+    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64)
+    time = max([1, *lengths.tolist()])
+    return torch.arange(time) < lengths[:, None]
 
 
 def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Tensor:
     """Stack arrays ``(layers, tokens, dim)`` to ``(layers, batch, time, dim)`` float32, zero on padding."""
     layers = torch.zeros(elmo.n_layers, len(arrays), time, elmo.dim)
     for row, array in enumerate(arrays):
-        layers[:, row, : array.shape[1]] = torch.from_numpy(np.array(array, dtype=np.float32))
+        n_tokens = array.shape[1]
+        layers[:, row, :n_tokens] = torch.from_numpy(array.astype(np.float32))
     return layers
 
 
@@ -152,6 +154,11 @@ class Vocabularies:
     """Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter."""
 
 
+def _numbered(entries: Sequence[str]) -> dict[str, int]:
+    """Return the rows of words or characters."""
+    return {entry: row for row, entry in enumerate(entries, start=N_SPECIAL)}
+
+
 class Inputs:
     """What turns sentences into a batch.
 
@@ -162,11 +169,8 @@ class Inputs:
 
     def __init__(self, vocabularies: Vocabularies, layers: ElmoLayers | None = None) -> None:
         self.vocabularies, self.layers = vocabularies, layers
-        self._word_ids = {
-            name: {word: row for row, word in enumerate(table.words, start=N_SPECIAL)}
-            for name, table in vocabularies.tables.items()
-        }
-        self._char_ids = {char: row for row, char in enumerate(vocabularies.chars or (), start=N_SPECIAL)}
+        self._word_ids = {name: _numbered(table.words) for name, table in vocabularies.tables.items()}
+        self._char_ids = _numbered(vocabularies.chars or ())
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
         """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
@@ -195,22 +199,29 @@ class Inputs:
     def _batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
         mask = mask_of(sentences)
         time = mask.shape[1]
-        words = {name: self._padded(self._ids_in(name, sentences), time) for name in self._word_ids}
+        words: dict[str, Tensor] = {}
+        for name in self._word_ids:
+            words[name] = self._padded(self._ids_in(name, sentences), time)
         if self.vocabularies.chars is None:
             return TokenBatch(words, None, None, None, mask)
         numbers: dict[str, int] = {}  # of the distinct tokens
         rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
-        return TokenBatch(words, self._char_rows(list(numbers)), self._padded(rows, time), None, mask)
+        char_index = self._padded(rows, time)
+        return TokenBatch(words, self._char_rows(list(numbers)), char_index, None, mask)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
-        ids, lowercase = self._word_ids[name], self.vocabularies.tables[name].lowercase
-        return [[ids.get(word.lower() if lowercase else word, 1) for word in sentence] for sentence in sentences]
+        ids = self._word_ids[name]
+        if self.vocabularies.tables[name].lowercase:
+            return [[ids.get(word.lower(), 1) for word in sentence] for sentence in sentences]
+        return [[ids.get(word, 1) for word in sentence] for sentence in sentences]
 
     def _char_rows(self, tokens: Sequence[str]) -> Tensor:
         known = self.vocabularies
-        spelled = [spell(token, known.spelling)[: known.max_chars] for token in tokens]
-        rows = [[self._char_ids.get(char, 1) for char in chars] for chars in spelled]
-        return self._padded(rows, max(map(len, rows), default=1) or 1)
+        rows = []
+        for token in tokens:
+            chars = spell(token, known.spelling)[: known.max_chars]
+            rows.append([self._char_ids.get(char, 1) for char in chars])
+        return self._padded(rows, max([1, *map(len, rows)]))
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], time: int) -> Tensor:
@@ -248,7 +259,8 @@ class InputLayer(nn.Module):
         for name, config in words.items():
             table = inputs.vocabularies.tables[name]
             embedding = nn.Embedding(table.n_rows, table.dim, padding_idx=0)
-            nn.init.uniform_(embedding.weight, -((3 / table.dim) ** 0.5), (3 / table.dim) ** 0.5)
+            bound = (3 / table.dim) ** 0.5
+            nn.init.uniform_(embedding.weight, -bound, bound)
             with torch.no_grad():
                 embedding.weight[0] = 0.0
                 if initial_vectors is not None and name in initial_vectors:
@@ -305,11 +317,13 @@ class InputLayer(nn.Module):
             layers = layers.index_select(1, index)
         # Only a batch without any token is shorter than its mask, which has at least one position.
         missing = tokens.mask.shape[1] - layers.shape[2]
-        return replace(tokens, layers=F.pad(layers, (0, 0, 0, missing)) if missing else layers)
+        if missing:
+            layers = F.pad(layers, (0, 0, 0, missing))
+        return replace(tokens, layers=layers)
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """Return word vectors, character features and input mix, ``(batch, time, output_dim)``, zero on padding."""
-        parts = [self.word_vectors(tokens), self.char_features(tokens), self.elmo_mix(tokens, "input")]
+        parts = (self.word_vectors(tokens), self.char_features(tokens), self.elmo_mix(tokens, "input"))
         given = [part for part in parts if part is not None]
         if not given:
             return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
@@ -342,24 +356,28 @@ class InputLayer(nn.Module):
         if position not in self.mixes:
             return None
         assert tokens.layers is not None
-        mixed: Tensor = self.mixes[position](tokens.layers, tokens.mask) * tokens.mask[..., None]
-        dropped: Tensor = self.dropouts[position](mixed)
+        mixed = self.mixes[position](tokens.layers, tokens.mask)
+        dropped: Tensor = self.dropouts[position](mixed * tokens.mask[..., None])
         return dropped
 
     def penalty(self) -> Tensor | float:
         """Return lambda times the sum of squares of the raw weights, summed over the mixes."""
-        return sum((self.penalties[position] * self._mix(position).penalty() for position in self.mixes), 0.0)
+        total: Tensor | float = 0.0
+        for position in self.mixes:
+            total = total + self.penalties[position] * self._mix(position).penalty()
+        return total
 
     def mix_weights(self) -> dict[str, dict[str, Any]]:
         """Return the layers, softmaxed weights and gamma of each mix, by position."""
-        return {
-            position: {
-                "layers": self._mix(position).chosen,
-                "weights": self._mix(position).weight.detach().softmax(0).tolist(),
-                "gamma": self._mix(position).gamma.item(),
+        weights: dict[str, dict[str, Any]] = {}
+        for position in self.mixes:
+            mix = self._mix(position)
+            weights[position] = {
+                "layers": mix.chosen,
+                "weights": mix.weight.detach().softmax(0).tolist(),
+                "gamma": mix.gamma.item(),
             }
-            for position in self.mixes
-        }
+        return weights
 
     def _table(self, name: str) -> nn.Embedding:
         table = self.words[name]

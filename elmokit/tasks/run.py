@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,7 +140,9 @@ def train_task(
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, examples.train, torch_device, progress)
         write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
-        layers = None if elmo is None else _layers_of(elmo, config.elmo, config.elmo.cache or path / "layers")
+        layers = None
+        if elmo is not None:
+            layers = _layers_of(elmo, config.elmo, config.elmo.cache or path / "layers")
         setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch_device)
         _fill_cache(setup, [*examples.train, *examples.dev], progress)
         training = TaskTraining(
@@ -186,14 +189,16 @@ def _read_all(task: AnyTask, config: Any) -> _Examples:
 def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
     """Build a model once, which fails for settings that do not fit together, before anything is written."""
     layers = None if elmo is None else LayersInModel(ElmoShape.of(elmo))
-    setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch.device("cpu"))
-    setup.build(vocabulary.initial_vectors)
+    inputs = Inputs(vocabulary.vocabularies, layers)
+    TaskSetup(task, config, inputs, labels, torch.device("cpu")).build(vocabulary.initial_vectors)
 
 
 def _start(run: Run, task: AnyTask, config: Any, content: Mapping[str, Any]) -> None:
     """Write the config, with the seeds of earlier calls, and the vocabulary."""
-    seeds = tuple(dict.fromkeys([*run.progress.get("seeds", ()), *config.train.seeds]))
-    write_start(run.folder, task, replace(config, train=replace(config.train, seeds=seeds)), content)
+    earlier = run.progress.get("seeds", ())
+    seeds = tuple(dict.fromkeys([*earlier, *config.train.seeds]))
+    with_seeds = replace(config, train=replace(config.train, seeds=seeds))
+    write_start(run.folder, task, with_seeds, content)
     run.commit({"seeds": seeds})
 
 
@@ -201,7 +206,8 @@ def _fill_cache(setup: TaskSetup, examples: Sequence[Any], progress: ProgressCal
     """Add the layers of examples to the cache of a frozen biLM."""
     layers = setup.inputs.layers
     if isinstance(layers, LayerCache):
-        layers.fill((sentence for example in examples for sentence in setup.task.sentences(example)), progress)
+        by_example = map(setup.task.sentences, examples)
+        layers.fill(chain.from_iterable(by_example), progress)
 
 
 def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
@@ -358,8 +364,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
     if seed is None and finished:
-        results = {number: read_result(run / f"seed-{number}") for number in finished}
-        seed = max(finished, key=lambda number: results[number]["dev"].get(task.metric, 0.0))
+        seed = max(finished, key=lambda number: read_result(run / f"seed-{number}")["dev"].get(task.metric, 0.0))
     seed = _check_seed(run, seed, finished)
     vocabularies, labels = read_vocabulary(run)
     layers: ElmoLayers | None = None
@@ -388,13 +393,13 @@ def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
     """Return a seed whose training is finished, or raise an error."""
-    if seed is None or seed not in finished:
-        raise ModelNotFoundError(
-            f"{run} has no finished training{'' if seed is None else f' with seed {seed}'}. "
-            + ("Finished: " + ", ".join(map(str, finished)) if finished else "Run elmokit task train again")
-            + "."
-        )
-    return seed
+    if seed is not None and seed in finished:
+        return seed
+    which = "" if seed is None else f" with seed {seed}"
+    advice = "Run elmokit task train again"
+    if finished:
+        advice = f"Finished: {', '.join(map(str, finished))}"
+    raise ModelNotFoundError(f"{run} has no finished training{which}. {advice}.")
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
@@ -447,7 +452,8 @@ def evaluate_run(
 
 def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:
     read = task.read_training if split == "train" else task.read
-    return _examples_in(expand_paths(getattr(config.data, split)), partial(read, config=config), f"data.{split}")
+    paths = expand_paths(getattr(config.data, split))
+    return _examples_in(paths, partial(read, config=config), f"data.{split}")
 
 
 def _examples_in(paths: Sequence[str], read: Callable[[str], Iterable[Any]], what: str) -> list[Any]:
@@ -471,7 +477,8 @@ def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
         return list(range(len(texts)))
     distinct = list(dict.fromkeys(texts))
     random.Random(0).shuffle(distinct)
-    chosen = set(distinct[: max(1, math.ceil(round(ratio * len(distinct), 6)))])
+    n_chosen = math.ceil(round(ratio * len(distinct), 6))
+    chosen = set(distinct[: max(1, n_chosen)])
     return [index for index, text in enumerate(texts) if text in chosen]
 
 

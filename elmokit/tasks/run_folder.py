@@ -63,14 +63,13 @@ def finished_seeds(run: Path) -> list[int]:
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the mean and the sample standard deviation (0 for one seed) of each score that all seeds have."""
-    return {
-        name: {
-            "mean": statistics.fmean(of_seed[name] for of_seed in scores),
-            "deviation": statistics.stdev(of_seed[name] for of_seed in scores) if len(scores) > 1 else 0.0,
-        }
-        for name in scores[0]
-        if all(name in of_seed for of_seed in scores)
-    }
+    summary = {}
+    for name in scores[0]:
+        values = [of_seed[name] for of_seed in scores if name in of_seed]
+        if len(values) == len(scores):
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            summary[name] = {"mean": statistics.fmean(values), "deviation": deviation}
+    return summary
 
 
 def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, Any]:
@@ -160,10 +159,13 @@ def run_settings(
 def write_start(run: Path, task: AnyTask, config: Any, vocabulary: Mapping[str, Any]) -> None:
     """Write ``config.toml`` and ``vocabulary.json``."""
     checked = {**vocabulary, "crc32": json_crc32(vocabulary)}
-    contents = {CONFIG: to_toml({"task": task.name, **to_dict(config)}), VOCABULARY: json.dumps(checked)}
-    for name, text in contents.items():
-        with atomic_write(run / name, overwrite=True) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
+    _write_text(run / CONFIG, to_toml({"task": task.name, **to_dict(config)}))
+    _write_text(run / VOCABULARY, json.dumps(checked))
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_write(path, overwrite=True) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_facts(
@@ -202,9 +204,13 @@ def check_recordable(task: AnyTask, config: Any) -> None:
     """Refuse names of files that are not UTF-8, before a run is started with them."""
     for paths in _data_paths(task, config).values():
         check_names([*path_list(paths), *expand_paths(paths)])
-    if config.elmo is not None:
-        check_names(name for name in (config.elmo.model, config.elmo.cache) if name is not None)
-        if config.elmo.model is not None and Path(config.elmo.model).exists():
+    if config.elmo is None:
+        return
+    if config.elmo.cache is not None:
+        check_names([config.elmo.cache])
+    if config.elmo.model is not None:
+        check_names([config.elmo.model])
+        if Path(config.elmo.model).exists():
             check_names([Path(config.elmo.model).absolute()])  # the run records where relative paths start
 
 
@@ -224,8 +230,10 @@ def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
 
 def data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
     """Return the size and checksum of each data and word vector file, by its part in the config."""
-    paths = _data_paths(task, config)
-    return {part: {path: _size_and_crc32(path) for path in expand_paths(names)} for part, names in paths.items()}
+    checksums = {}
+    for part, names in _data_paths(task, config).items():
+        checksums[part] = {path: _size_and_crc32(path) for path in expand_paths(names)}
+    return checksums
 
 
 def _size_and_crc32(path: str) -> list[int]:
@@ -236,6 +244,8 @@ def _size_and_crc32(path: str) -> list[int]:
 
 def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
     """Return the names of the data and word vector files in a config, by their part."""
-    paths: dict[str, Paths] = {part: getattr(config.data, part) for part in ("train", "dev", "test")}
-    vectors = [name for words in task.word_configs(config).values() for name in path_list(words.vectors)]
-    return {**paths, "vectors": tuple(map(str, vectors))}
+    vectors: list[str] = []
+    for words in task.word_configs(config).values():
+        vectors += map(str, path_list(words.vectors))
+    data = config.data
+    return {"train": data.train, "dev": data.dev, "test": data.test, "vectors": tuple(vectors)}

@@ -23,6 +23,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,8 @@ def percent(part: float, whole: float) -> float:
 
 def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
     """Return the percentage of positions at which both lists have the same label, or 0 if the lists are empty."""
-    return percent(sum(one == other for one, other in zip(gold, predicted, strict=True)), len(gold))
+    n_equal = sum(one == other for one, other in zip(gold, predicted, strict=True))
+    return percent(n_equal, len(gold))
 
 
 def f1(precision: float, recall: float) -> float:
@@ -133,12 +135,16 @@ def _split(tag: str) -> Tag:
 
 def _starts(previous: Tag, current: Tag) -> bool:
     prefix = current[0]
-    return (previous[0], prefix) in STARTS or prefix in SINGLE or (prefix not in NO_CHUNK and previous[1] != current[1])
+    if (previous[0], prefix) in STARTS or prefix in SINGLE:
+        return True
+    return prefix not in NO_CHUNK and previous[1] != current[1]
 
 
 def _ends(previous: Tag, current: Tag) -> bool:
     prefix = previous[0]
-    return (prefix, current[0]) in ENDS or prefix in SINGLE or (prefix not in NO_CHUNK and previous[1] != current[1])
+    if (prefix, current[0]) in ENDS or prefix in SINGLE:
+        return True
+    return prefix not in NO_CHUNK and previous[1] != current[1]
 
 
 PREDICATE = "V"
@@ -235,7 +241,8 @@ class Squad2Scores:
 
 def normalize_answer(text: str) -> str:
     """Return the form in which answers are compared."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+    words = ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split()
+    return " ".join(words)
 
 
 def token_f1(gold: str, predicted: str, empty_matches: bool) -> float:
@@ -370,7 +377,7 @@ def _without_repeats(key: Clusters, response: Clusters) -> list[list[Mention]]:
     not contain counts every time.
     """
     # This is what the Perl program does; published scores were computed with it.
-    known = {mention for cluster in key for mention in cluster}
+    known = set(chain.from_iterable(key))
     seen: set[Mention] = set()
     cleaned: list[list[Mention]] = []
     for cluster in response:
@@ -399,9 +406,12 @@ def _muc(key: Clusters, response: Clusters) -> Ratio:
         parts = [cluster_of[mention] for mention in cluster if mention in cluster_of]
         # n mentions that lie in p of the other side's clusters share n - p links.
         n_kept += len(parts) - len(set(parts))
+    return Ratio(n_kept, _n_links(key), n_kept, _n_links(response))
+
+
+def _n_links(clusters: Clusters) -> int:
     # Connecting n mentions takes n - 1 links.
-    n_key, n_response = (sum(len(cluster) - 1 for cluster in clusters if cluster) for clusters in (key, response))
-    return Ratio(n_kept, n_key, n_kept, n_response)
+    return sum(len(cluster) - 1 for cluster in clusters if cluster)
 
 
 def _b_cubed(key: Clusters, response: Clusters) -> Ratio:
@@ -449,6 +459,6 @@ def _ceaf_e(key: Clusters, response: Clusters, best_matching: Matching) -> Ratio
 
 
 def _mentions(key: Clusters, response: Clusters) -> Ratio:
-    in_key, in_response = ({mention for cluster in clusters for mention in cluster} for clusters in (key, response))
+    in_key, in_response = set(chain.from_iterable(key)), set(chain.from_iterable(response))
     n_shared = len(in_key & in_response)
     return Ratio(n_shared, len(in_key), n_shared, len(in_response))

@@ -312,7 +312,7 @@ def _bounded(plan: Iterable[list[int]], lengths: Sequence[tuple[int, ...]]) -> I
     for batch in plan:
         first = 0
         while first < len(batch):
-            longest = max(1, *lengths[batch[first]])  # the first one, as `plan_batches` sorts
+            longest = max([1, *lengths[batch[first]]])  # the first one, as `plan_batches` sorts
             stop = first + max(1, MAX_SQUARES // longest**2)
             yield batch[first:stop]
             first = stop

@@ -285,7 +285,8 @@ class _SeedLoop:
         for group in state.optimizer.param_groups:
             group["lr"] = self._scheduled(group["initial_lr"])
         if loss.requires_grad:
-            (loss + model.inputs.penalty() + l2_penalty(model, self.config.l2)).backward()  # type: ignore[no-untyped-call]
+            with_penalties = loss + model.inputs.penalty() + l2_penalty(model, self.config.l2)
+            with_penalties.backward()  # type: ignore[no-untyped-call]
             clip_gradients(model.parameters(), self.config.max_grad_norm, self.config.clip_value)
             state.optimizer.step()
             state.optimizer.zero_grad()
@@ -396,9 +397,13 @@ def epoch_batches(
     order = list(range(len(lengths)))
     rng.shuffle(order)
     if bucketed:
-        noisy = [tuple(length * rng.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in each) for each in lengths]
+        noisy = []
+        for of_example in lengths:
+            noisy.append([length * rng.uniform(1 - LENGTH_NOISE, 1 + LENGTH_NOISE) for length in of_example])
         order.sort(key=noisy.__getitem__)
-    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches = []
+    for start in range(0, len(order), batch_size):
+        batches.append(order[start : start + batch_size])
     rng.shuffle(batches)
     return batches
 

@@ -135,11 +135,8 @@ def make_chars(config: CharsConfig, training: Counter[str]) -> list[str]:
     for word, count in training.items():
         for char in word:
             counts[char] += count
-    return [
-        char
-        for char, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-        if count >= config.min_count
-    ]
+    frequent = [char for char, count in counts.items() if count >= config.min_count]
+    return sorted(frequent, key=lambda char: (-counts[char], char))
 
 
 def _lowercased(counts: Counter[str]) -> Counter[str]:
@@ -153,15 +150,22 @@ def _initial_vectors(read: WordVectors, words: Sequence[str], config: WordsConfi
     """Return one file's columns of the table's initial values, ``(rows, dim)``."""
     vectors = read.vectors
     if config.unit_length:
-        vectors = {word: vector / max(float(np.linalg.norm(vector)), 1e-12) for word, vector in vectors.items()}
+        vectors = {word: _unit(vector) for word, vector in vectors.items()}
     initial = np.zeros((len(words) + N_SPECIAL, read.dim), dtype=np.float32)
     if config.unknown == "random" and vectors:  # AllenNLP draws the vectors of unknown words in the same way
         known = np.stack([vectors[word] for word in sorted(vectors)])
-        initial[1:] = np.random.default_rng(0).normal(known.mean(), known.std(), initial[1:].shape)
+        draw = np.random.default_rng(0)
+        initial[1:] = draw.normal(known.mean(), known.std(), initial[1:].shape)
     for row, word in enumerate(words, start=N_SPECIAL):
         if word in vectors:
             initial[row] = vectors[word]
     return torch.from_numpy(initial)
+
+
+def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a vector of length 1; one of zeros unchanged."""
+    length = max(float(np.linalg.norm(vector)), 1e-12)
+    return vector / length
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,8 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
         first = file.readline(MAX_DIM * 32).removeprefix(codecs.BOM_UTF8)
         header = _header(first)
         if header is None:
-            return _read_text(path, file, first, 1, max(len(first.split()) - 1, 0), wanted)
+            n_numbers = max(len(first.split()) - 1, 0)
+            return _read_text(path, file, first, 1, n_numbers, wanted)
         n_words, dim = header
         second = file.readline(MAX_DIM * 32)
         if _is_text(second, dim):

@@ -277,7 +277,7 @@ def test_what_is_assumed_without_the_options_of_elmo_is_said(task_shell: Shell, 
     with pytest.warns(UserWarning, match=r"assuming activation = relu, cell_clip = 3.0 and proj_clip = 3.0"):
         assumed = scores_by(folder, "srl")
     assert not torch.allclose(assumed, with_tanh, atol=0.1)
-    assert "options.json' does not exist here: assumed are" in task_shell("open", str(folder)).err
+    assert "options.json' does not exist here: assuming" in task_shell("open", str(folder)).err
     ran = task_shell("open", str(folder), "--options", "options.json", "--run", "run")
     assert (ran.code, ran.err) == (0, "")
     torch.testing.assert_close(scores_by(Path("run"), "srl"), with_tanh)

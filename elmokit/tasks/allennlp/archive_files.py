@@ -85,7 +85,8 @@ def read_archive(source: str | Path) -> TaskArchive:
         try:
             return _read_folder(archive.folder, path)
         except (ModelError, TextError) as error:
-            raise type(error)(str(error).replace(str(archive.folder), str(path))) from None
+            message = str(error).replace(str(archive.folder), str(path))
+            raise type(error)(message) from None
 
 
 def _read_folder(folder: Path, source: Path) -> TaskArchive:
@@ -107,7 +108,9 @@ def _read_folder(folder: Path, source: Path) -> TaskArchive:
 
 
 def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
-    patterns = list(read_lines(folder / NON_PADDED)) if (folder / NON_PADDED).is_file() else ["*labels", "*tags"]
+    patterns = ["*labels", "*tags"]
+    if (folder / NON_PADDED).is_file():
+        patterns = list(read_lines(folder / NON_PADDED))
     namespaces = {}
     for file in visible_files(folder, "**/*.txt"):
         if file.name == NON_PADDED:

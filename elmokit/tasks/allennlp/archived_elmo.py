@@ -56,7 +56,8 @@ def elmo_of(
             raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
         return None, [], None
     notes = []
-    if any(mix is not None and mix.layer_norm for mix in (config.elmo.input, config.elmo.output)):
+    mixes = [mix for mix in (config.elmo.input, config.elmo.output) if mix is not None]
+    if any(mix.layer_norm for mix in mixes):
         notes.append("do_layer_norm: AllenNLP also normalized over sentence boundaries; scores differ")
     bilm, assumed = _bilm_of(archive, files, tensors, options)
     if assumed is not None:
@@ -74,9 +75,10 @@ def _bilm_of(
     prefix = encoder.partition(f"{LSTM}{ENCODER}")[0] + LSTM
     own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
     own.pop(prefix + CACHE, None)
-    where = str(archive.source if options is None else options)
-    content = archive.options or options_named_by(files) if options is None else read_options(options)
-    config = config_of_tensors({name.removeprefix(prefix): part for name, part in own.items()}, content, where)
+    content, where = archive.options or options_named_by(files), str(archive.source)
+    if options is not None:
+        content, where = read_options(options), str(options)
+    config = config_of_tensors({name.removeprefix(prefix): own[name] for name in own}, content, where)
     bilm = bilm_of(own, config, prefix, archive.source)
     if content is not None or has_published_options(files):
         return bilm, None
@@ -129,7 +131,8 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, sour
     named = {f"{ENCODER}{name}": part for name, part in encoder.items()}
     named |= {f"{LSTM}{name}": part for name, part in lstm.items()}
     arrays = arrays_of(same_rows(named, prefix), named, tensors, source)
-    bilm = from_allennlp({name: tensor_of(array) for name, array in arrays.items()}, config).eval()
+    checked = {name: tensor_of(array) for name, array in arrays.items()}
+    bilm = from_allennlp(checked, config).eval()
     card = {"from": f"the ELMo inside {source.name}"}
     return PretrainedBiLM.from_modules(bilm, family="allennlp", source=source, card=card, exact_marks=True)
 

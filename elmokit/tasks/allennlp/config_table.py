@@ -178,8 +178,8 @@ class ConfigTable:
         """Remove and return a table of layers, in which a list of equal values for each layer is one value."""
         layers = self.table(key)
         for name, value in layers.content.items():
-            is_list = isinstance(value, list) and len(value) > 0 and len(value) == layers.content.get("num_layers")
-            if is_list and all(one == value[0] for one in value):
+            is_list = isinstance(value, list) and len(value) > 0
+            if is_list and value == [value[0]] * len(value) and len(value) == layers.content.get("num_layers"):
                 layers.content[name] = value[0]
         return layers
 
@@ -192,7 +192,8 @@ class ConfigTable:
         """Remove a value that cannot be chosen here, and report one that is not ours, or one of ours."""
         value = self.content.pop(key, default)
         allowed = ours if isinstance(ours, tuple) else (ours,)
-        value = _from_string(value) if isinstance(value, str) and not isinstance(allowed[0], str) else value
+        if isinstance(value, str) and not isinstance(allowed[0], str):
+            value = _from_string(value)
         if value not in (None, *allowed):
             self.differs(key, f" = {to_json(value)}: always {to_json(allowed[0])} here", mark)
 
@@ -225,7 +226,9 @@ class ConfigTable:
 
     def _remove(self, key: str) -> list[tuple[str, Any]]:
         """Remove a key, if it is there, and return every value inside it with its path."""
-        return _leaves(self.path_of(key), self.content.pop(key)) if key in self.content else []
+        if key not in self.content:
+            return []
+        return _leaves(self.path_of(key), self.content.pop(key))
 
 
 def _as_kind(value: Any, kind: type) -> Any:

@@ -196,7 +196,8 @@ def _chars(embedder: ConfigTable, spelling: Spelling) -> ArchivedCharsConfig:
     kind = encoder.choose("type", CHAR_LAYERS, "read characters here")
     if kind == "cnn":
         encoder.drop("embedding_dim")
-        widths, count = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5]), encoder.take("num_filters", int, 0)
+        widths = encoder.take("ngram_filter_sizes", list, [2, 3, 4, 5])
+        count = encoder.take("num_filters", int, 0)
         for width in widths:
             check_at_least(encoder.path_of("ngram_filter_sizes"), width, 1)
         settings["filters"] = tuple((width, count) for width in widths)
@@ -228,7 +229,8 @@ def _elmo(embedder: ConfigTable) -> ArchivedElmoConfig:
 
 def _elmo_files(elmo: ConfigTable) -> str:
     """Convert the biLM's two files to ``elmo.model``. Published files become the name of their model."""
-    weights, options = elmo.take("weight_file", str, ""), elmo.take("options_file", str, "")
+    weights = elmo.take("weight_file", str, "")
+    options = elmo.take("options_file", str, "")
     if not weights:
         if options:
             elmo.differs("options_file", f" = {to_json(options)}: there is no weight_file", "training")
@@ -238,9 +240,9 @@ def _elmo_files(elmo: ConfigTable) -> str:
             if location.weights == weights and location.options in (options, None):
                 return model.name
     # Split and joined as strings, because a path object would change a URL.
-    start = weights.rfind("/") + 1
-    expected = [weights[:start] + name for name in (own_file(Path("folder", weights[start:]), OPTIONS).name, OPTIONS)]
-    if options and options not in expected:
+    folder, slash, name = weights.rpartition("/")
+    own = own_file(Path("folder", name), OPTIONS).name
+    if options and options not in (folder + slash + own, folder + slash + OPTIONS):
         elmo.differs("options_file", f" = {to_json(options)}: options are expected next to the weights", "training")
     return weights
 
@@ -251,7 +253,8 @@ def _mix(elmo: ConfigTable) -> MixConfig:
     Fixed weights can be expressed here if they choose some layers, or give all layers the same weight. An archive has
     them in its tensors.
     """
-    dropout, layer_norm = elmo.take("dropout", float, 0.5), elmo.take("do_layer_norm", bool, False)
+    dropout = elmo.take("dropout", float, 0.5)
+    layer_norm = elmo.take("do_layer_norm", bool, False)
     layers: Any = "all"
     raw = elmo.content.get("scalar_mix_parameters")
     if isinstance(raw, list) and raw and all(isinstance(number, int | float) for number in raw):
@@ -295,7 +298,9 @@ def _encoder(model: ConfigTable, name: str, same: int | None = None, kind: str =
     _bidirectional(layer, kind)
     layer.expect("num_layers", 1)
     layer.expect("dropout", 0.0, mark="training")
-    return layer.take("hidden_size", int, 0) if same is None else layer.same("hidden_size", int, same, "hidden")
+    if same is not None:
+        return layer.same("hidden_size", int, same, "hidden")
+    return layer.take("hidden_size", int, 0)
 
 
 def _feedforward_layer(model: ConfigTable, name: str, activation: str = "relu") -> ConfigTable:
@@ -609,7 +614,8 @@ def coref_config(model: ConfigTable, reader: ConfigTable) -> ArchivedCorefConfig
     for scorer in (mentions, antecedents):
         scorer.expect("activations", "relu")
         scorer.drop("input_dim")
-    units, n_layers = mentions.take("hidden_dims", int, 150), mentions.take("num_layers", int, 2)
+    units = mentions.take("hidden_dims", int, 150)
+    n_layers = mentions.take("num_layers", int, 2)
     dropout = mentions.take("dropout", float, 0.0)
     if antecedents.exists:
         antecedents.same("hidden_dims", int, units, "scorer_hidden", default=150)

@@ -118,8 +118,8 @@ class Embeddings:
             return ZERO_PADDING
 
         def to_ours(theirs: Array) -> Array:
-            parts = np.zeros_like(theirs[:1]), theirs[row : row + 1], theirs[1:row], theirs[row + 1 :]
-            return np.concatenate(parts)
+            padding, unknown = np.zeros_like(theirs[:1]), theirs[row : row + 1]
+            return np.concatenate([padding, unknown, theirs[1:row], theirs[row + 1 :]])
 
         return read_only(to_ours)
 
@@ -385,7 +385,8 @@ def arrays_of(
     rows: Sequence[TensorRow], wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: Path
 ) -> FileArrays:
     """Return arrays of an archive's tensors by our names. All names and shapes are checked."""
-    shapes, found = ({name: tuple(part.shape) for name, part in parts.items()} for parts in (wanted, tensors))
+    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return read_through(rows, shapes, found, lambda name: tensors[name].numpy(), str(source))
 
 
@@ -410,9 +411,12 @@ def project_words(tensors: dict[str, Tensor], embeddings: Embeddings) -> None:
     if "words" not in embeddings.kinds.values():
         return
     name = embeddings.name_of("words")
-    weight, bias = (tensors.pop(f"{name}_projection.{part}", None) for part in ("weight", "bias"))
+    weight = tensors.pop(f"{name}_projection.weight", None)
+    bias = tensors.pop(f"{name}_projection.bias", None)
     table = tensors.get(f"{name}weight")
-    if weight is not None and table is not None and weight.dim() == 2 and weight.shape[1:] == table.shape[1:]:
+    if weight is None or table is None:
+        return
+    if weight.dim() == 2 and weight.shape[1:] == table.shape[1:]:
         tensors[f"{name}weight"] = nn.functional.linear(table, weight, bias)
 
 
