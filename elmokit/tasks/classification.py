@@ -89,10 +89,12 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
         """Build a batch, without classes if an example has none or an unknown one."""
         texts = zip(*map(self.sentences, examples), strict=True)
         tokens = inputs.batches(*texts)
-        labels = [example.label for example in examples]
-        if not set(labels).issubset(known["classes"]):
-            return ClassBatch(tokens, None)
-        return ClassBatch(tokens, torch.tensor([known["classes"].index(label) for label in labels]))
+        numbers = []
+        for example in examples:
+            if example.label is None or example.label not in known["classes"]:
+                return ClassBatch(tokens, None)
+            numbers.append(known["classes"].index(example.label))
+        return ClassBatch(tokens, torch.tensor(numbers))
 
     def score(
         self, examples: Sequence[Example], predictions: Sequence[Probabilities], config: Config

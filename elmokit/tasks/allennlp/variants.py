@@ -312,7 +312,8 @@ class BiDafLayers(nn.Module):
     def _encode(self, inputs: Tensor, mask: Tensor) -> Tensor:
         for highway in self.highways:
             inputs = highway(inputs)
-        return self.dropout(run_packed(self.phrases, inputs, mask))
+        encoded: Tensor = self.dropout(run_packed(self.phrases, inputs, mask))
+        return encoded
 
 
 class BiDaf(QaModel):
@@ -379,7 +380,7 @@ class DecomposableAttention(ClassificationModel):
 
     def _compared(self, tokens: Tensor, aligned: Tensor, mask: Tensor) -> Tensor:
         """Compare tokens with what they are aligned with, and return the sums, ``(batch, dim)``."""
-        compared = self.compare(torch.cat([tokens, aligned], dim=-1))
+        compared: Tensor = self.compare(torch.cat([tokens, aligned], dim=-1))
         return (compared * mask[..., None]).sum(dim=1)
 
 
