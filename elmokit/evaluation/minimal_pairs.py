@@ -262,7 +262,8 @@ def read_published_accuracies(path: str | Path) -> PublishedAccuracies:
     """
     table = read_table(path)
     table.column(PARADIGM)
-    by_model: dict[str, dict[str, float]] = {name: {} for name in table.columns if name not in (PARADIGM, PHENOMENON)}
+    models = [name for name in table.columns if name not in (PARADIGM, PHENOMENON)]
+    by_model: dict[str, dict[str, float]] = {name: {} for name in models}
     phenomena: dict[str, str] = {}
     for number, row in table.rows:
         cells = dict(zip(table.columns, row, strict=True))
@@ -340,15 +341,21 @@ def _nats_by_choice(compared: MinimalPairScores, directions: Sequence[str]) -> d
 def _paradigm_score(
     paradigm: Paradigm, compared: MinimalPairScores, nats: Mapping[str, NDArray[np.float64]]
 ) -> ParadigmScore:
+    correct, ties = {}, {}
+    for choice, pairs in nats.items():
+        good, bad = pairs.T
+        correct[choice] = int((good < bad).sum())
+        ties[choice] = int((good == bad).sum())
+    unknown_good, unknown_bad = compared.unknown.T
     return ParadigmScore(
         paradigm.name,
         paradigm.phenomenon,
         len(paradigm.pairs),
         compared.n_tokens,
         compared.n_unknown,
-        correct={choice: int((pairs[:, 0] < pairs[:, 1]).sum()) for choice, pairs in nats.items()},
-        ties={choice: int((pairs[:, 0] == pairs[:, 1]).sum()) for choice, pairs in nats.items()},
-        n_unequal=int((compared.unknown[:, 0] != compared.unknown[:, 1]).sum()),
+        correct,
+        ties,
+        n_unequal=int((unknown_good != unknown_bad).sum()),
         unknown_words=list(compared.unknown_words),
     )
 
@@ -395,7 +402,8 @@ def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:
     if isinstance(row, Mapping):
         name = row.get(PARADIGM, Path(path).name.split(".")[0])
         phenomenon = row.get(PHENOMENON, "")
-        good, bad = row.get(GOOD, row.get(SHORT[GOOD])), row.get(BAD, row.get(SHORT[BAD]))
+        good = row.get(GOOD, row.get(SHORT[GOOD]))
+        bad = row.get(BAD, row.get(SHORT[BAD]))
         are_texts = all(isinstance(cell, str) for cell in (name, phenomenon, good, bad))
         if are_texts and good.strip() and bad.strip():
             return name, phenomenon, good, bad

@@ -283,7 +283,10 @@ class OccurrenceIndex:
         is_shown = ~self._is_spelling_of(word) & (counts >= min_count)
         order = np.argsort(-cosines, kind="stable")
         best = order[is_shown[order]][:n_neighbors]
-        return [SimilarWord(float(cosines[kind]), self.types[kind], int(counts[kind])) for kind in best]
+        words = []
+        for kind in best.tolist():
+            words.append(SimilarWord(float(cosines[kind]), self.types[kind], int(counts[kind])))
+        return words
 
     def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
         """Mark the distinct words that differ from a word only in marks or codes of characters: ``(types,)``."""

@@ -8,12 +8,9 @@ reported alongside it: the most frequent tag of each word, which needs no vector
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +31,6 @@ with needs_torch("The part-of-speech probe"):
 
     from elmokit.network.scalar_mix import ScalarMix
 
-FLOAT16 = "<f2"
 CONTROL_SEED = 2019
 MOST_FREQUENT = "most frequent tag"
 """The row of the baseline."""
@@ -44,7 +40,7 @@ READ_ROWS = 4096
 MIN_STEPS = 500  # a handful of tokens makes few batches per epoch, but should be learned all the same
 
 LayerRows = Sequence[NDArray[Any]]
-"""For each layer ``(tokens, dim)``, in memory or memory-mapped."""
+"""For each layer ``(tokens, dim)``."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,9 @@ class PosRow:
     @property
     def deviation(self) -> float:
         """The sample standard deviation over the seeds; 0 for one seed."""
-        return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
+        if len(self.accuracies) == 1:
+            return 0.0
+        return float(np.std(self.accuracies, ddof=1))
 
     @property
     def control(self) -> float | None:
@@ -195,22 +193,21 @@ def probe_pos(
     _check_tagged("test", test)
     tagged = _label_tags(train, test)
     control_task = _control_task(train, test, tagged) if control else None
-    with tempfile.TemporaryDirectory(prefix="elmokit-pos-") as folder:
-        train_layers = _vectors(elmo, "train", train, chosen, Path(folder), progress)
-        test_layers = _vectors(elmo, "test", test, chosen, Path(folder), progress)
-        rows = []
-        for name, indices in _combinations(chosen):
-            trained_on = [train_layers[index] for index in indices]
-            tested_on = [test_layers[index] for index in indices]
-            probes = _train_probes(name, trained_on, tagged, seeds, settings, progress)
-            accuracies = [_accuracy(probe, tested_on, tagged) for probe in probes]
-            controls = weights = None
-            if control_task is not None:
-                memorizing = _train_probes(name, trained_on, control_task, seeds, settings, progress)
-                controls = [_accuracy(probe, tested_on, control_task) for probe in memorizing]
-            if name == MIX:
-                weights = _mean_weights(probes)
-            rows.append(PosRow(name, accuracies, controls, weights))
+    train_layers = _vectors(elmo, "train", train, chosen, progress)
+    test_layers = _vectors(elmo, "test", test, chosen, progress)
+    rows = []
+    for name, indices in _combinations(chosen):
+        trained_on = [train_layers[index] for index in indices]
+        tested_on = [test_layers[index] for index in indices]
+        probes = _train_probes(name, trained_on, tagged, seeds, settings, progress)
+        accuracies = [_accuracy(probe, tested_on, tagged) for probe in probes]
+        controls = weights = None
+        if control_task is not None:
+            memorizing = _train_probes(name, trained_on, control_task, seeds, settings, progress)
+            controls = [_accuracy(probe, tested_on, control_task) for probe in memorizing]
+        if name == MIX:
+            weights = _mean_weights(probes)
+        rows.append(PosRow(name, accuracies, controls, weights))
     return PosResult(
         n_train_tokens=int((tagged.train >= 0).sum()),
         n_test_tokens=int(tagged.is_scored.sum()),
@@ -279,28 +276,22 @@ def _mean_weights(probes: Sequence[LinearProbe]) -> list[float]:
 
 
 def _vectors(
-    elmo: Elmo,
-    name: str,
-    text: Sequence[TaggedSentence],
-    layers: list[int],
-    folder: Path,
-    progress: ProgressCallback | None,
-) -> list[NDArray[Any]]:
-    """Compute the vectors of each layer, ``(tokens, dim)`` in float16, in files that are mapped into memory."""
+    elmo: Elmo, name: str, text: Sequence[TaggedSentence], layers: list[int], progress: ProgressCallback | None
+) -> NDArray[np.float16]:
+    """Compute the vectors of each layer, ``(layers, tokens, dim)``."""
     sentences = [sentence.words for sentence in text]
     n_tokens = sum(map(len, sentences))
     count = StageCounter(progress, f"embed {name}", n_tokens)
     count(0)
-    paths = [folder / f"{name}-{layer}.f16" for layer in layers]
-    with ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in paths]
-        for chunk in read_chunks(sentences):
-            for vectors in elmo.embed(chunk, layers=layers):
-                stored = as_stored(vectors, "float16", "The probe cannot store it.")
-                for file, rows in zip(files, stored, strict=True):
-                    file.write(rows.tobytes())
-            count(sum(map(len, chunk)))
-    return [np.memmap(path, FLOAT16, mode="r", shape=(n_tokens, elmo.output_dim)) for path in paths]
+    rows = np.empty((len(layers), n_tokens, elmo.output_dim), np.float16)
+    start = 0
+    for chunk in read_chunks(sentences):
+        for vectors in elmo.embed(chunk, layers=layers):
+            stop = start + vectors.shape[1]
+            rows[:, start:stop] = as_stored(vectors, "float16", "The probe cannot store it.")
+            start = stop
+        count(sum(map(len, chunk)))
+    return rows
 
 
 def _label_tags(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> LabeledTexts:
@@ -414,7 +405,8 @@ def train_linear(
             order = shuffle.permutation(tokens)
         chosen = np.sort(order[: settings.batch_size])
         order = order[settings.batch_size :]
-        loss = nn.functional.cross_entropy(probe(_rows(layers, chosen)), torch.from_numpy(labels[chosen]))
+        scores = probe(_rows(layers, chosen))
+        loss = nn.functional.cross_entropy(scores, torch.from_numpy(labels[chosen]))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -428,16 +420,17 @@ def train_linear(
 def predict_linear(probe: LinearProbe, layers: LayerRows) -> NDArray[np.int64]:
     """Find the best class of every token, ``(tokens,)``."""
     n_tokens = len(layers[0])
-    best = [
-        probe(_rows(layers, slice(start, start + READ_ROWS))).argmax(dim=1).numpy()
-        for start in range(0, n_tokens, READ_ROWS)
-    ]
-    return np.concatenate(best) if best else np.zeros(0, dtype=np.int64)
+    best = np.empty(n_tokens, dtype=np.int64)
+    for start in range(0, n_tokens, READ_ROWS):
+        here = slice(start, start + READ_ROWS)
+        best[here] = probe(_rows(layers, here)).argmax(dim=1).numpy()
+    return best
 
 
 def _rows(layers: LayerRows, chosen: NDArray[np.int64] | slice) -> Tensor:
     """Read the chosen rows of every layer, ``(layers, chosen, dim)``."""
-    return torch.from_numpy(np.stack([np.asarray(layer[chosen], dtype=np.float32) for layer in layers]))
+    rows = [np.asarray(layer[chosen], dtype=np.float32) for layer in layers]
+    return torch.from_numpy(np.stack(rows))
 
 
 def _mean_and_deviation(layers: LayerRows, tokens: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from elmokit.storage.text_files import read_lines, unpacked_name
 from elmokit.text.tokenize import split_tokens
 
 PAIRS_AT_ONCE = 256
+Pooling = tuple[str, str]
+"""The names of layers and of a weighting, by which vectors are pooled."""
 COSINE_DIGITS = 6
 """Decimal places of cosines that are compared: float32 rounds the vectors, so that those of two identical pairs of
 sentences differ in the seventh, and would get different ranks."""
@@ -63,12 +66,8 @@ class PoolingScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
-        return {
-            "layers": self.layers,
-            "weighting": self.weighting,
-            "spearman": number_or_none(self.spearman),
-            "pearson": number_or_none(self.pearson),
-        }
+        numbers = {"spearman": number_or_none(self.spearman), "pearson": number_or_none(self.pearson)}
+        return dataclasses.asdict(self) | numbers
 
 
 @dataclass(frozen=True)
@@ -256,15 +255,15 @@ def evaluate_similarity(
     count = StageCounter(progress, "similarity", sum(map(len, files.values())))
     results = {}
     for name, pairs in files.items():
-        vectors: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+        chunks: dict[Pooling, list[NDArray[np.float32]]] = defaultdict(list)
         for start in range(0, len(pairs), PAIRS_AT_ONCE):
             chunk = pairs[start : start + PAIRS_AT_ONCE]
-            for key, pooled in _pool(elmo, embedders, list(_sentences(chunk))).items():
-                vectors[key].append(pooled)
+            for pooling, vectors in _pool(elmo, embedders, list(_sentences(chunk))).items():
+                chunks[pooling].append(vectors)
             count(len(chunk))
         poolings = []
-        for (layers, weighting), chunks in vectors.items():
-            agreement = _agreement(np.concatenate(chunks), pairs)
+        for layers, weighting in embedders:
+            agreement = _agreement(np.concatenate(chunks[layers, weighting]), pairs)
             poolings.append(PoolingScore(layers, weighting, agreement.spearman, agreement.pearson))
         results[name] = FileSimilarity(len(pairs), poolings)
     return SimilarityResult(results)
@@ -272,20 +271,19 @@ def evaluate_similarity(
 
 def _embedders(
     elmo: Elmo, smoothings: Sequence[float], whiten: Sequence[Sequence[str]]
-) -> dict[tuple[str, str], SentenceEmbedder]:
+) -> dict[Pooling, SentenceEmbedder]:
     """Make an embedder for each choice of layers and weighting."""
-    plain: dict[tuple[str, str], SentenceEmbedder] = {}
+    plain: dict[Pooling, SentenceEmbedder] = {}
     for layers in (*range(elmo.n_layers), "average", "all"):
         for name, pooling in _weightings(elmo, smoothings).items():
-            plain[_layers_name(layers), name] = SentenceEmbedder(elmo, dataclasses.replace(pooling, layers=layers))
+            of_layers = dataclasses.replace(pooling, layers=layers)
+            plain[_layers_name(layers), name] = SentenceEmbedder(elmo, of_layers)
     embedders = dict(plain)
-    for name, linear_map in (
-        ("stored whitening", elmo.model.whitening),
-        ("stored head", elmo.model.sentence_head),
-    ):
+    stored = {"stored whitening": elmo.model.whitening, "stored head": elmo.model.sentence_head}
+    for name, linear_map in stored.items():
         if linear_map is not None:
-            key = (_layers_name(linear_map.pooling.layers), name)
-            embedders[key] = SentenceEmbedder(elmo, linear_map=linear_map)
+            layers_name = _layers_name(linear_map.pooling.layers)
+            embedders[layers_name, name] = SentenceEmbedder(elmo, linear_map=linear_map)
     if whiten:
         sentences = [list(tokens) for tokens in whiten if len(tokens)]
         for (layers, name), vectors in _pool(elmo, plain, sentences).items():
@@ -309,35 +307,33 @@ def _weightings(elmo: Elmo, smoothings: Sequence[float]) -> dict[str, SentencePo
 
 
 def _pool(
-    elmo: Elmo, embedders: Mapping[tuple[str, str], SentenceEmbedder], sentences: Sequence[list[str]]
-) -> dict[tuple[str, str], NDArray[np.float32]]:
+    elmo: Elmo, embedders: Mapping[Pooling, SentenceEmbedder], sentences: Sequence[list[str]]
+) -> dict[Pooling, NDArray[np.float32]]:
     """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. Layers above 0 are computed once for all."""
-    contextual: dict[tuple[str, str], SentenceEmbedder] = {}
-    context_free: dict[tuple[str, str], SentenceEmbedder] = {}
-    for key, embedder in embedders.items():
+    contextual: dict[Pooling, SentenceEmbedder] = {}
+    context_free: dict[Pooling, SentenceEmbedder] = {}
+    for pooling, embedder in embedders.items():
         group = context_free if embedder.pooling.is_context_free else contextual
-        group[key] = embedder
+        group[pooling] = embedder
     pooled = _pool_group(elmo, contextual, sentences, "all") | _pool_group(elmo, context_free, sentences, [0])
-    return {key: pooled[key] for key in embedders}
+    return {pooling: pooled[pooling] for pooling in embedders}
 
 
 def _pool_group(
-    elmo: Elmo,
-    embedders: Mapping[tuple[str, str], SentenceEmbedder],
-    sentences: Sequence[list[str]],
-    layers: Any,
-) -> dict[tuple[str, str], NDArray[np.float32]]:
+    elmo: Elmo, embedders: Mapping[Pooling, SentenceEmbedder], sentences: Sequence[list[str]], layers: Any
+) -> dict[Pooling, NDArray[np.float32]]:
     """Pool by embedders that read the same layers of the same tokens."""
     if not embedders:
         return {}
     # Without context, some words are read in lower case.
     any_embedder = next(iter(embedders.values()))
     folded = [list(any_embedder.fold(tokens)) for tokens in sentences]
-    pooled: dict[tuple[str, str], list[NDArray[np.float32]]] = {key: [] for key in embedders}
+    rows: dict[Pooling, list[NDArray[np.float32]]] = defaultdict(list)
     for tokens, vectors in zip(folded, elmo.embed(iter(folded), layers=layers), strict=True):
-        for key, embedder in embedders.items():
-            pooled[key].append(embedder.pool(tokens, _select(vectors, embedder.pooling.layers)))
-    return {key: np.stack(rows) for key, rows in pooled.items()}
+        for pooling, embedder in embedders.items():
+            selected = _select(vectors, embedder.pooling.layers)
+            rows[pooling].append(embedder.pool(tokens, selected))
+    return {pooling: np.stack(vectors) for pooling, vectors in rows.items()}
 
 
 def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
@@ -349,7 +345,9 @@ def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
         return mean
     if wanted == "top":
         wanted = -1
-    chosen: NDArray[np.float32] = layers[list(wanted) if isinstance(wanted, tuple) else wanted]
+    elif isinstance(wanted, tuple):
+        wanted = list(wanted)
+    chosen: NDArray[np.float32] = layers[wanted]
     return chosen
 
 
@@ -403,4 +401,6 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Compute the linear correlation; NaN if ``x`` does not vary."""
-    return math.nan if np.ptp(x) == 0 else float(np.corrcoef(x, y)[0, 1])
+    if np.ptp(x) == 0:
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])

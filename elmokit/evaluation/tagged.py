@@ -69,4 +69,5 @@ def read_columns(path: str | Path, words: int = 1, tags: int = 2) -> Iterator[Ta
                 raise ConfigError(
                     f"{path} has {count_of(n_columns, 'column')}, numbered from 1; there is no column {wanted}."
                 )
-        yield TaggedSentence([row[words - 1] for row in sentence.rows], [row[tags - 1] for row in sentence.rows])
+        column_of_words = [row[words - 1] for row in sentence.rows]
+        yield TaggedSentence(column_of_words, [row[tags - 1] for row in sentence.rows])
