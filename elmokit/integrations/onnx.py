@@ -75,20 +75,22 @@ def export_onnx(
     graph = _Graph()
     # Where there is no token, all char ids are 0.
     largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)
-    mask = graph.add("Cast", graph.add("Greater", largest, graph.constant(np.int64(0))), to=TensorProto.FLOAT)
+    is_token = graph.add("Greater", largest, graph.constant(np.int64(0)))
+    mask = graph.add("Cast", is_token, to=TensorProto.FLOAT)
     vectors = graph.add("Mul", _token_layer(graph, config, arrays), mask)
     state = Elmo(opened, start=start).start_state
     layers = [[vectors] * config.n_directions]
     # Scan runs over the first axis, so time comes first inside the stacks.
-    inputs, real = (graph.add("Transpose", name, perm=[1, 0, 2]) for name in (vectors, mask))
-    outputs = [
-        _lstm_stack(graph, config, arrays, inputs, real, state, direction) for direction in range(config.n_directions)
-    ]
+    inputs = graph.add("Transpose", vectors, perm=[1, 0, 2])
+    real = graph.add("Transpose", mask, perm=[1, 0, 2])
+    outputs = []
+    for direction in range(config.n_directions):
+        outputs.append(_lstm_stack(graph, config, arrays, inputs, real, state, direction))
     layers += [list(directions) for directions in zip(*outputs, strict=True)]
-    joined = [
-        graph.add("Unsqueeze", graph.add("Concat", *directions, axis=2), graph.constant(np.array([0])))
-        for directions in layers
-    ]
+    joined = []
+    for directions in layers:
+        layer = graph.add("Concat", *directions, axis=2)
+        joined.append(graph.add("Unsqueeze", layer, graph.ints(0)))
     graph.add("Concat", *joined, axis=0, output="layers")
     with atomic_write(path, overwrite) as temporary:
         n_ids = config.char_cnn.max_chars + (config.word_features is not None)
@@ -116,6 +118,18 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
+    def ints(self, *values: int) -> str:
+        """Add a constant list of integers, and return its name."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def slice(self, name: str, start: int, stop: int, axis: int) -> str:
+        """Add ``name[start:stop]`` on one axis."""
+        return self.add("Slice", name, self.ints(start), self.ints(stop), self.ints(axis))
+
+    def sizes(self, name: str, start: int, stop: int) -> str:
+        """Add the sizes of axes ``start`` to ``stop - 1`` of a tensor, which are known when the graph runs."""
+        return self.slice(self.add("Shape", name), start, stop, 0)
+
     def linear(self, inputs: str, weight: Floats, bias: Floats | None = None) -> str:
         """Add ``inputs @ weight.T + bias``."""
         product = self.add("MatMul", inputs, self.constant(weight.T))
@@ -140,15 +154,15 @@ def _token_layer(graph: _Graph, config: BiLMConfig, arrays: Mapping[str, Floats]
     if words is None:
         features = _char_cnn(graph, config.char_cnn, arrays, prefix, "char_ids")
     else:
-        word_ids = graph.add("Slice", "char_ids", *_ints(graph, [0], [1], [2]))
-        char_ids = graph.add("Slice", "char_ids", *_ints(graph, [1], [LAST], [2]))
+        word_ids = graph.slice("char_ids", 0, 1, axis=2)
+        char_ids = graph.slice("char_ids", 1, LAST, axis=2)
         rows = graph.add("Gather", graph.constant(arrays[f"{prefix}word_embedding.weight"]), word_ids)
-        rows = graph.add("Reshape", rows, *_ints(graph, [-1, words.word_dim]))
+        rows = graph.add("Reshape", rows, graph.ints(-1, words.word_dim))
         features = _char_cnn(graph, config.char_cnn, arrays, f"{prefix}chars.", char_ids)
         features = graph.add("Concat", rows, features, axis=1)
     if f"{prefix}projection.weight" in arrays:
         features = _linear(graph, features, arrays, f"{prefix}projection")
-    by_sentence = graph.add("Concat", _sizes(graph, "char_ids", 0, 2), *_ints(graph, [-1]), axis=0)
+    by_sentence = graph.add("Concat", graph.sizes("char_ids", 0, 2), graph.ints(-1), axis=0)
     return graph.add("Reshape", features, by_sentence)
 
 
@@ -156,16 +170,18 @@ def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]
     """Add the convolutions and highways, and return their output ``(batch * time, features)``."""
     embedded = graph.add("Gather", graph.constant(arrays[f"{prefix}char_embedding.weight"]), char_ids)
     # One row per token, for the convolutions: (batch * time, char_dim, chars).
-    n_chars = _sizes(graph, char_ids, 2, 3)
-    by_token = graph.add("Concat", *_ints(graph, [-1, config.char_dim]), n_chars, axis=0)
-    flat = graph.add("Reshape", graph.add("Transpose", embedded, perm=[0, 1, 3, 2]), by_token)
+    n_chars = graph.sizes(char_ids, 2, 3)
+    by_token = graph.add("Concat", graph.ints(-1, config.char_dim), n_chars, axis=0)
+    transposed = graph.add("Transpose", embedded, perm=[0, 1, 3, 2])
+    flat = graph.add("Reshape", transposed, by_token)
     pooled = []
     for number in range(len(config.filters)):
         weight = graph.constant(arrays[f"{prefix}convolutions.{number}.weight"])
         bias = graph.constant(arrays[f"{prefix}convolutions.{number}.bias"])
         responses = graph.add("Conv", flat, weight, bias)
         pooled.append(graph.add("ReduceMax", responses, axes=[2], keepdims=0))
-    features = graph.add("Relu" if config.activation == "relu" else "Tanh", graph.add("Concat", *pooled, axis=1))
+    activation = "Relu" if config.activation == "relu" else "Tanh"
+    features = graph.add(activation, graph.add("Concat", *pooled, axis=1))
     for number in range(config.n_highway):
         layer = f"{prefix}highways.{number}"
         gate = graph.add("Sigmoid", _linear(graph, features, arrays, f"{layer}.gate"))
@@ -214,11 +230,11 @@ def _lstm(
     bias = weights["bias"].copy()
     bias[2 * config.hidden_dim : 3 * config.hidden_dim] += FORGET_OFFSET
     from_input = graph.linear(inputs, weights["weight"][:, : config.projection_dim], bias)
-    n_rows = _sizes(graph, inputs, 1, 2)
-    starts = [
-        graph.add("Expand", graph.constant(row), graph.add("Concat", n_rows, *_ints(graph, [row.shape[-1]]), axis=0))
-        for row in (hidden, cell)
-    ]
+    n_rows = graph.sizes(inputs, 1, 2)
+    starts = []
+    for row in (hidden, cell):
+        shape = graph.add("Concat", n_rows, graph.ints(row.shape[-1]), axis=0)
+        starts.append(graph.add("Expand", graph.constant(row), shape))
     output = f"scan_{len(graph.nodes)}"
     graph.nodes.append(
         helper.make_node(
@@ -239,15 +255,16 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
     # ONNX requires other names than in the graph around it. Runtimes accept equal ones, but the inference of shapes,
     # which quantization needs, takes one for the other.
     step = _Graph("step_")
-    gates = step.add("Add", "from_input", step.linear("hidden", weights["weight"][:, config.projection_dim :]))
+    from_state = step.linear("hidden", weights["weight"][:, config.projection_dim :])
+    gates = step.add("Add", "from_input", from_state)
     blocks = [f"gate_{index}" for index in range(4)]
     step.nodes.append(helper.make_node("Split", [gates], blocks, axis=1))
     i = step.add("Sigmoid", blocks[0])
     g = step.add("Tanh", blocks[1])
     f = step.add("Sigmoid", blocks[2])
     o = step.add("Sigmoid", blocks[3])
-    new_cell = step.add("Add", step.add("Mul", f, "cell"), step.add("Mul", i, g))
-    new_cell = _clip(step, new_cell, config.cell_clip)
+    kept, added = step.add("Mul", f, "cell"), step.add("Mul", i, g)
+    new_cell = _clip(step, step.add("Add", kept, added), config.cell_clip)
     new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))
     if "projection" in weights:
         new_hidden = _clip(step, step.linear(new_hidden, weights["projection"]), config.projection_clip)
@@ -272,12 +289,3 @@ def _clip(graph: _Graph, values: str, bound: float | None) -> str:
         return values
     lowest, highest = graph.constant(np.float32(-bound)), graph.constant(np.float32(bound))
     return graph.add("Clip", values, lowest, highest)
-
-
-def _sizes(graph: _Graph, name: str, start: int, stop: int) -> str:
-    """Return the sizes of some axes of a tensor, which are known when the graph runs."""
-    return graph.add("Slice", graph.add("Shape", name), *_ints(graph, [start], [stop]))
-
-
-def _ints(graph: _Graph, *values: list[int]) -> list[str]:
-    return [graph.constant(np.array(value, dtype=np.int64)) for value in values]
