@@ -190,7 +190,7 @@ def probe_senses(
         for row, senses in by_row.items():
             answers.setdefault(row, {})[name] = senses
     return SenseResult(
-        n_senses=len(means.rows),
+        n_senses=len(means.sums),
         n_instances={name: len(keys) for name, keys in gold.items()},
         n_backed_off=n_backed_off,
         rows=[_sense_row(row, gold, by_set, pos_of) for row, by_set in answers.items()],
@@ -308,13 +308,14 @@ def _as_keys(answers: Mapping[Any, str]) -> dict[Any, tuple[str]]:
 class SenseMeans:
     """The mean vector of each sense, and how often each lemma was tagged with each of its senses.
 
-    Memory grows with the number of distinct senses, not with the text: ``(senses, layers, dim)`` in float32.
+    Memory grows with the number of distinct senses, not with the text.
     """
 
-    def __init__(self, n_layers: int, dim: int) -> None:
-        self.rows: dict[str, int] = {}
-        self.sums: NDArray[np.float32] = np.zeros((0, n_layers, dim), dtype=np.float32)
-        self.counts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    def __init__(self) -> None:
+        self.sums: dict[str, NDArray[np.float32]] = {}
+        """The sum of the vectors of each sense, ``(layers, dim)``."""
+        self.counts: Counter[str] = Counter()
+        """The number of these vectors."""
         self.tagged: dict[LemmaPos, Counter[str]] = {}
         self.n_sentences = 0
 
@@ -323,18 +324,8 @@ class SenseMeans:
         tagged = self.tagged.setdefault((instance.lemma, instance.pos), Counter())
         for sense in senses:
             tagged[sense] += 1
-            row = self.rows.setdefault(sense, len(self.rows))
-            if row == len(self.sums):
-                self._make_room()
-            self.sums[row] += vector
-            self.counts[row] += 1
-
-    def _make_room(self) -> None:
-        """Add rows for further senses, more of them each time."""
-        n_more = max(1024, len(self.sums) // 2)
-        more_sums = np.zeros((n_more, *self.sums.shape[1:]), dtype=np.float32)
-        self.sums = np.concatenate([self.sums, more_sums])
-        self.counts = np.concatenate([self.counts, np.zeros(n_more, dtype=np.int64)])
+            self.counts[sense] += 1
+            self.sums[sense] = self.sums.get(sense, np.float32(0)) + vector
 
     def most_frequent(self, lemma_pos: LemmaPos) -> str | None:
         """Look up the sense that a lemma was tagged with most often, if it is in training."""
@@ -345,12 +336,12 @@ class SenseMeans:
         """List the senses of a lemma that are in training, in the order of the inventory, then by frequency."""
         by_frequency = [sense for sense, _ in self.tagged.get(lemma_pos, Counter[str]()).most_common()]
         listed = dict.fromkeys([*inventory.get(lemma_pos, ()), *by_frequency])
-        return [sense for sense in listed if sense in self.rows]
+        return [sense for sense in listed if sense in self.sums]
 
     def nearest(self, vector: NDArray[np.float32], senses: list[str], average: bool = False) -> list[str]:
         """Choose for each layer of ``(layers, dim)`` the sense with the nearest mean; ties go to the earlier one."""
         # (senses, layers, dim). The sums will do, because a cosine ignores length.
-        means = self.sums[[self.rows[sense] for sense in senses]]
+        means = np.stack([self.sums[sense] for sense in senses])
         if average:
             vector = np.concatenate([vector, vector.mean(axis=0, keepdims=True)])
             means = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
@@ -361,10 +352,12 @@ class SenseMeans:
 
     def save(self, path: Path, settings: dict[str, Any]) -> None:
         """Write to a safetensors file, atomically. ``settings`` say what the means were computed from."""
-        n_rows = len(self.rows)
         tagged = [[lemma, pos, list(counts.items())] for (lemma, pos), counts in self.tagged.items()]
-        content = {"about": settings, "n_sentences": self.n_sentences, "senses": list(self.rows), "tagged": tagged}
-        tensors: dict[str, NDArray[Any]] = {"sums": self.sums[:n_rows], "counts": self.counts[:n_rows]}
+        content = {"about": settings, "n_sentences": self.n_sentences, "senses": list(self.sums), "tagged": tagged}
+        tensors = {
+            "sums": np.array(list(self.sums.values()), np.float32),
+            "counts": np.array([self.counts[sense] for sense in self.sums], np.int64),
+        }
         with atomic_write(path, overwrite=True) as temporary:
             try:
                 save_file(tensors, temporary, metadata={"content": json.dumps(content, ensure_ascii=False)})
@@ -375,7 +368,7 @@ class SenseMeans:
     @classmethod
     def load(cls, path: Path, settings: dict[str, Any], n_layers: int, dim: int) -> SenseMeans:
         """Read a file that :meth:`save` wrote, and check that its means were computed from the same data."""
-        means = cls(n_layers, dim)
+        means = cls()
         try:
             with safe_open(path, framework="np") as file:
                 content = json.loads(file.metadata()["content"])
@@ -388,10 +381,10 @@ class SenseMeans:
                         "same, choose another name, or start over with --overwrite (overwrite=True)."
                     )
             means.n_sentences = int(content["n_sentences"])
-            means.rows = {sense: row for row, sense in enumerate(content["senses"])}
+            senses = content["senses"]
             means.tagged = {(lemma, pos): Counter(dict(given)) for lemma, pos, given in content["tagged"]}
-            means.sums = sums.astype(np.float32).reshape(len(means.rows), n_layers, dim)
-            means.counts = counts.astype(np.int64).reshape(len(means.rows))
+            means.sums = dict(zip(senses, sums.astype(np.float32).reshape(len(senses), n_layers, dim), strict=True))
+            means.counts = Counter(dict(zip(senses, counts.tolist(), strict=True)))
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise OutputError(
                 f"{path} is not a file of sense means ({error}). Choose another name, or delete it."
@@ -410,9 +403,9 @@ class FrequencyProbe:
 
     def __init__(self, means: SenseMeans, layer: int) -> None:
         self._means, self._layer = means, layer
-        n_rows = len(means.rows)
-        counts = means.counts[:n_rows, None].astype(np.float64)
-        vectors = means.sums[:n_rows, layer] / counts
+        self._rows = {sense: row for row, sense in enumerate(means.sums)}
+        counts = np.array([means.counts[sense] for sense in means.sums], np.float64)[:, None]
+        vectors = np.stack([of_layers[layer] for of_layers in means.sums.values()]) / counts
         self._center = (counts * vectors).sum(axis=0) / counts.sum()
         centered = vectors - self._center
         variances, directions = np.linalg.eigh((counts * centered).T @ centered / counts.sum())
@@ -422,7 +415,7 @@ class FrequencyProbe:
 
     def best(self, vector: NDArray[np.float32], lemma_pos: LemmaPos, senses: list[str]) -> str:
         """Choose a sense for the vectors ``(layers, dim)`` of a word; ties go to the earlier one."""
-        directions = self._directions[[self._means.rows[sense] for sense in senses]]
+        directions = self._directions[[self._rows[sense] for sense in senses]]
         cosines = directions @ self._unit(vector[self._layer])
         tagged = self._means.tagged.get(lemma_pos, Counter[str]())
         counts = np.array([tagged[sense] + 0.5 for sense in senses])
@@ -447,7 +440,7 @@ def train_senses(
     arguments resumes, with the same result. A finished file is not computed again, unless ``overwrite`` is given.
     """
     keys = read_keys(source.gold)
-    means = SenseMeans(elmo.n_layers, elmo.output_dim)
+    means = SenseMeans()
     if path is None:
         _add_instances(means, elmo, source, keys, progress)
         return means
@@ -491,7 +484,7 @@ def _add_instances(
             means.add(instance, keys[instance.id], _mean_vector(instance, vectors))
         means.n_sentences += 1
         count(len(sentence.instances))
-    if not means.rows:
+    if not means.sums:
         raise TextError(f"{source.data} contains no instances to learn senses from.")
 
 

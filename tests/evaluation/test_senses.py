@@ -140,26 +140,25 @@ def test_answers_are_scored_by_the_fraction_that_is_right(
 def test_a_sense_is_the_mean_of_its_vectors_and_a_phrase_that_of_its_words(elmo: Elmo, tmp_path: Path) -> None:
     means = train_senses(elmo, write_set(tmp_path, "train", TRAIN))
     vectors = elmo.embed([text.split() for text, _ in TRAIN])
-    rows = means.rows
-    mean = means.sums / np.maximum(means.counts, 1)[:, None, None]
-    np.testing.assert_allclose(mean[rows["cat%1:05::"]], (vectors[0][:, 1] + vectors[3][:, 1]) / 2, atol=1e-5)
-    np.testing.assert_allclose(mean[rows["run_on%2:30::"]], vectors[3][:, 2:4].mean(axis=1), atol=1e-5)
+    mean = {sense: total / means.counts[sense] for sense, total in means.sums.items()}
+    np.testing.assert_allclose(mean["cat%1:05::"], (vectors[0][:, 1] + vectors[3][:, 1]) / 2, atol=1e-5)
+    np.testing.assert_allclose(mean["run_on%2:30::"], vectors[3][:, 2:4].mean(axis=1), atol=1e-5)
     for sense in ("cat%1:18::", "cat%1:99::"):  # an instance of two senses counts for both
-        np.testing.assert_allclose(mean[rows[sense]], vectors[1][:, 1], atol=1e-5)
+        np.testing.assert_allclose(mean[sense], vectors[1][:, 1], atol=1e-5)
     assert means.tagged[("cat", "NOUN")] == {"cat%1:05::": 2, "cat%1:18::": 1, "cat%1:99::": 1}
     assert means.n_sentences == 4
 
 
 def test_the_probe_with_frequencies_adds_a_prior_to_the_cosine_of_half_whitened_vectors() -> None:
     rng = np.random.default_rng(0)
-    means = SenseMeans(2, 3)
+    means = SenseMeans()
     for sense, n, center in (("x", 12, [4, 0, 0]), ("y", 4, [0, 1, 0]), ("z", 9, [0, 0, 0.5])):
         for vector in rng.normal(center, 0.1, size=(n, 3)).astype(np.float32):
             means.add(Instance("a", "a", "NOUN", 0, 1), [sense], np.stack([np.zeros(3, np.float32), vector]))
-    counts = means.counts[:3].astype(float)
-    vectors = means.sums[:3, 1] / counts[:, None]
+    counts = np.array([means.counts[sense] for sense in "xyz"])
+    vectors = np.stack([means.sums[sense][1] for sense in "xyz"]) / counts[:, None]
     center = (counts[:, None] * vectors).sum(axis=0) / counts.sum()
-    variances, directions = np.linalg.eigh(np.cov((vectors - center).T, fweights=means.counts[:3], bias=True))
+    variances, directions = np.linalg.eigh(np.cov((vectors - center).T, fweights=counts, bias=True))
     kept = variances > 1e-6 * variances.max()  # three means vary in two directions
     assert kept.sum() == 2
 
