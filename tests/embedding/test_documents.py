@@ -73,7 +73,7 @@ def test_vectors_equal_those_of_a_plain_run_from_token_to_token(bidirectional: b
     with torch.no_grad():
         for document, arrays in zip([DOCUMENTS[0], DOCUMENTS[4]], found, strict=True):
             for array, expected in zip(arrays, plain_vectors(model, document), strict=True):
-                np.testing.assert_allclose(array, expected, atol=1e-5)
+                np.testing.assert_allclose(array, expected, atol=2e-5)  # the LSTMs magnify the rounding of layer 0
 
 
 @pytest.mark.parametrize("precision", ["int8", pytest.param("float32", marks=pytest.mark.slow)])

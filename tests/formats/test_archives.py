@@ -104,7 +104,7 @@ def test_an_allennlp_archive_with_one_elmo_twice_opens_and_one_with_two_is_refus
         content |= {f"fta/{name}.options_file": files["options.json"], f"fta/{name}.weight_file": files["model.hdf5"]}
     assert open_model(tarred(tmp_path / "same.tar.gz", content)).n_parameters == random_model().n_parameters
     content["fta/premise.weight_file"] = (other / "model.hdf5").read_bytes()
-    with pytest.raises(FormatError, match=r"holds several .*hypothesis\.weight_file, premise\.weight_file"):
+    with pytest.raises(FormatError, match=r"has several HDF5 files .*hypothesis\.weight_file, premise\.weight_file"):
         open_model(tarred(tmp_path / "two.tar.gz", content))
 
 

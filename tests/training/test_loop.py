@@ -161,8 +161,8 @@ def test_a_short_training_is_evaluated_five_times_and_not_stopped_early(
 @pytest.mark.usefixtures("rare_evaluations")
 def test_a_nan_loss_stops_and_says_what_to_change(tmp_path: Path) -> None:
     config = dataclasses.replace(AS_BILM_TF, learning_rate=1e30, max_grad_norm=1e30)
-    for save_every, advice in ((1000, "no checkpoint yet"), (1, "step-00000001.model")):
-        with pytest.raises(TrainingError, match=rf"step 2 .*learning_rate.*{advice}"):
+    for save_every, advice in ((1000, "There is no checkpoint yet"), (1, "step-00000001.model")):
+        with pytest.raises(TrainingError, match=rf"step 2, .*learning_rate.*{advice}"):
             run_training(tmp_path / str(save_every), dataclasses.replace(config, save_every=save_every))
 
 
@@ -298,7 +298,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.Mo
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr("elmokit.training.losses.WindowLosses.forward", full)
-    with pytest.raises(TrainingError, match=r"memory .* 4 x 5.*batch_size.* no checkpoint yet"):
+    with pytest.raises(TrainingError, match=r"memory .* 4 x 5.*batch_size.* There is no checkpoint yet"):
         run_training(tmp_path)
 
 
