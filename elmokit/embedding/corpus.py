@@ -264,12 +264,14 @@ def _embed_pools(
                     continue
                 for rows, vectors in embedder.compute(pool, batch):
                     # Writes and counts go through one queue: a batch is counted only after its vectors were written.
-                    background.put(partial(write_batch, writer, [places[row] for row in rows], vectors, layout.dtype))
+                    offsets_of_rows = [places[row] for row in rows]
+                    background.put(partial(write_batch, writer, offsets_of_rows, vectors, layout.dtype))
                     for row in rows:
                         count(len(pool[row]))
                 if embedder.state is None:  # else a batch is a pool, which is counted with the state after it
                     background.put(writer.end_batch)
-            background.put(partial(writer.end_pool, len(pool), sum(map(len, pool)), embedder.state))
+            n_tokens = sum(map(len, pool))
+            background.put(partial(writer.end_pool, len(pool), n_tokens, embedder.state))
             first += len(pool)
     return n_skipped_tokens
 

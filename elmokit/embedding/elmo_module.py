@@ -54,7 +54,9 @@ class AlignmentModule(nn.Module):
 
     def numpy(self) -> LayerAlignment:
         """Return the current maps as NumPy arrays."""
-        return LayerAlignment(self.matrices.float().cpu().numpy(), self.offsets.float().cpu().numpy())
+        matrices = self.matrices.float().cpu().numpy()
+        offsets = self.offsets.float().cpu().numpy()
+        return LayerAlignment(matrices, offsets)
 
     def forward(self, layers: Tensor) -> Tensor:
         """Align the layers of a batch.
@@ -433,14 +435,16 @@ class _NumpyMix:
     def checksum(self) -> int:
         checksum = 0
         for weight in self._mix.parameters():
-            checksum = zlib.crc32(weight.detach().float().cpu().numpy().tobytes(), checksum)
+            numbers = weight.detach().float().cpu().numpy()
+            checksum = zlib.crc32(numbers.tobytes(), checksum)
         return checksum
 
     @torch.no_grad()
     def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
         # As one long sentence: without layer norm, a mix treats each vector separately; with it, it needs all of them.
         gamma = self._mix.gamma
-        joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None].to(gamma.device, gamma.dtype)
+        joined = torch.from_numpy(np.concatenate(layers, axis=1))[:, None]
+        joined = joined.to(gamma.device, gamma.dtype)
         mask = torch.ones(joined.shape[1:3], dtype=torch.bool, device=joined.device)
         vectors = self._mix(joined, mask)[0].float().cpu().numpy()
         mixed = []

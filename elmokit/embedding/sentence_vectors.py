@@ -238,8 +238,9 @@ class SentenceEmbedder:
         # The tokens are needed twice: to compute their vectors, and to weight them.
         folded = ([self.fold(sentence) for sentence in check_sentences(text)] for text in texts)
         for_elmo, for_weights = itertools.tee(folded)
-        token_vectors = embed_joined(for_elmo, functools.partial(self.elmo.embed, layers=self.pooling.layers))
-        return map(self.pool, (list(itertools.chain(*text)) for text in for_weights), token_vectors)
+        embed = functools.partial(self.elmo.embed, layers=self.pooling.layers)
+        tokens = (list(itertools.chain(*text)) for text in for_weights)
+        return map(self.pool, tokens, embed_joined(for_elmo, embed))
 
     def _stacked(self, vectors: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         return np.array(list(vectors), np.float32).reshape(-1, self.dim)
@@ -288,12 +289,13 @@ class SentenceEmbedder:
         Only for layer 0, in which a word has the same vector in all sentences. The sum over the words of a sentence is
         the sentence vector times the sum of their weights.
         """
-        rows = []
+        rows = np.empty((len(words), self.dim), np.float32)
         for first in range(0, len(words), FIT_SENTENCES):
             some = words[first : first + FIT_SENTENCES]
             weights = np.array([self.weight(word) for word in some], np.float32)
-            rows.append(self.embed([[word] for word in some]) * weights[:, None])
-        return np.concatenate(rows) if rows else np.zeros((0, self.dim), np.float32)
+            vectors = self.embed([[word] for word in some])
+            rows[first : first + len(some)] = vectors * weights[:, None]
+        return rows
 
     def fingerprint(self) -> str:
         """Return a hash of everything except the model's layers that affects sentence vectors."""
@@ -322,7 +324,11 @@ class SentenceEmbedder:
 
         def compute(missing: Sequence[str]) -> Vectors:
             # One row at a time: in products of several rows, the last bits can depend on the number of rows.
-            return np.concatenate([self._mapped([word], vectors[[positions[word]]], linear_map) for word in missing])
+            mapped = []
+            for word in missing:
+                row = vectors[[positions[word]]]
+                mapped.append(self._mapped([word], row, linear_map))
+            return np.concatenate(mapped)
 
         version = (self.elmo.computer.word_vector_version, self.elmo.model.alignment, linear_map)
         mapped = self._mapped_words.vectors(list(positions), compute, version)
@@ -348,7 +354,8 @@ class SentenceEmbedder:
             # The head's word weights would affect the whitening, which is used without them.
             self.linear_map = None
         self.linear_map = fit_whitening(self._mean_vectors(sentences), self.pooling, n_components)
-        self.elmo.computer = self.elmo.computer.with_model(self.elmo.model.replace(whitening=self.linear_map))
+        model = self.elmo.model.replace(whitening=self.linear_map)
+        self.elmo.computer = self.elmo.computer.with_model(model)
         return self
 
     def _mean_vectors(self, sentences: Iterable[Sequence[str]]) -> Iterator[NDArray[np.float32]]:
@@ -442,7 +449,10 @@ def _plain_counts(word_counts: Mapping[str, int] | None) -> dict[str, int] | Non
     """Return a copy with Python numbers, which JSON can store."""
     if word_counts is None:
         return None
-    return {word: count.item() if isinstance(count, np.generic) else count for word, count in word_counts.items()}
+    counts = {}
+    for word, count in word_counts.items():
+        counts[word] = count.item() if isinstance(count, np.generic) else count
+    return counts
 
 
 def default_weighting(model: PretrainedBiLM, word_counts: Mapping[str, int] | None = None) -> WeightingName:
@@ -476,10 +486,13 @@ def word_probability(model: PretrainedBiLM, word_counts: Mapping[str, int] | Non
             "'mean'."
         )
     rarest = min(probabilities.values(), default=1.0)  # also for words that are not listed
-    # At least as frequent as its lower-case form, so the first word of a sentence is weighted like the others.
-    return functools.lru_cache(N_CACHED_WORDS)(
-        lambda word: max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))
-    )
+
+    @functools.lru_cache(N_CACHED_WORDS)
+    def probability(word: str) -> float:
+        # At least as frequent as its lower-case form, so the first word of a sentence is weighted like the others.
+        return max(probabilities.get(word, rarest), probabilities.get(word.lower(), rarest))
+
+    return probability
 
 
 def fit_whitening(
@@ -501,11 +514,16 @@ def fit_whitening(
     for batch in batches:
         # float64, because the sums grow with the corpus, and a covariance is a difference of large sums.
         rows = batch.astype(np.float64)
-        n, total, products = n + len(rows), total + rows.sum(axis=0), products + rows.T @ rows
+        n += len(rows)
+        total = total + rows.sum(axis=0)
+        products = products + rows.T @ rows
     mean = total / max(n, 1)
-    variances, directions = np.linalg.eigh(np.atleast_2d(products / max(n, 1) - np.outer(mean, mean)))
+    covariance = products / max(n, 1) - np.outer(mean, mean)
+    variances, directions = np.linalg.eigh(np.atleast_2d(covariance))
     variances, directions = variances[::-1], directions[:, ::-1]  # largest first
-    n_varying = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum()) if variances[0] > 0 else 0
+    n_varying = 0
+    if variances[0] > 0:
+        n_varying = int((variances > RANK_TOLERANCE * variances[0]).sum())
     if not n_varying:
         raise TextError(
             f"The vectors of all {n:,} sentences are equal, but whitening needs at least 2 sentences that differ."
@@ -517,6 +535,6 @@ def fit_whitening(
         )
     # The sign of an eigenvector is arbitrary and differs between libraries: make its largest entry positive.
     kept = directions[:, :n_components]
-    kept = kept * np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(n_components)])
-    projection = kept / np.sqrt(variances[:n_components])
+    largest = kept[np.abs(kept).argmax(axis=0), np.arange(n_components)]
+    projection = kept * np.sign(largest) / np.sqrt(variances[:n_components])
     return Whitening(pooling, mean.astype(np.float32), projection.astype(np.float32))

@@ -113,4 +113,6 @@ def mean_state(computer: Computer, sentences: Sequence[Sequence[str]]) -> State:
         state = read_on(computer, rows, state, ()).after
         states.append(state)
     states = states[len(states) // 5 :]  # the first batches are still affected by the initial state
-    return State(*(np.concatenate(arrays, axis=2) for arrays in zip(*states, strict=True))).mean_row()
+    hidden = np.concatenate([state.hidden for state in states], axis=2)
+    cell = np.concatenate([state.cell for state in states], axis=2)
+    return State(hidden, cell).mean_row()

@@ -354,7 +354,7 @@ class SenseMeans:
         """Write to a safetensors file, atomically. ``settings`` say what the means were computed from."""
         tagged = [[lemma, pos, list(counts.items())] for (lemma, pos), counts in self.tagged.items()]
         content = {"about": settings, "n_sentences": self.n_sentences, "senses": list(self.sums), "tagged": tagged}
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "sums": np.array(list(self.sums.values()), np.float32),
             "counts": np.array([self.counts[sense] for sense in self.sums], np.int64),
         }

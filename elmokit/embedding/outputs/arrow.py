@@ -135,15 +135,16 @@ def _schema(layout: VectorFileLayout) -> Any:
     import pyarrow as pa
 
     vector = pa.list_(pa.from_numpy_dtype(np.dtype(layout.dtype)), layout.dim)
-    names = ["vectors"] if layout.layers is None else [f"layer_{number}" for number in layout.layers]
-    return pa.schema(
-        [
-            ("id", pa.string() if layout.fasta else pa.int64()),
-            *[("tokens", pa.list_(pa.string()))] * layout.with_sentences,
-            *([("vector", vector)] if layout.pooled else [(name, pa.list_(vector)) for name in names]),
-        ],
-        metadata={ABOUT: layout.about},
-    )
+    columns = [("id", pa.string() if layout.fasta else pa.int64())]
+    if layout.with_sentences:
+        columns.append(("tokens", pa.list_(pa.string())))
+    if layout.pooled:
+        columns.append(("vector", vector))
+    elif layout.layers is None:
+        columns.append(("vectors", pa.list_(vector)))
+    else:
+        columns += [(f"layer_{number}", pa.list_(vector)) for number in layout.layers]
+    return pa.schema(columns, metadata={ABOUT: layout.about})
 
 
 def _columns(group: RowGroup, layout: VectorFileLayout) -> list[Any]:
@@ -166,7 +167,8 @@ def vector_array(rows: NDArray[Any], lengths: NDArray[np.int64] | None) -> Any:
     if lengths is None:
         return vectors
     # int32 offsets are enough: no group has two billion tokens.
-    return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32)), vectors)
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), vectors)
 
 
 FORMATS = (ParquetFormat(), ArrowFormat())

@@ -177,7 +177,10 @@ def output_formats() -> list[OutputFormat]:
 def format_of(path: str | Path) -> OutputFormat:
     """Return the format of a vector file by its extension, or the first format if none has it."""
     suffix = Path(path).suffix
-    return next((format_ for format_ in output_formats() if suffix in format_.extensions), output_formats()[0])
+    for format_ in output_formats():
+        if suffix in format_.extensions:
+            return format_
+    return output_formats()[0]
 
 
 def output_format(output: str | Path) -> OutputFormat:
@@ -241,13 +244,15 @@ def read_row_groups(writer: ResumableWriter, layout: VectorFileLayout) -> Iterat
                 list(islice(tokens, len(lengths))),
                 _read_layers(writer, layout, offset, layout.n_rows(lengths)),
             )
-            first, offset = first + len(lengths), offset + int(sizes.sum())
+            first += len(lengths)
+            offset += int(sizes.sum())
 
 
 def _read_layers(
     writer: ResumableWriter, layout: VectorFileLayout, offset: int, n_rows: NDArray[np.int64]
 ) -> list[NDArray[Any]]:
-    n_layers, n_values = layout.n_layers or 1, int(n_rows.sum()) * layout.row_bytes // np.dtype(layout.dtype).itemsize
+    n_layers = layout.n_layers or 1
+    n_values = int(n_rows.sum()) * n_layers * layout.dim
     with writer.vectors_path.open("rb") as file:
         file.seek(offset)
         values = read_numbers(file, layout.dtype, n_values)
@@ -257,7 +262,7 @@ def _read_layers(
     joined = np.empty((n_layers, int(n_rows.sum()), layout.dim), layout.dtype)
     row = 0
     for n in n_rows.tolist():
-        start, stop = (n_layers * edge * layout.dim for edge in (row, row + n))
-        joined[:, row : row + n] = values[start:stop].reshape(n_layers, n, layout.dim)
+        numbers = values[n_layers * row * layout.dim : n_layers * (row + n) * layout.dim]
+        joined[:, row : row + n] = numbers.reshape(n_layers, n, layout.dim)
         row += n
     return list(joined)

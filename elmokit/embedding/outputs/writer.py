@@ -154,7 +154,8 @@ class ResumableWriter:
 
     def commit(self) -> None:
         """Make everything written so far survive an interruption."""
-        self._workspace.commit(asdict(self.progress), None if self.state is None else _save_state(self.state))
+        state = None if self.state is None else _save_state(self.state)
+        self._workspace.commit(asdict(self.progress), state)
 
     def end_layout(self) -> None:
         """Count the file of vectors as laid out."""
