@@ -19,14 +19,14 @@ from elmokit.storage.text_files import read_lines
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import CRF
 from elmokit.tasks.nn.layers import VariationalDropout, run_packed
-from elmokit.tasks.scores import Chunk, chunk_f1, chunk_f1_per_label
+from elmokit.tasks.scores import chunk_f1, chunk_f1_per_label, f1_scores
 from elmokit.tasks.tags import (
+    Chunk,
     Scheme,
     TagError,
     all_tags,
     chunk_records,
     chunks_in,
-    f1_scores,
     mark_chunks,
     read_chunks,
     rules_of,

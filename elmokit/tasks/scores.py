@@ -1,9 +1,6 @@
 """The official scores: F1 of chunks and roles, exact match of answers, metrics of coreference, accuracy.
 
-- **Chunks** like ``conlleval`` (Tjong Kim Sang, version 2004-01-26). It decides from two adjacent tags whether a chunk
-  starts or ends between them: it starts at B, at I after O, at any change of type, and so on. Inconsistent tags form
-  chunks too. It supports IOB1, IOB2, IOE1, IOE2 and the brackets ``[`` and ``]``, but not BIOUL or BIOES: it reads two
-  adjacent ``U-PER`` as one chunk.
+- **Chunks** like ``conlleval`` (Tjong Kim Sang, version 2004-01-26). ``tags.read_chunks`` finds them as it does.
 - **Roles** like ``srl-eval.pl`` of the CoNLL-2005 shared task (Carreras and Marquez 2005). The unit is the argument: it
   is correct if its bounds and its role are. The predicate (role V) is not an argument. A piece ``C-X`` continues the
   last X before it, and such an argument is correct only if all its pieces are; a ``C-X`` without an X before it counts
@@ -24,12 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.errors import needs_extra
+from elmokit.tasks.tags import Chunk
 
 
 def percent(part: float, whole: float) -> float:
@@ -69,44 +66,6 @@ class Counts:
         return f1(self.precision, self.recall)
 
 
-OUTSIDE = "O"
-# Pairs of prefixes (previous tag, this tag) between which a chunk starts or ends, as listed in conlleval.
-STARTS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I"), ("E", "E"), ("E", "I"), ("O", "E")}
-ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}
-SINGLE = {"[", "]"}  # a chunk of one token
-NO_CHUNK = {OUTSIDE, "."}
-
-Tag = tuple[str, str]  # prefix and type
-
-
-class Chunk(NamedTuple):
-    """Tokens ``start`` to ``stop - 1`` with a label."""
-
-    start: int
-    stop: int
-    label: str
-
-
-def chunks_of(tags: Sequence[str]) -> list[Chunk]:
-    """Return the chunks of one sentence as ``conlleval`` reads its tags, which may be inconsistent."""
-    return chunks_between([_split(tag) for tag in tags])
-
-
-def chunks_between(tags: Sequence[Tag]) -> list[Chunk]:
-    """Return the chunks that start and end between tags, each of which is a prefix and a type."""
-    chunks: list[Chunk] = []
-    start: int | None = None
-    previous = (OUTSIDE, "")
-    for token, current in enumerate([*tags, (OUTSIDE, "")]):
-        if start is not None and (_ends(previous, current) or _starts(previous, current)):
-            chunks.append(Chunk(start, token, previous[1]))
-            start = None
-        if _starts(previous, current):
-            start = token
-        previous = current
-    return chunks
-
-
 def chunk_f1(gold: Sequence[Sequence[Chunk]], predicted: Sequence[Sequence[Chunk]]) -> Counts:
     """Count the chunks of sentences over all labels. A chunk is correct if its bounds and its label are."""
     by_label = chunk_f1_per_label(gold, predicted).values()
@@ -128,23 +87,10 @@ def chunk_f1_per_label(gold: Sequence[Sequence[Chunk]], predicted: Sequence[Sequ
     return {label: Counts(*counted[label]) for label in sorted(counted)}
 
 
-def _split(tag: str) -> Tag:
-    prefix, _, label = tag.partition("-")
-    return prefix, "" if label == "0" else label  # in Perl the string "0" is false, so the type "0" is no type
-
-
-def _starts(previous: Tag, current: Tag) -> bool:
-    prefix = current[0]
-    if (previous[0], prefix) in STARTS or prefix in SINGLE:
-        return True
-    return prefix not in NO_CHUNK and previous[1] != current[1]
-
-
-def _ends(previous: Tag, current: Tag) -> bool:
-    prefix = previous[0]
-    if (prefix, current[0]) in ENDS or prefix in SINGLE:
-        return True
-    return prefix not in NO_CHUNK and previous[1] != current[1]
+def f1_scores(overall: Counts, by_type: Mapping[str, Counts], **others: float) -> dict[str, float]:
+    """Return F1, precision, recall, any other scores, and the F1 of each type that the gold data contains."""
+    per_type = {f"f1-{kind}": counts.f1 for kind, counts in by_type.items() if counts.gold}
+    return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, **others, **per_type}
 
 
 PREDICATE = "V"

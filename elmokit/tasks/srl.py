@@ -31,14 +31,15 @@ from elmokit.storage.progress import count_of
 from elmokit.tasks.inputs import InputLayer, Inputs, TokenBatch
 from elmokit.tasks.nn.crf import RulePenalties, viterbi
 from elmokit.tasks.nn.gated_lstm import AlternatingLSTM
-from elmokit.tasks.scores import PREDICATE, Chunk, chunks_of, srl_eval
+from elmokit.tasks.scores import PREDICATE, f1_scores, srl_eval
 from elmokit.tasks.tags import (
+    Chunk,
     TagError,
     all_tags,
     check_tags,
     chunk_records,
-    f1_scores,
     mark_chunks,
+    read_chunks,
     rules_of,
     tag_ids,
     tags_of,
@@ -311,7 +312,7 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
         for path, owner, predicate in zip(paths, batch.owners, batch.predicates, strict=True):
             if predicate is not None:
                 tags = [self.tags[tag] for tag in path]
-                frames[owner].append((predicate, chunks_of(tags)))
+                frames[owner].append((predicate, read_chunks(tags)))
         return frames
 
     def decode(self, scores: Tensor, mask: Tensor) -> list[list[int]]:
@@ -413,7 +414,7 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         for example in examples:
             frame: dict[int, list[Chunk]] = {}
             if example.predicate is not None:
-                frame[example.predicate] = chunks_of(example.tags or ())
+                frame[example.predicate] = read_chunks(example.tags or ())
             gold.append(frame)
         scores = srl_eval(gold, [dict(frames) for frames in predictions])
         return f1_scores(scores.overall, scores.by_role, perfect=scores.perfect)

@@ -7,19 +7,25 @@ with U.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from elmokit.tasks.nn.crf import TagRules
-from elmokit.tasks.scores import OUTSIDE, Chunk, Counts, chunks_between
 
 Scheme = Literal["IOB1", "IOB2", "BIOUL"]
 PREFIXES: dict[Scheme, str] = {"IOB1": "BI", "IOB2": "BI", "BIOUL": "BILU"}
-IOB_PREFIX = {"U": "B", "L": "I"}
-"""The prefixes of IOB2 in place of those that only BIOUL has."""
+OUTSIDE = "O"
+
+
+class Chunk(NamedTuple):
+    """Tokens ``start`` to ``stop - 1`` with a label."""
+
+    start: int
+    stop: int
+    label: str
 
 
 class TagError(ValueError):
@@ -44,12 +50,21 @@ def chunks_in(tags: Sequence[str], scheme: Scheme) -> list[Chunk]:
 
 
 def read_chunks(tags: Iterable[str]) -> list[Chunk]:
-    """Return the chunks of tags of any scheme like conlleval, which finds chunks in invalid sequences too."""
-    parts = []
-    for tag in tags:
+    """Return the chunks of tags of any scheme, which may be invalid.
+
+    As in conlleval, a chunk starts at B, at I after O, and at any change of type. L is read as I, and U as B.
+    """
+    chunks: list[Chunk] = []
+    start, label = 0, None  # of the open chunk
+    for token, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
-        parts.append((IOB_PREFIX.get(prefix, prefix), kind))
-    return chunks_between(parts)
+        continues = prefix in ("I", "L") and kind == label
+        if label is not None and not continues:
+            chunks.append(Chunk(start, token, label))
+            label = None
+        if label is None and tag != OUTSIDE:
+            start, label = token, kind
+    return chunks
 
 
 def check_tags(tags: Sequence[str], scheme: Scheme) -> None:
@@ -136,12 +151,6 @@ def tag_ids(
             return None
         row[: len(sentence)] = torch.tensor([ids[tag] for tag in sentence], dtype=torch.int64)
     return numbers
-
-
-def f1_scores(overall: Counts, by_type: Mapping[str, Counts], **others: float) -> dict[str, float]:
-    """Return F1, precision, recall, any other scores, and the F1 of each type that the gold data contains."""
-    per_type = {f"f1-{kind}": counts.f1 for kind, counts in by_type.items() if counts.gold}
-    return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall, **others, **per_type}
 
 
 def chunk_records(tokens: Sequence[str], chunks: Iterable[Chunk]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 
 from elmokit.errors import TextError
 from elmokit.tasks import ner
-from elmokit.tasks.scores import Chunk
+from elmokit.tasks.tags import Chunk
 from tests.helpers.task_examples import NER, built
 
 TASK = ner.NerTask()

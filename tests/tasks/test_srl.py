@@ -14,8 +14,8 @@ from elmokit.tasks import srl
 from elmokit.tasks.allennlp.variants import viterbi_of_allennlp
 from elmokit.tasks.inputs import Inputs, Vocabularies
 from elmokit.tasks.nn.crf import RulePenalties, TagRules, viterbi
-from elmokit.tasks.scores import Chunk
 from elmokit.tasks.srl import Proposition, SrlConfig, SrlTask, parse_proposition, read_srl
+from elmokit.tasks.tags import Chunk
 from tests.helpers.paths import DATA
 from tests.helpers.task_examples import built
 

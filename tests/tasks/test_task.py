@@ -12,8 +12,8 @@ from torch import nn
 
 from elmokit.tasks.inputs import ElmoShape, Inputs, LayersInModel, Vocabularies, WordTable
 from elmokit.tasks.ner import NerBatch
-from elmokit.tasks.scores import Chunk
 from elmokit.tasks.sst import FIVE
+from elmokit.tasks.tags import Chunk
 from elmokit.tasks.task import MAX_SQUARES, TaskSetup
 from elmokit.tasks.task_config import ElmoConfig
 from elmokit.tasks.task_table import TASKS
