@@ -6,19 +6,15 @@ import copy
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
 
 from elmokit.engine.state import Floats
 from elmokit.formats.open import open_model
-from elmokit.formats.save import save_model
 from elmokit.formats.tensor_rows import FileArrays
 from elmokit.pretrained.model import describe
 from tests.helpers.every_format import FORMATS, write_model
@@ -127,43 +123,3 @@ def test_an_open_file_is_closed_with_its_model(tmp_path: Path) -> None:
     del model
     assert not is_open(path)
     assert bilm.config.n_layers
-
-
-HIDE_TORCH = "import sys; sys.modules['torch'] = None\n"
-
-
-@pytest.mark.slow
-def test_all_but_files_of_torch_save_opens_without_pytorch(tmp_path: Path) -> None:
-    paths = [write_model(kind, tmp_path / kind) for kind in FORMATS if kind != "many-langs"]
-    pickled = write_model("many-langs", tmp_path / "many-langs")
-    save_model(open_model(pickled), tmp_path / "converted")
-    with h5py.File(tmp_path / "table.hdf5", "w") as file:
-        file["embedding"] = np.ones((1, open_model(paths[0]).config.projection_dim), np.float32)
-    (tmp_path / "vocab.txt").write_text("cat\n")
-    script = HIDE_TORCH + (
-        "from elmokit.embedding.computer import Computer\n"
-        "from elmokit.errors import MissingExtraError\n"
-        "from elmokit.pretrained.model import describe\n"
-        "from elmokit.formats.open import open_model\n"
-        "from elmokit.formats.save import save_model\n"
-        "pickled, table, *paths = sys.argv[1:]\n"
-        "for path in [None, *paths]:\n"
-        "    model = open_model(path)\n"
-        "    describe(model)\n"
-        "    assert sum(array.size for array in model.arrays.values())\n"
-        "    assert model.softmax is None or model.softmax.weight.size\n"
-        "    save_model(model, path.replace('.', '-') + '-saved' if path else paths[0] + '-included')\n"
-        "    print(model.family)\n"
-        "print(Computer(open_model(paths[0], token_embeddings=table)).word_vectors(['dog', 'cat'])[1].mean())\n"
-        "try:\n    open_model(pickled)\n"
-        "except MissingExtraError as error:\n    print(error)\n"
-    )
-    arguments = [pickled, tmp_path / "table.hdf5", *paths, tmp_path / "converted"]
-    ended = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
-    *families, mean, refused = ended.stdout.splitlines() or [ended.stderr]
-    assert len(families) == len(paths) + 2, ended.stderr
-    assert float(mean) == 1
-    assert "token_embedder.pkl" in refused
-    assert "pip install '.[torch]'" in refused
-    for path in paths:
-        assert same_numbers(open_model(str(path).replace(".", "-") + "-saved"), open_model(path))

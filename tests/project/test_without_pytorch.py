@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model
+from elmokit import Elmo, LanguageModel, SentenceEmbedder, open_model, save_model
 from elmokit.errors import MissingExtraError
 from tests.helpers.paths import ROOT
 
@@ -117,6 +117,26 @@ def layers_in_spacy() -> None:
     assert component(nlp("The cat sat."))._.elmo_layers.shape == (3, 4, 384)
 
 
+def models_of_every_format() -> None:
+    import h5py
+
+    from elmokit.embedding.computer import Computer
+    from elmokit.pretrained.model import describe
+
+    paths = json.loads(Path("models.json").read_text())
+    with pytest.raises(MissingExtraError, match=r"token_embedder\.pkl.*\[torch\]"):
+        open_model(paths.pop("many-langs"))
+    for kind, path in paths.items():
+        model = open_model(path)
+        describe(model)
+        save_model(model, f"saved-{kind}")
+    with h5py.File("table.hdf5", "w") as file:
+        file["embedding"] = np.ones((1, open_model(paths["hdf5"]).config.projection_dim), np.float32)
+    Path("table_vocab.txt").write_text("cat\n")
+    table = open_model(paths["hdf5"], token_embeddings="table.hdf5")
+    assert (Computer(table).word_vectors(["dog", "cat"])[1] == 1).all()
+
+
 def names_of_the_package() -> None:
     import elmokit
 
@@ -132,6 +152,7 @@ WORK: dict[str, Callable[[], object]] = {
     **{f"elmokit {line}": partial(command, line) for line in COMMANDS},
     "elmokit serve": serve,
     "layers in spaCy": layers_in_spacy,
+    "models of every format": models_of_every_format,
     "names of the package": names_of_the_package,
     **{f"elmokit {line}": partial(refused, line) for line in REFUSED},
 }
@@ -160,7 +181,13 @@ def main() -> None:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    from tests.helpers.every_format import FORMATS, write_model  # PyTorch writes these models
+
     folder = tmp_path_factory.mktemp("work")
+    models = {kind: str(write_model(kind, folder / "models" / kind)) for kind in FORMATS}
+    models["converted"] = str(folder / "models" / "converted")
+    save_model(open_model(models["many-langs"]), models["converted"])
+    (folder / "models.json").write_text(json.dumps(models))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", __name__]
     ran = subprocess.run(program, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True, text=True)
@@ -197,6 +224,15 @@ def test_vectors_and_predictions_are_those_of_the_pytorch_modules(failures: dict
     for (word, *numbers), substitute in zip(found, lm.substitutes(SENTENCES[0], 1, n=5), strict=True):
         assert word == substitute.word
         np.testing.assert_allclose(numbers, substitute[1:], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_models_saved_without_pytorch_have_the_same_numbers(failures: dict[str, str | None]) -> None:
+    from tests.helpers.weights import same_numbers
+
+    folder = Path(str(failures["folder"]))
+    for kind, path in json.loads((folder / "models.json").read_text()).items():
+        assert kind == "many-langs" or same_numbers(open_model(folder / f"saved-{kind}"), open_model(path))
 
 
 if __name__ == "__main__":
