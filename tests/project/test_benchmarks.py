@@ -20,6 +20,7 @@ from elmokit.engine.threads import n_threads, set_threads
 from elmokit.formats.save import save_model
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
+from tests.helpers.task_examples import TEXTS
 
 BENCHMARKS = ROOT / "benchmarks"
 # Started by tests/project/test_quotes.py and transformer.py, and imported by report.py and gpu.py.
@@ -66,36 +67,27 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     draw = random.Random(0)
     words = ["the", "cat", "sat", "dog", "mat", "."]
-    sentences = [draw.choices(words, k=draw.randint(3, 9)) for _ in range(40)]
-    lines = [" ".join(sentence) for sentence in sentences]
-    tags = {word: f"B-{word}" if word in ("cat", "dog") else "O" for word in words}
-    columns = "\n\n".join("\n".join(f"{word} {tags[word]}" for word in sentence) for sentence in sentences)
-    conllu = [[f"{n}\t{word}\t_\t{word}" + "\t_" * 6 for n, word in enumerate(one, 1)] for one in sentences]
-    pairs = list(itertools.pairwise(lines))
-    labels = itertools.cycle(["entailment", "neutral", "contradiction"])
-    scored = [f"{one},{other},{n % 6}" for n, (one, other) in enumerate(pairs)]
-    labeled = [
-        json.dumps({"sentence1": one, "sentence2": other, "gold_label": label})
-        for (one, other), label in zip(pairs[:3], labels, strict=False)
-    ]
+    lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(40)]
+    text = "\n".join(lines) + "\n"
+    scored = "".join(f"{one},{other},{n % 6}\n" for n, (one, other) in enumerate(itertools.pairwise(lines)))
+    columns = "the O\ncat B-cat\nsat O\n\nthe O\ndog B-dog\n. O\n\n" * 20
     minimal = {"sentence_good": "the cat sat .", "sentence_bad": "cat the .", "UID": "a", "linguistics_term": "b"}
     files = {
-        "text.txt": lines,
-        "tagged.conllu": [*map("\n".join, conllu[:1]), "", *map("\n".join, conllu[1:2]), ""],
+        "text.txt": text,
         "pairs.csv": scored,
-        "pairs.jsonl": [json.dumps(minimal | {"field": "b"})],
-        "ner/train.conll": [columns],
-        "ner/dev.conll": [columns],
-        "data/documents/documents.tsv": ["split\tsentences", "test\t30", "test\t10"],
-        "data/wiki/test.txt": lines,
+        "pairs.jsonl": json.dumps(minimal | {"field": "b"}) + "\n",
+        "ner/train.conll": columns,
+        "ner/dev.conll": columns,
+        "data/documents/documents.tsv": "split\tsentences\ntest\t30\ntest\t10\n",
+        "data/wiki/test.txt": text,
         "data/sts-benchmark/dev.csv": scored,
-        "data/nli-sick/train.jsonl": labeled,
-        "data/nli-sick/dev.jsonl": labeled,
+        "data/nli-sick/train.jsonl": TEXTS["nli"],
+        "data/nli-sick/dev.jsonl": TEXTS["nli"],
     }
-    for name, rows in files.items():
+    for name, content in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    Path("data/documents/test.txt.xz").write_bytes(lzma.compress("\n".join(lines).encode()))
+        Path(name).write_text(content, encoding="utf-8")
+    Path("data/documents/test.txt.xz").write_bytes(lzma.compress(text.encode()))
     save_model(random_model(), "model")
     save_model(random_model(), "weights.hdf5")
 
