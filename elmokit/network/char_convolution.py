@@ -29,6 +29,7 @@ from elmokit.network.operators import (
     take_rows,
     takes_tiles,
 )
+from elmokit.network.tensors import has_memory
 from elmokit.network.tile_layers import apply_by_row
 
 
@@ -66,7 +67,7 @@ def read_characters(
         n_rows: The number of characters that it knows.
         widest: The width of the widest filter.
     """
-    if ids.is_cpu and not torch.is_grad_enabled():
+    if ids.is_cpu and not torch.is_grad_enabled() and (is_traced() or has_memory(ids)):
         return _read_distinct(ids, embed, n_rows, widest)
     n_distinct = _count_distinct(ids)
     if not is_traced() and torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor
 from torch.nn import functional as F
 
 from elmokit.engine.architecture import FORGET_OFFSET
@@ -35,6 +34,7 @@ from elmokit.network.lstm_training import (
     training_step,
     training_step_backward,
 )
+from elmokit.network.tensors import has_memory
 
 STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
 GATES = 4
@@ -73,22 +73,6 @@ class LSTMParts(NamedTuple):
             first, second, third, fourth = weight.chunk(GATES)
             weight = torch.cat([first, third, second, fourth])
         return LSTMWeights(weight, self.bias, self.projection, self.cell_clip, self.projection_clip)
-
-
-def has_memory(tensor: Tensor) -> bool:
-    """Check whether an operator sees the numbers of a tensor.
-
-    It does not inside ``torch.func`` and in duals, and those of a subclass may stand for others.
-    """
-    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided:
-        return False
-    if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
-        return False
-    try:
-        tensor.data_ptr()
-    except RuntimeError:  # wrapped by vmap, grad, jvp
-        return False
-    return True
 
 
 def are_hidden(*tensors: Tensor | None) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from elmokit.errors import ConfigError
 from elmokit.storage.tensor_file import write_tensor_file
@@ -68,13 +69,29 @@ def name_device(device: str | torch.device) -> torch.device:
         ) from None
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Check whether NumPy and C see the numbers of a tensor.
+
+    They do not inside ``torch.func`` and in duals, and those of a subclass may stand for others.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return False
+    if forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]
+        return False
+    try:
+        tensor.data_ptr()
+    except RuntimeError:  # wrapped by vmap, grad, jvp
+        return False
+    return True
+
+
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows of whole numbers ``(rows, numbers)``, sorted, and the place of each row among them.
 
     As ``torch.unique(rows, dim=0, return_inverse=True)``, which copies rows one by one: on a CPU, that took a tenth of
     the time of a short sentence.
     """
-    if not rows.is_cpu or not rows.numel():
+    if not rows.is_cpu or not rows.numel() or not has_memory(rows):
         distinct, index = torch.unique(rows, dim=0, return_inverse=True)
         return distinct, index
     # With the largest byte first, bytes have the order of their numbers, if none is negative.
