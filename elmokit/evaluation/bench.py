@@ -37,12 +37,12 @@ class Speed(NamedTuple):
     """Sentences in a batch."""
     backend: Backend
     computed_in: tuple[Precision, ...]
-    """The precisions of the LSTM layers' weights: not the requested one where that would be slower."""
+    """The precisions of the LSTM layers' weights, which differ from the requested one if that would be slower."""
     tokens_per_second: float
 
 
 class SpeedReport(NamedTuple):
-    """What ``measure_speed`` found out."""
+    """The results of ``measure_speed``."""
 
     machine: dict[str, Any]
     speeds: list[Speed]
@@ -52,7 +52,7 @@ class SpeedReport(NamedTuple):
         return next(speed for speed in self.speeds if (speed.request, speed.n_rows) == (request, n_rows))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report in types that JSON has."""
+        """Return the report as plain JSON values."""
         return {**self._asdict(), "speeds": [speed._asdict() for speed in self.speeds]}
 
 
@@ -65,9 +65,9 @@ def measure_speed(
 ) -> SpeedReport:
     """Measure a model in every precision and in plain NumPy, on the CPU.
 
-    Each batch has sentences of 20 made-up words of common lengths. Half of the words of a large batch are distinct, as
-    in running text. What is timed is ``Elmo.embed_batch`` from zero states, without the token cache; the fastest of
-    several calls counts.
+    Each batch has sentences of 20 made-up words of common lengths. Half of the words in a large batch are distinct, as
+    in running text. ``Elmo.embed_batch`` is timed from zero states, without the token cache; the fastest of several
+    calls counts.
     """
     seconds = MEASURE_SECONDS if seconds is None else seconds
     elmo = Elmo(model, start="zero", token_cache_mib=0)
@@ -86,7 +86,7 @@ def measure_speed(
 
 
 def describe_machine() -> dict[str, Any]:
-    """Collect the facts about this machine that decide which kernels run."""
+    """Collect the facts about this machine that determine which kernels run."""
     library = compiler.load_library()
     used = None if library is None else library.instructions
     return {
@@ -101,7 +101,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """Read the name that the processor reports, or the best that is known of it."""
+    """Return the processor's name, or the best available description."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -112,7 +112,7 @@ def processor_name() -> str:
 
 @contextmanager
 def _requested(request: BackendRequest) -> Iterator[None]:
-    """Request a backend by the environment variable, which alone can name plain NumPy."""
+    """Request a backend by the environment variable, the only way to select plain NumPy."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = request
     try:
@@ -146,6 +146,6 @@ def _best_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def _precisions(kernels: Sequence[Backend]) -> tuple[Precision, ...]:
-    """List the precisions of the LSTM layers' weights, the most precise first."""
+    """List the precisions of the LSTM layers' weights, most precise first."""
     used = {NATIVE.get(kernel, "float32") for kernel in kernels}
     return tuple(precision for precision in PRECISIONS if precision in used)

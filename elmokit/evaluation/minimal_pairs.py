@@ -1,7 +1,7 @@
-"""Minimal pairs: does a model find the better of two sentences more probable, as BLiMP tests it?
+"""Minimal pairs: does a model assign a higher probability to the acceptable sentence, as in BLiMP?
 
-A sentence is compared with its partner by its whole log probability, the sentence end included. A tie counts as wrong.
-Accuracies are averaged over paradigms, each with equal weight, as in Warstadt et al. 2020.
+Sentences are compared by total log probability, including the sentence end. Ties count as wrong. Accuracies are
+averaged over paradigms with equal weights, as in Warstadt et al. 2020.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BOTH = "both"
 PAID = "unknown words paid"
 """The name of the comparison in which an unknown word costs as much as the rarest word of the vocabulary."""
 OVERALL = "overall"
-"""The row for all paradigms; in a table of published results also that for all paradigms of a phenomenon."""
+"""The row for all paradigms; in a table of published results, also for all paradigms of a phenomenon."""
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
 SHORT = {GOOD: "good", BAD: "bad"}
 """Other names of the columns of sentences."""
@@ -45,7 +45,7 @@ class Paradigm:
 
     name: str
     phenomenon: str
-    """The group of paradigms to which it belongs; empty if none is given."""
+    """The group of paradigms that it belongs to; empty if none is given."""
     pairs: list[tuple[str, str]]
     """Raw sentences, the acceptable one first."""
     rows: list[Row] = dataclasses.field(default_factory=list)
@@ -59,7 +59,7 @@ class PublishedAccuracies:
     by_model: dict[str, dict[str, float]]
     """By model and paradigm, from 0 to 1."""
     phenomena: dict[str, str]
-    """The phenomenon to which each paradigm was published as belonging. BLiMP's files name 13, its results 12."""
+    """The published phenomenon of each paradigm. BLiMP's files name 13, its results 12."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class ParadigmScore:
     n_pairs: int
     n_tokens: int
     n_unknown: int
-    """Tokens that are not in the vocabulary."""
+    """Number of tokens outside the vocabulary."""
     correct: dict[str, int]
     """Pairs whose acceptable sentence is more probable: "forward", "backward", "both" for the sum of the two, and
     "unknown words paid" (:attr:`~elmokit.lm.surprisal.MinimalPairScores.paid_nats`)."""
     ties: dict[str, int]
     """Pairs whose sentences are equally probable. They count as wrong."""
     n_unequal: int
-    """Pairs whose sentences have unequal numbers of unknown words, so that these can decide."""
+    """Pairs whose sentences have unequal numbers of unknown words, which can be decisive."""
     unknown_words: list[str] = dataclasses.field(default_factory=list)
     """The first ten unknown words, each once."""
 
@@ -115,7 +115,7 @@ class MinimalPairsResult(Result):
 
     @property
     def unknown_ratio(self) -> float:
-        """The fraction of the tokens that are not in the vocabulary."""
+        """The fraction of tokens outside the vocabulary."""
         n_tokens = sum(paradigm.n_tokens for paradigm in self.paradigms)
         return sum(paradigm.n_unknown for paradigm in self.paradigms) / max(1, n_tokens)
 
@@ -140,7 +140,7 @@ class MinimalPairsResult(Result):
         return _mean_accuracy(self._of(phenomenon), choice)
 
     def table_rows(self, by_paradigm: bool = False) -> list[Row]:
-        """Return accuracies in percent: a row for each phenomenon, or for each paradigm, and one for all."""
+        """Return accuracies in percent: one row per phenomenon or paradigm, and one for all."""
         if by_paradigm:
             groups = {paradigm.name: [paradigm] for paradigm in self.paradigms}
         else:
@@ -187,7 +187,7 @@ class MinimalPairsResult(Result):
         }
 
     def beside(self, published: PublishedAccuracies) -> MinimalPairsResult:
-        """Return these results next to those of other models, and grouped by the phenomena of those."""
+        """Return these results together with those of other models, grouped by the phenomena of the latter."""
         paradigms = []
         for score in self.paradigms:
             phenomenon = published.phenomena.get(score.name, score.phenomenon)
@@ -292,13 +292,13 @@ def evaluate_minimal_pairs(
     """Score a model on minimal pairs by paradigm, phenomenon and overall.
 
     Args:
-        model: A model with its softmax and vocabulary; or what computes it, such as ``LanguageModel.computer``.
+        model: A model with its softmax and vocabulary, or its computer, such as ``LanguageModel.computer``.
         paradigms: The pairs, from ``read_minimal_pairs``.
-        tokenize: Splits a raw sentence into tokens, as the model's training text was.
+        tokenize: Splits a raw sentence into tokens like the model's training text.
         published: Accuracies of other models to show next to it, from ``read_published_accuracies``. Their phenomena
             replace those of the files.
-        on_pair: Called with a row for each pair that is scored: the columns of its file; the nats of each direction and
-            the unknown tokens of both sentences; and whether it is correct (1) by each choice.
+        on_pair: Called with a row for each pair: the columns of its file; the nats of each direction and the number of
+            unknown tokens of both sentences; and whether it is correct (1) by each choice.
         progress: Called with the number of sentences.
 
     Raises:
@@ -393,7 +393,7 @@ def _pair_results(
 
 
 def _as_cells(row: Row) -> dict[str, str]:
-    """Write the values of a row from a file, which in JSON need not be text, as the cells of a table."""
+    """Convert the values of a row, which may be any JSON values, to table cells."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
 
 

@@ -34,7 +34,7 @@ class SimilarWord:
     """Cosine, from -1 to 1."""
     word: str
     count: int
-    """How often it occurs in the corpus."""
+    """Its number of occurrences in the corpus."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Neighbors:
 
     @classmethod
     def from_layers(cls, words: Sequence[str], token: int, by_layer: Mapping[int, list[Any]]) -> Neighbors:
-        """Combine what :meth:`OccurrenceIndex.searches` found: similar words by layer 0, occurrences by the others."""
+        """Combine the results of :meth:`OccurrenceIndex.searches`: similar words for layer 0, else occurrences."""
         occurrences = {layer: similar for layer, similar in by_layer.items() if layer}
         return cls(list(words), token, by_layer[0], occurrences)
 
@@ -59,7 +59,7 @@ class Neighbors:
         return facts | {"layers": {str(layer): found for layer, found in facts["layers"].items()}}
 
     def to_text(self) -> str:
-        """Return a table for people: a line per neighbor, aligned at the word."""
+        """Return a readable table: one line per neighbor, aligned at the word."""
         words = ", ".join(f"{word.word} {word.similarity:.2f}" for word in self.context_free) or "none"
         lines = [f"             {in_context(self.words, self.token)}", f"without context: {words}"]
         for layer, neighbors in self.layers.items():
@@ -110,7 +110,7 @@ def nearest_tokens(
 
 
 def in_context(tokens: Sequence[str], token: int, width: int = 30) -> str:
-    """Show one token in brackets, with as many words around it as fit into ``width`` characters a side.
+    """Show a token in brackets, with as many words around it as fit into ``width`` characters per side.
 
     The brackets of several such lines are aligned.
     """

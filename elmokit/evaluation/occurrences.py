@@ -12,7 +12,7 @@ bounded memory and memory-mapped for searching:
 ``starts.i64``        for each sentence its first token
 ====================  =====================================================================================
 
-A search compares with every vector, so it is exact to the precision of float16 (cosines to about 0.001).
+A search compares all vectors, so it is exact to the precision of float16 (cosines to about 0.001).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def build_index(
         overwrite: Start over: replace an existing or partial index.
 
     Raises:
-        ConfigError: ``elmo`` is no :class:`Elmo`.
+        ConfigError: ``elmo`` is not an :class:`Elmo`.
         TextError: The corpus cannot be read or has no words.
         OutputError: ``path`` has no name, contains something else or cannot be written.
 
@@ -109,7 +109,7 @@ def build_index(
 
 
 class _Counted:
-    """Sentences that are counted while they are read."""
+    """Counts sentences while they are read."""
 
     def __init__(self, sentences: Iterator[list[str]]) -> None:
         self._sentences = sentences
@@ -155,13 +155,13 @@ class OccurrenceIndex:
     """A finished index, memory-mapped.
 
     Raises:
-        OutputError: There is no index at the path, or it is not finished.
+        OutputError: There is no index at the path, or it is incomplete.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         rebuild = f"elmokit neighbors index CORPUS {path}"
-        store = read_workspace(self.path, f"build it anew with {rebuild} --overwrite")
+        store = read_workspace(self.path, f"rebuild it with {rebuild} --overwrite")
         if store is None or store.settings.get("what") != KIND:
             raise OutputError(f"There is no index of this version in {path}. Build one with: {rebuild}")
         self.settings = store.settings
@@ -196,7 +196,7 @@ class OccurrenceIndex:
         """Find the occurrences most similar to a word in a sentence by each layer, and the most similar words by layer
         0.
 
-        Occurrences in the very sentence of the query are left out, and of equal sentences only one is shown.
+        Occurrences in the query sentence itself are excluded, and only one of several equal sentences is shown.
 
         Args:
             elmo: The model that the index was built with.
@@ -208,7 +208,7 @@ class OccurrenceIndex:
             min_count: Minimum corpus count of the context-free neighbors.
 
         Raises:
-            ConfigError: The layer or the token does not exist, or the index was built with another model.
+            ConfigError: The layer or token does not exist, or the index was built with another model.
             TextError: The sentence is not a list of strings.
         """
         self.check_model(elmo)
@@ -238,7 +238,7 @@ class OccurrenceIndex:
         among: Among = "any",
         min_count: int = 1,
     ) -> dict[int, Callable[[], list[Any]]]:
-        """Return the searches that :meth:`neighbors` runs, by layer, for programs that may have to stop between them.
+        """Return the searches of :meth:`neighbors` by layer, for programs that may need to stop in between.
 
         Args:
             vectors: All layers of the sentence, ``(layers, tokens, dim)``, from the model of the index.
@@ -246,10 +246,10 @@ class OccurrenceIndex:
 
         Returns:
             A function for layer 0, which finds the context-free neighbors, and one for each of ``layers``.
-            :meth:`Neighbors.from_layers` combines what they find.
+            :meth:`Neighbors.from_layers` combines their results.
 
         Raises:
-            ConfigError: The layer does not exist, or another argument cannot be used.
+            ConfigError: The layer does not exist, or another argument is invalid.
         """
         chosen: list[Any] = list(self.layers)
         if layers is not None:
@@ -289,7 +289,7 @@ class OccurrenceIndex:
         return words
 
     def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
-        """Mark the distinct words that differ from a word only in marks or codes of characters: ``(types,)``."""
+        """Mark the distinct words that only differ from a word in marks or character codes: ``(types,)``."""
         plain = PLAIN(word)
         return np.array([PLAIN(kind) == plain for kind in self.types], np.bool_)
 
@@ -314,7 +314,7 @@ class OccurrenceIndex:
     def _merged(
         self, best: list[Occurrence], more: Iterator[tuple[float, int]], words: list[str], n_neighbors: int
     ) -> list[Occurrence]:
-        """Merge the best of both, sorted. Of the same token in equal sentences, only the first is kept."""
+        """Merge the best of both, sorted. Of equal tokens in equal sentences, only the first is kept."""
         seen = {(tuple(occurrence.words), occurrence.token) for occurrence in best}
         added = 0
         for similarity, position in more:

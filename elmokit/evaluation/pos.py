@@ -35,9 +35,9 @@ CONTROL_SEED = 2019
 MOST_FREQUENT = "most frequent tag"
 """The row of the baseline."""
 AVERAGE, MIX = "average", "mix"
-"""The rows of several layers: of their mean, and of a learned mix of them."""
+"""The rows for several layers: their mean, and a learned mix."""
 READ_ROWS = 4096
-MIN_STEPS = 500  # a handful of tokens makes few batches per epoch, but should be learned all the same
+MIN_STEPS = 500  # a handful of tokens makes few batches per epoch, but should still be learned
 
 LayerRows = Sequence[NDArray[Any]]
 """For each layer ``(tokens, dim)``."""
@@ -45,7 +45,7 @@ LayerRows = Sequence[NDArray[Any]]
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """How to train the classifier, with Adam and a learning rate that falls to 0 along a cosine."""
+    """How to train the classifier, with Adam and a cosine learning rate schedule."""
 
     epochs: int = 5
     batch_size: int = 1024
@@ -122,7 +122,7 @@ class PosResult(Result):
     rows: list[PosRow]
 
     def table_rows(self) -> list[Row]:
-        """Return the baseline, and a row for each layer, in percent."""
+        """Return the baseline, and one row per layer, in percent."""
         rows: list[Row] = [{"part of speech": MOST_FREQUENT, self.measure: 100 * self.baseline}]
         for row in self.rows:
             cells: dict[str, Any] = {"part of speech": layer_title(row.name), self.measure: 100 * row.accuracy}
@@ -167,7 +167,7 @@ def probe_pos(
     settings: LinearSettings = LinearSettings(),
     progress: ProgressCallback | None = None,
 ) -> PosResult:
-    """Train a linear probe on each layer, on their mean and on a learned mix of them, and score it on a test text.
+    """Train a linear probe on each layer, their mean and a learned mix, and score it on a test text.
 
     Args:
         elmo: The model.
@@ -180,7 +180,7 @@ def probe_pos(
         progress: Called with the words embedded, then with the training steps of each classifier.
 
     Raises:
-        ConfigError: The layer does not exist, or there is no seed.
+        ConfigError: The layer does not exist, or there are no seeds.
         TextError: There are no tagged words to train on, or to test on.
 
     Example:
@@ -219,7 +219,7 @@ def probe_pos(
 
 
 class LabeledTexts(NamedTuple):
-    """What a classifier is trained on and scored on."""
+    """Labels for training and scoring a classifier."""
 
     title: str
     """Empty for the tags; "control task" for random ones."""
@@ -238,7 +238,7 @@ def _check_tagged(name: str, text: Sequence[TaggedSentence]) -> None:
 
 
 def _combinations(layers: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Name what is probed, and list which of the chosen layers it reads: each alone, then all of several."""
+    """Name each probe and list its layers: each layer alone, then all of them if there are several."""
     combinations = [(str(layer), [index]) for index, layer in enumerate(layers)]
     if len(layers) > 1:
         everything = list(range(len(layers)))
@@ -295,7 +295,7 @@ def _vectors(
 
 
 def _label_tags(train: Sequence[TaggedSentence], test: Sequence[TaggedSentence]) -> LabeledTexts:
-    """Number the tags of the training text, and label the tokens of both texts with them."""
+    """Number the training text's tags, and label the tokens of both texts with them."""
     train_tags, test_tags = _tags(train), _tags(test)
     numbers: dict[str | None, int] = {}
     for tag in sorted({tag for tag in train_tags if tag is not None}):
@@ -353,7 +353,7 @@ def _control_task(
 
 
 class LinearProbe(nn.Module):
-    """A linear classifier of a mix of layers, whose features are standardized to mean 0 and deviation 1.
+    """A linear classifier on a mix of layers, with features standardized to mean 0 and deviation 1.
 
     The mean and deviation are those of the average of the layers over the training tokens. Standardizing does not
     change what a linear classifier can express, only how fast it is trained.
@@ -418,7 +418,7 @@ def train_linear(
 
 @torch.no_grad()
 def predict_linear(probe: LinearProbe, layers: LayerRows) -> NDArray[np.int64]:
-    """Find the best class of every token, ``(tokens,)``."""
+    """Find the best class of each token, ``(tokens,)``."""
     n_tokens = len(layers[0])
     best = np.empty(n_tokens, dtype=np.int64)
     for start in range(0, n_tokens, READ_ROWS):

@@ -1,4 +1,4 @@
-"""What the probes share: reading text in chunks, and digests that say what stored vectors were computed from."""
+"""Shared by the probes: reading text in chunks, and digests that identify the source of stored vectors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from elmokit.text.text import CONLLU_SUFFIXES, Text
 
 Item = TypeVar("Item")
 CHUNK_TOKENS = 16_384
-"""Tokens that are embedded between two commits. The chunks decide which sentences share a batch, so that an
-interrupted run must use the same value as the run that resumes it."""
+"""Number of tokens embedded between two commits. The chunks determine which sentences share a batch, so a resumed run
+must use the same value."""
 
 
 def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -> Iterator[list[Item]]:
@@ -26,13 +26,13 @@ def read_chunks(sentences: Iterable[Item], length: Callable[[Any], int] = len) -
 
 
 def find_corpus_files(names: TextPaths) -> list[Path]:
-    """Find what :func:`read_corpus_files` reads, in directories too, but no files of gold keys."""
+    """Find the files that :func:`read_corpus_files` reads, also in directories, except gold keys."""
     files = find_text_files(names, reread=True, suffixes=or_packed(".txt", *CONLLU_SUFFIXES, DATA))
     return [path for path in files if not unpacked_name(path).endswith(GOLD)]
 
 
 def read_corpus_files(text: Text) -> Iterator[list[str]]:
-    """Yield the sentences of a text and of ``.data.xml`` files, without empty ones."""
+    """Yield the non-empty sentences of a text and of ``.data.xml`` files."""
     for path in text.files:
         if unpacked_name(path).endswith(DATA):
             yield from (sentence.words for sentence in read_sense_xml(path) if sentence.words)
@@ -42,11 +42,11 @@ def read_corpus_files(text: Text) -> Iterator[list[str]]:
 
 
 def model_settings(elmo: Elmo) -> dict[str, Any]:
-    """List everything but the text that stored vectors depend on: the model, and what computes it."""
+    """List everything except the text that affects stored vectors: the model, and how it is computed."""
     return vector_settings(elmo.computer, elmo.start) | {"model": model_digest(elmo)}
 
 
 def model_digest(elmo: Elmo) -> str:
-    """Identify a model: equal for models that give the same vectors, up to rounding. Stateful ones are refused."""
+    """Return an identifier that is equal for models with the same vectors, up to rounding. Refuses stateful ones."""
     check_choice("start", elmo.start, ("warm", "zero"))  # then vectors do not depend on the previous sentences
     return fingerprint(elmo.model, elmo.start)[:16]

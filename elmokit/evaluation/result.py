@@ -1,4 +1,4 @@
-"""Results: what an evaluation measured, a frozen dataclass that also has the rows of a table."""
+"""Results of evaluations: frozen dataclasses that can be shown as tables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 Row = Mapping[str, Any]
-"""A row of results: by the head of the column a text, a count or a number; None or NaN for an empty cell."""
+"""A row of results: a text, count or number by column title; None or NaN for an empty cell."""
 
 
 class Result(ABC):
-    """What an evaluation returns. Subclasses are frozen dataclasses."""
+    """The result of an evaluation. Subclasses are frozen dataclasses."""
 
     digits: ClassVar[int]
     """Decimal places of the numbers in the table."""
     measure: ClassVar[str]
-    """What the numbers of the table are."""
+    """The quantity in the table."""
 
     @abstractmethod
     def table_rows(self) -> list[Row]:
@@ -34,7 +34,7 @@ class Result(ABC):
         return []
 
     def to_text(self, rows: Sequence[Row] | None = None) -> str:
-        """Return the table, or that of other rows, and the notes for people."""
+        """Return the table (of ``rows``, if given) and the notes as readable text."""
         table = tabulate(self.table_rows() if rows is None else rows, self.digits)
         lines = [table.to_text()]
         notes = self.notes()
@@ -44,7 +44,7 @@ class Result(ABC):
 
 
 def number_or_none(number: float) -> float | None:
-    """Replace NaN, which JSON does not have, by None."""
+    """Replace NaN, which JSON does not have, with None."""
     return None if math.isnan(number) else number
 
 
@@ -76,14 +76,14 @@ class Table:
 
 
 def tabulate(rows: Sequence[Row], digits: int) -> Table:
-    """Return the table of some rows, its numbers with so many decimal places."""
+    """Return a table of rows, with numbers rounded to ``digits`` decimal places."""
     head = list(dict.fromkeys(title for row in rows for title in row))
     cells = [[_format(row.get(title), digits) for title in head] for row in rows]
     return Table(head, cells, len(name_columns(rows)))
 
 
 def name_columns(rows: Sequence[Row]) -> list[str]:
-    """Return the heads of the first columns, which hold text and so name the rows."""
+    """Return the titles of the leading text columns, which name the rows."""
     return list(itertools.takewhile(lambda title: isinstance(rows[0][title], str), rows[0]))
 
 

@@ -21,7 +21,7 @@ from elmokit.text.tokenize import split_tokens
 BLOCK_CHARACTERS = 1 << 18
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
-"""The digit after ``%`` in a WordNet sense key, which is the part of speech. 5 is a satellite adjective."""
+"""The part of speech for the digit after ``%`` in a WordNet sense key. 5 is a satellite adjective."""
 
 LemmaPos = tuple[str, str]
 
@@ -58,7 +58,7 @@ class SenseSet:
 
 
 def find_sense_set(path: str | Path) -> SenseSet:
-    """Find the two files of a dataset, given the ``.data.xml`` file or the directory that contains one.
+    """Find the two files of a dataset, given the ``.data.xml`` file or a directory with one.
 
     Raises:
         TextError: One of the files is missing, or the directory contains several datasets.
@@ -96,7 +96,7 @@ def read_sense_xml(path: str | Path) -> Iterator[SenseSentence]:
 
 
 def _blocks(path: str | Path) -> Iterator[str]:
-    """Yield a text in blocks of many lines, which is faster than line by line."""
+    """Yield a text in blocks of many lines, which is faster than single lines."""
     lines: list[str] = []
     n_characters = 0
     for line in read_lines(path):
@@ -132,12 +132,12 @@ def _read_instance(part: ElementTree.Element, words: list[str], start: int, wher
 
 
 def normal_lemma(lemma: str) -> str:
-    """Spell a lemma as WordNet does: in lower case, with ``_`` for spaces."""
+    """Spell a lemma as in WordNet: in lower case, with ``_`` for spaces."""
     return lemma.lower().replace(" ", "_")
 
 
 def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
-    """Read a key file: for each instance id its correct senses. Lines with the same id are merged."""
+    """Read a key file: the correct senses of each instance id. Lines with the same id are merged."""
     keys: dict[str, list[str]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         columns = split_tokens(line)
@@ -150,7 +150,7 @@ def read_keys(path: str | Path) -> dict[str, tuple[str, ...]]:
 
 
 def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
-    """Read a sense inventory: for each lemma and part of speech its senses, the first sense first.
+    """Read a sense inventory: the senses of each lemma and part of speech, first sense first.
 
     There are two formats: WordNet's ``index.sense`` (``key offset number count``, separated by spaces, where the number
     gives the order), and a table ``lemma<TAB>POS<TAB>key [key ...]``. Lines that start with ``# `` are skipped.

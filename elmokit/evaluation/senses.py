@@ -2,8 +2,8 @@
 
 This follows section 5.3 and table 5 of Peters et al. 2018. Each sense is represented by the mean of its vectors in a
 sense-tagged corpus. A word of a test text gets the sense of its lemma and part of speech whose mean is nearest by
-cosine, or the first sense of the inventory if the training corpus has none of them. One more row, which the paper does
-not have, adds what the cosine ignores: which senses are frequent.
+cosine, or the first sense of the inventory if the training corpus has none of them. An additional row, not in the
+paper, accounts for sense frequency, which the cosine ignores.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ANSWERS = "*.key.txt"
 POOLED = "all"
 """The name of all test sets together."""
 FIRST, MOST_FREQUENT, AVERAGE = "first", "most frequent", "average"
-"""The rows of the first sense of the inventory, of the most frequent one in training, and of the mean of the layers."""
+"""Rows: the first sense in the inventory, the most frequent one in training, and the mean of the layers."""
 WITH_PRIOR = "top layer with prior"
 """The row of the top layer, half whitened and with a prior for frequent senses."""
 PRIOR_WEIGHT = 0.1
-"""Of the logarithm of a sense's frequency, next to a cosine: the best on SemEval-2007 (results/en-mini-training.md)."""
+"""Weight of log sense frequency relative to the cosine: the best on SemEval-2007 (results/en-mini-training.md)."""
 Inventory = Mapping[LemmaPos, tuple[str, ...]]
 """The senses of each lemma, the first sense first."""
 
@@ -55,7 +55,7 @@ class SenseScore(NamedTuple):
 
 
 def score_senses(gold: Mapping[str, Collection[str]], answers: Mapping[str, Collection[str]]) -> SenseScore:
-    """Score answers against the gold senses, as ``Scorer.java`` of the unified framework does (Raganato et al. 2017).
+    """Score answers against gold senses, like ``Scorer.java`` of the unified framework (Raganato et al. 2017).
 
     An answer with several senses counts as the fraction of them that is correct, and matching one of the gold senses is
     enough. Answers without a gold sense are ignored. Precision is over the answered instances, recall over all gold
@@ -100,10 +100,10 @@ class SenseResult(Result):
     n_instances: dict[str, int]
     """Instances with gold keys, by test set."""
     n_backed_off: dict[str, int]
-    """Instances whose lemma is not in training; every layer answers with the first sense of the inventory."""
+    """Instances whose lemma is not in training; all layers answer with the first sense of the inventory."""
     rows: list[SenseRow]
     answers: dict[str, dict[str, dict[str, str]]]
-    """For each row and test set the answered sense of each instance id, which are the lines of a key file."""
+    """The answered sense of each instance id, by row and test set: the lines of a key file."""
 
     def table_rows(self) -> list[Row]:
         """Return the F1 of each layer and baseline, in percent, by test set and by part of speech."""
@@ -151,15 +151,15 @@ def probe_senses(
     *,
     overwrite: bool = False,
 ) -> SenseResult:
-    """Compute sense means and score every layer on test sets.
+    """Compute sense means and score each layer on test sets.
 
     Args:
         elmo: The model.
         train: The sense-tagged corpus.
         tests: The test sets.
-        inventory: The senses of each lemma, the first sense first. Without it, instances whose lemma is not in training
+        inventory: The senses of each lemma, first sense first. Without it, instances whose lemma is not in training
             have no answer.
-        path: Where to keep the sense means, as in ``train_senses``.
+        path: Where to store the sense means, as in ``train_senses``.
         progress: Called with the number of instances.
         overwrite: Recompute the means in ``path``.
 
@@ -221,7 +221,7 @@ def _sense_row(
     answers: Mapping[str, Mapping[str, str]],
     pos_of: Mapping[str, Mapping[str, str]],
 ) -> SenseRow:
-    """Score the answers of a row, which are by test set, as are the gold senses and the parts of speech."""
+    """Score the answers of a row; all arguments are by test set."""
     scores = {test: score_senses(senses, _as_keys(answers[test])) for test, senses in gold.items()}
     pooled_gold, pooled_answers, pooled_pos = _pooled(gold), _as_keys(_pooled(answers)), _pooled(pos_of)
     if len(gold) > 1:
@@ -253,7 +253,7 @@ def answer_senses(
     progress: ProgressCallback | None = None,
     n_instances: int = 0,
 ) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Choose the sense of each instance of a text, by each layer and by the baselines.
+    """Choose the sense of each instance in a text, by each layer and baseline.
 
     Returns for each row ("0", "1", ..., "average", "top layer with prior", "most frequent", "first") the sense of each
     instance id; and the ids of the instances that have none of their senses in training, which every layer answers with
@@ -297,7 +297,7 @@ def _mean_vector(instance: Instance, vectors: NDArray[np.float32]) -> NDArray[np
 
 
 def _pooled(by_set: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
-    """Merge the test sets. Ids repeat across sets, so the key is the set's name and the id."""
+    """Merge the test sets. Ids can repeat across sets, so the key is the set's name and the id."""
     return {(name, instance): item for name, items in by_set.items() for instance, item in items.items()}
 
 
@@ -306,7 +306,7 @@ def _as_keys(answers: Mapping[Any, str]) -> dict[Any, tuple[str]]:
 
 
 class SenseMeans:
-    """The mean vector of each sense, and how often each lemma was tagged with each of its senses.
+    """The mean vector of each sense, and the sense counts of each lemma.
 
     Memory grows with the number of distinct senses, not with the text.
     """
@@ -328,7 +328,7 @@ class SenseMeans:
             self.sums[sense] = self.sums.get(sense, np.float32(0)) + vector
 
     def most_frequent(self, lemma_pos: LemmaPos) -> str | None:
-        """Look up the sense that a lemma was tagged with most often, if it is in training."""
+        """Return the most frequent sense of a lemma, if it is in training."""
         counts = self.tagged.get(lemma_pos, Counter[str]())
         return max(counts, key=counts.__getitem__, default=None)
 
@@ -395,10 +395,9 @@ class SenseMeans:
 class FrequencyProbe:
     """Nearest means of one layer, half whitened, with a prior for frequent senses.
 
-    A cosine is dominated by the few directions in which the vectors vary most, and knows nothing of how often a sense
-    occurs. So each direction is divided by the root of its standard deviation, over the means weighted by their counts;
-    and a multiple of the logarithm of a sense's relative frequency for its lemma, counts plus one half, is added to the
-    cosine.
+    A cosine is dominated by the few directions in which the vectors vary most, and ignores how often a sense occurs. So
+    each direction is divided by the root of its standard deviation, over the means weighted by their counts, and a
+    multiple of the log relative frequency of a sense for its lemma (counts plus one half) is added to the cosine.
     """
 
     def __init__(self, means: SenseMeans, layer: int) -> None:
@@ -434,10 +433,10 @@ def train_senses(
     *,
     overwrite: bool = False,
 ) -> SenseMeans:
-    """Compute the mean vector of each sense in a corpus, which is read once, in bounded memory.
+    """Compute the mean vector of each sense in a corpus, in one pass and bounded memory.
 
-    With ``path``, the means are saved there at the end, and if the call is interrupted: the next call with the same
-    arguments resumes, with the same result. A finished file is not computed again, unless ``overwrite`` is given.
+    With ``path``, the means are saved there at the end or when the call is interrupted. The next call with the same
+    arguments resumes, with the same result. A complete file is not recomputed, unless ``overwrite`` is set.
     """
     keys = read_keys(source.gold)
     means = SenseMeans()

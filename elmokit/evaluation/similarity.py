@@ -1,4 +1,4 @@
-"""Similarity: does the cosine of two vectors agree with people, as the STS benchmark and word pairs test it?"""
+"""Similarity: do cosines agree with human ratings, as in the STS benchmark and lists of word pairs?"""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PAIRS_AT_ONCE = 256
 Pooling = tuple[str, str]
 """The names of layers and of a weighting, by which vectors are pooled."""
 COSINE_DIGITS = 6
-"""Decimal places of cosines that are compared: float32 rounds the vectors, so that those of two identical pairs of
-sentences differ in the seventh, and would get different ranks."""
+"""Decimal places of compared cosines. Vectors are rounded to float32, so cosines of identical pairs can differ in the
+seventh digit, which would give them different ranks."""
 
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """Two sentences or words, and how similar people find them."""
+    """Two sentences or words with a human similarity rating."""
 
     first: list[str]
     second: list[str]
@@ -45,7 +45,7 @@ class ScoredPair:
 
 @dataclass(frozen=True)
 class SimilarityScores:
-    """The agreement of cosines with people's scores."""
+    """The agreement of cosines with human scores."""
 
     cosines: NDArray[np.float64]
     """``(pairs,)``; 0 if one of the sentences is empty."""
@@ -57,7 +57,7 @@ class SimilarityScores:
 
 @dataclass(frozen=True)
 class PoolingScore:
-    """The agreement of one way of pooling token vectors."""
+    """The agreement of one pooling of token vectors."""
 
     layers: str
     weighting: str
@@ -72,7 +72,7 @@ class PoolingScore:
 
 @dataclass(frozen=True)
 class FileSimilarity:
-    """The agreement of all ways of pooling, for one file of pairs."""
+    """The agreement of all poolings, for one file of pairs."""
 
     n_pairs: int
     poolings: list[PoolingScore]
@@ -80,7 +80,7 @@ class FileSimilarity:
 
 @dataclass(frozen=True)
 class SimilarityResult(Result):
-    """The agreement of all ways of pooling, for each file of pairs."""
+    """The agreement of all poolings, for each file of pairs."""
 
     digits = 3
     measure = "Spearman correlation"
@@ -103,7 +103,7 @@ class SimilarityResult(Result):
         return max(_defined(poolings) or poolings, key=lambda score: score.spearman)
 
     def table_rows(self) -> list[Row]:
-        """Return rank correlations: a row for each file and choice of layers, a column for each weighting."""
+        """Return rank correlations: one row per file and choice of layers, one column per weighting."""
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for name, poolings in self.scores.items():
             for score in poolings:
@@ -141,17 +141,17 @@ def read_scored_pairs(
 ) -> list[ScoredPair]:
     """Read pairs of sentences or words with a score.
 
-    A file named ``.csv`` (or ``.csv.gz`` and so on) is CSV, as the STS benchmark. In other files, such as lists of word
-    pairs, columns are separated by tabs, or by spaces where a line has no tab. The first row may be a header.
+    A file named ``.csv`` (or ``.csv.gz`` and so on) is CSV, like the STS benchmark. In other files, such as lists of
+    word pairs, columns are separated by tabs, or by spaces if a line has no tab. The first row can be a header.
 
     Args:
         path: A file in UTF-8.
-        tokenize: Splits a sentence into tokens. The STS benchmark holds raw text, which
-            :func:`~elmokit.text.tokenize.get_tokenizer` splits.
+        tokenize: Splits a sentence into tokens. The STS benchmark has raw text; see
+            :func:`~elmokit.text.tokenize.get_tokenizer`.
         columns: The columns of the two sentences and of the score, from 1. None: the file has exactly these three.
 
     Raises:
-        TextError: The file cannot be read, has no pair, or a row is not such a triple.
+        TextError: The file cannot be read, has no pairs, or a row is not such a triple.
     """
     pairs = []
     try:
@@ -167,7 +167,7 @@ def read_scored_pairs(
                 raise TextError(f"{path}, row {number}: {_expected_row(path, row, columns)}")
             pairs.append(pair)
     except csv.Error as error:
-        raise TextError(f"{path} is not a readable CSV file: {error}.") from None
+        raise TextError(f"{path} is not a CSV file that can be read: {error}.") from None
     if not pairs:
         raise TextError(f"{path} contains no pairs; expected two sentences and a number in each row.")
     return pairs
@@ -198,7 +198,7 @@ def _choose_cells(row: list[str], columns: tuple[int, int, int] | None) -> list[
 
 
 def _as_pair(cells: list[str], tokenize: Callable[[str], list[str]]) -> ScoredPair | None:
-    """Convert two sentences and a score; None if one of them is empty or the score is no finite number."""
+    """Convert two sentences and a score; None if one is empty or the score is not a finite number."""
     first, second, score = tokenize(cells[0]), tokenize(cells[1]), _number(cells[2])
     if not first or not second or score is None or not math.isfinite(score):
         return None
@@ -206,7 +206,7 @@ def _as_pair(cells: list[str], tokenize: Callable[[str], list[str]]) -> ScoredPa
 
 
 def _expected_row(path: str | Path, row: list[str], columns: tuple[int, int, int] | None) -> str:
-    """Say for an error message what a row should have been."""
+    """Describe the expected form of a row, for an error message."""
     where = "" if columns is None else f" in columns {columns[0]}, {columns[1]} and {columns[2]}"
     separated = "commas" if _is_csv(path) else "tabs or spaces"
     text = f"expected two sentences and a number{where}, separated by {separated}, but got {row}."
@@ -233,17 +233,17 @@ def evaluate_similarity(
     whiten: Sequence[Sequence[str]] = (),
     progress: ProgressCallback | None = None,
 ) -> SimilarityResult:
-    """Score every way of pooling token vectors on pairs of sentences or words.
+    """Score all poolings of token vectors on pairs of sentences or words.
 
-    Each layer, their average, and all concatenated are combined with each weighting: equal weights ("mean"), less
-    weight for frequent words ("sif"). If the model stores a whitening or a head, it is scored too. Vectors are computed
-    once for all.
+    Each layer, their average, and all layers concatenated are combined with each weighting: equal weights ("mean"), and
+    less weight for frequent words ("sif"). If the model has a whitening or a head, it is scored, too. Vectors are only
+    computed once.
 
     Args:
         elmo: The model.
         files: Pairs by name, from ``read_scored_pairs``.
-        smoothings: The values of a for "sif". Without a vocabulary, the model has no word frequencies and no "sif".
-        whiten: Sentences to fit a further whitening on, for every way of pooling.
+        smoothings: The values of a for "sif", which needs a vocabulary for word frequencies.
+        whiten: Sentences to fit another whitening on, for each pooling.
         progress: Called with the number of pairs.
 
     Raises:
@@ -293,7 +293,7 @@ def _embedders(
 
 
 def _weightings(elmo: Elmo, smoothings: Sequence[float]) -> dict[str, SentencePooling]:
-    """Return the poolings of layer 0 by the names of their weightings, as far as the model has word frequencies."""
+    """Return the poolings of layer 0 by the names of their weightings; without word frequencies, only "mean"."""
     weightings: dict[str, SentencePooling] = {}
     for weighting in WEIGHTINGS:
         pooling = SentencePooling(weighting)
@@ -325,7 +325,7 @@ def _pool_group(
     """Pool by embedders that read the same layers of the same tokens."""
     if not embedders:
         return {}
-    # Without context, some words are read in lower case.
+    # For context-free vectors, some words are lower-cased.
     any_embedder = next(iter(embedders.values()))
     folded = [list(any_embedder.fold(tokens)) for tokens in sentences]
     rows: dict[Pooling, list[NDArray[np.float32]]] = defaultdict(list)

@@ -28,9 +28,9 @@ def read_tagged(path: str | Path, tags: str | None = None, words: int = 1) -> It
 
     Args:
         path: The file. It can be compressed, as in ``read_lines``.
-        tags: The column of the tags. In CoNLL-U its name in any case (default UPOS), in columns its number from 1
-            (default 2).
-        words: The column of the words, from 1. Used for columns only.
+        tags: The tag column: its name, in any case, for CoNLL-U (default UPOS); otherwise, its number from 1 (default
+            2).
+        words: The word column, from 1. Not used for CoNLL-U.
 
     Raises:
         ConfigError: The column does not exist.

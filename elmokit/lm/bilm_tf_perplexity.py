@@ -1,9 +1,9 @@
 """The perplexity that bilm-tf's ``run_test`` reports, to the digit.
 
-bilm-tf reads a text in B batch rows side by side, one position per step. Each row takes the next sentence of the text
-when it has finished one. The state starts at zero and is carried from sentence to sentence. The first row that finds
-no sentence left ends the test, and what the other rows still hold is never counted. So the number depends on B, and is
-NaN if B is larger than the number of sentences.
+bilm-tf reads a text in B parallel batch rows, one position per step. Each row takes the next sentence of the text when
+it has finished one. The state starts at zero and is carried from sentence to sentence. The first row without a sentence
+ends the test, and the rest of the other rows is never counted. So the number depends on B, and is NaN if B is larger
+than the number of sentences.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class BilmTfPerplexity(DirectionPerplexities):
     batch_size: int
     """bilm-tf's batch size."""
     unknown_ratio: float
-    """Fraction of the text's tokens that are not in the vocabulary and count as ``<UNK>``."""
+    """Fraction of the text's tokens that are outside the vocabulary and count as ``<UNK>``."""
     unknown_words: tuple[str, ...] = ()
     """The first ten of them, each once."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them: None for infinity."""
+        """Return all numbers by name, as printed by ``elmokit evaluate perplexity --json``: None for infinity."""
         return {
             "as_bilm_tf": self.batch_size,
             "n_predictions": self.n_predictions,
@@ -57,7 +57,7 @@ class BilmTfPerplexity(DirectionPerplexities):
         }
 
     def to_text(self) -> str:
-        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
+        """Return the numbers as readable lines, as printed by ``elmokit evaluate perplexity``."""
         n_all = self.n_predictions + self.n_lost
         named = self.by_direction(self.per_direction)
         unknown = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
@@ -116,7 +116,7 @@ def _summed_nats(
     """Sum the nats of each direction; return the sums and the number of steps."""
     softmax, vocabulary = softmax_and_vocabulary(computer)
     config, network = computer.model.config, computer.network
-    state: State | None = None  # of all rows: not before there are sentences for them
+    state: State | None = None  # of all rows, once there are sentences for them
     total, n_steps = np.zeros(config.n_directions), 0
     for window in _windows(sentences, n_rows):
         n_steps += len(window)
@@ -129,7 +129,7 @@ def _summed_nats(
         after = State.zero(config, n_rows)
         for direction, backward in enumerate(config.read_backward):
             index = numbers[0]
-            if backward:  # the network gets the positions in the order of the text, and reads them from the end
+            if backward:  # the network gets the positions in text order, and reads them from the end
                 index = numbers[1][:, ::-1]
             inputs, targets = index.reshape(-1, 2).T
             layers, end = network.direction(
@@ -158,7 +158,7 @@ Step = list[tuple[Pair, Pair]]  # for each row: forward, backward, which reads e
 
 
 def _windows(sentences: Iterator[Sequence[str]], n_rows: int) -> Iterator[list[Step]]:
-    """Yield all steps up to the first that some row cannot fill, ``STEPS_AT_ONCE`` at a time."""
+    """Yield all steps up to the first one that some row cannot fill, ``STEPS_AT_ONCE`` at a time."""
     rows: list[tuple[list[str], int]] = []  # tokens with boundaries, and how many have been predicted
     window: list[Step] = []
     while True:

@@ -1,4 +1,4 @@
-"""``LanguageModel``: surprisal, perplexity and substitutes from one object."""
+"""``LanguageModel``: surprisal, perplexity and substitutes."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class LanguageModel:
         start: Start state of each sentence: "warm", the model's own; "zero", which makes the perplexity of some models
             many times too high; or a state of one batch row.
 
-        device: Where to compute, such as "cuda", which needs PyTorch; None for the CPU.
-        spelling: What prices the letters of unknown words: "model", the model's letter model, or the words of its
-            vocabulary if it has none; "vocabulary", these words in any case, as in version 0.3.
+        device: Where to compute, such as "cuda" (needs PyTorch); None for the CPU.
+        spelling: How ``spelling_nats`` of unknown words are computed: "model", by the model's letter model, or from the
+            words in its vocabulary if it has none; "vocabulary", always from these words, as in version 0.3.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary. Most exported models dropped them; a TensorFlow
             checkpoint of bilm-tf and an elmokit training run have them.
-        ConfigError: ``model`` is no opened model, or the device cannot be used.
+        ConfigError: ``model`` is not an opened model, or the device is not available.
         MissingExtraError: The device needs PyTorch, which is not installed.
 
     Example:
@@ -98,7 +98,7 @@ class LanguageModel:
 
     @property
     def model(self) -> PretrainedBiLM:
-        """The model: what its files hold."""
+        """The model: the contents of its files."""
         return self.computer.model
 
     def _repr_html_(self) -> str:
@@ -123,14 +123,14 @@ class LanguageModel:
             source, options, device, exact_marks: As in :meth:`elmokit.Elmo.from_pretrained`.
             vocabulary: File with the words of the softmax, if it is not next to the weights.
             start, spelling: As in the class.
-            precision: Lowest precision of the LSTM weights, where lower is faster but less accurate; None for the
-                model's own, which is int8 for en-mini. Its surprisals are then 0.05 nats from their exact values on
-                average, and up to 0.5 (2.1 where a token is repeated dozens of times). Pass "float32" to rely on single
+            precision: Lowest precision of the LSTM weights. Lower precision is faster but less accurate. None for the
+                model's own, which is int8 for en-mini. Its surprisals then differ from the exact values by 0.05 nats on
+                average, and at most 0.5 (2.1 if a token is repeated dozens of times). Pass "float32" to rely on single
                 words (docs/how-to/surprisal.md).
 
         Raises:
             ModelError: The model was not found, cannot be opened, or has no softmax or vocabulary.
-            ConfigError: The device cannot be used, or the precision is unknown.
+            ConfigError: The device is not available, or the precision is unknown.
             MissingExtraError: The device needs PyTorch, which is not installed.
         """
         check_device(device)  # before anything is read
@@ -220,18 +220,18 @@ class LanguageModel:
         wrapped: Wrapped = "auto",
         batch_tokens: int = BATCH_TOKENS,
     ) -> list[WordSurprisal] | Iterator[WordSurprisal]:
-        """Compute the surprisal of each word of raw texts, as its author wrote it: with the punctuation attached to it.
+        """Compute the surprisal of each word in raw texts as written, including attached punctuation.
 
         Args:
             texts: Raw texts of any number of sentences. Given an iterator, the method returns an iterator of rows, so a
                 corpus of any size can be processed.
-            documents: Read each sentence of a text in the context of the previous ones, not by itself.
+            documents: Read each sentence of a text in the context of the previous ones.
             cache: With ``documents``, as in :meth:`surprisal_documents`.
             language, wrapped: As in :func:`elmokit.tokenize`.
             batch_tokens: As in :meth:`surprisal`.
 
         Returns:
-            A row for each word of each text; ``pandas.DataFrame(rows)`` turns the rows into a table.
+            One row per word; ``pandas.DataFrame(rows)`` turns the rows into a table.
 
         Raises:
             TextError: ``texts`` is a string, or one of them is not.
@@ -243,7 +243,7 @@ class LanguageModel:
             ...     print(row.word, row.forward_nats)
         """
         check_texts(texts)
-        text_splitter(language)  # an unknown language is noticed now
+        text_splitter(language)  # reports an unknown language now
         split = partial(tokenize, language=language, wrapped=wrapped)
         settings = cache_settings(cache, documents)
         read = partial(self._by_text, cache=settings, documents=documents, batch_tokens=batch_tokens)
@@ -298,7 +298,7 @@ class LanguageModel:
         check_texts(texts)
         texts, regions = list(texts), list(regions)
         if len(texts) != len(regions):
-            raise TextError(f"There are {len(texts):,} texts and {len(regions):,} regions; expected one for each text.")
+            raise TextError(f"There are {len(texts):,} texts but {len(regions):,} regions; expected one per text.")
         offsets = []
         for number, (text, region) in enumerate(zip(texts, regions, strict=True)):
             try:
@@ -320,7 +320,7 @@ class LanguageModel:
         documents: bool,
         batch_tokens: int,
     ) -> Iterator[list[Surprisal]]:
-        """Yield the surprisal of the sentences of each text, which is a document, or they are read by themselves."""
+        """Yield the surprisal of each text's sentences, which form a document or are read separately."""
 
         def read(texts: Iterator[Sequence[Sentence]]) -> Iterator[Surprisal]:
             if cache is not None:
@@ -348,16 +348,16 @@ class LanguageModel:
             texts: Tokenized sentences, or with ``documents`` the sentences of each document; or a
                 :class:`~elmokit.Text`, which says how its files are read; or paths to files, directories or glob
                 patterns of text with one tokenized sentence per line. Several files are scored as one text.
-            documents: Read each sentence after the sentences before it, up to a blank line or the end of the file. A
-                ``Text`` can say so, too.
+            documents: Read each sentence in the context of the previous ones, up to a blank line or the end of the
+                file. A ``Text`` can also set this.
             cache: With ``documents``, as in :meth:`surprisal_documents`.
             start: The start state of each sentence or document; None for that of this object.
-            batch_tokens: Positions per batch, which do not change the result.
+            batch_tokens: Positions per batch. The result does not depend on it.
             on_sentence: Called with the surprisal of each sentence, in order.
             progress: Called with the number of predictions so far.
 
         Raises:
-            TextError: There is no sentence, or a file cannot be read, or has no documents (CoNLL-U).
+            TextError: There are no sentences, or a file cannot be read or has no documents (CoNLL-U).
             ConfigError: ``start`` is unknown; or ``cache`` without ``documents``.
         """
         read = _text_or_sentences(texts)
@@ -393,8 +393,8 @@ class LanguageModel:
         """Compute the perplexity that bilm-tf's ``run_test`` prints.
 
         Args:
-            texts: As in :meth:`perplexity`; files are read as bilm-tf reads them, the last one first.
-            batch_size: The batch size of ``run_test``, on which its number depends.
+            texts: As in :meth:`perplexity`; files are read like in bilm-tf, the last one first.
+            batch_size: The batch size of ``run_test``, which affects the result.
             progress: As in :meth:`perplexity`.
         """
         read = _text_or_sentences(texts)
@@ -454,12 +454,12 @@ class LanguageModel:
             direction: What the model sees: the tokens before (forward), those after (backward), or both. "both" is the
                 product of the two probabilities, divided by the word's frequency (by Zipf's law, to the power 0.75),
                 normalized.
-            n: How many words.
-            special_words: Include <S>, </S> and <UNK>. Otherwise the probabilities are normalized over the
+            n: Number of words.
+            special_words: Include <S>, </S> and <UNK>. Otherwise, probabilities are normalized over the
                 other words.
-            before: The sentences before it, to read it in its document.
-            cache: Expect words of the document again, too, as in :meth:`surprisal_documents`: those of the sentences
-                before, and those that the model sees of this one. Unknown words can then be among the words.
+            before: The preceding sentences in the document.
+            cache: As in :meth:`surprisal_documents`, also expect words from the preceding sentences and from the part
+                of this sentence that the model sees. The result can then include unknown words.
 
         Raises:
             ConfigError: The position is outside the sentence, or the model does not read in this direction.
@@ -475,13 +475,13 @@ class LanguageModel:
         return words if position is None else words[0]
 
     def minimal_pairs(self, pairs: Iterable[tuple[Sentence, Sentence]]) -> MinimalPairScores:
-        """Score pairs of sentences, the acceptable one first, as BLiMP does.
+        """Score pairs of sentences, the acceptable one first, as in BLiMP.
 
         Returns:
             The surprisal of each sentence, and the fraction of pairs whose first sentence is more probable.
 
         Raises:
-            TextError: There is no pair, or one is not a pair of tokenized sentences.
+            TextError: There are no pairs, or one is not a pair of tokenized sentences.
         """
         return score_minimal_pairs(self.computer, pairs, self.start)
 
@@ -493,14 +493,14 @@ class LanguageModel:
         return DocumentCache(self.model, settings, self._spelling.nats)
 
     def _priced(self, sentence: Surprisal) -> Surprisal:
-        """Add what the letters of unknown words cost."""
-        if not sentence.is_unknown.any():  # then no spelling model needs to be made
+        """Add the nats of the letters of unknown words."""
+        if not sentence.is_unknown.any():  # then no spelling model is needed
             return replace(sentence, spelling_nats=np.zeros(len(sentence.tokens)))
         return add_spelling(self.model, self._spelling, sentence)
 
 
 def _text_or_sentences(texts: Texts | Iterable[Sequence[Sentence]]) -> Text | Iterable[Any]:
-    """Return a text of files, or what was given if it has sentences already."""
+    """Return files as a ``Text``, or sentences unchanged."""
     if isinstance(texts, Text):
         return texts
     items: Iterator[Any] = iter([texts] if isinstance(texts, str | Path) else texts)

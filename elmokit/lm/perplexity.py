@@ -1,4 +1,4 @@
-"""Perplexity: full softmax, every token counted once, each direction reported separately."""
+"""Perplexity with the full softmax: each token counts once, and directions are reported separately."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.vocabulary import UnknownWords, name_words
 
 MANY_UNKNOWN = 0.2
-"""A perplexity is questionable if more than this fraction of the words is unknown."""
+"""Fraction of unknown words above which a perplexity is questionable."""
 
 
 @dataclass(frozen=True)
 class DirectionPerplexities:
-    """The mean surprisal per prediction of each direction, and the perplexities that follow from it."""
+    """The mean surprisal per prediction of each direction, and the resulting perplexities."""
 
     mean_nats: tuple[float, ...]
     """Mean surprisal per prediction: forward, then backward if there is one."""
@@ -43,7 +43,7 @@ class DirectionPerplexities:
 
     @property
     def mean(self) -> float:
-        """The geometric mean over directions: the number that bilm-tf prints."""
+        """The geometric mean over directions, as printed by bilm-tf."""
         return exp_or_inf(sum(self.mean_nats) / len(self.mean_nats))
 
     def by_direction(self, numbers: tuple[float, ...]) -> dict[str, float]:
@@ -62,14 +62,14 @@ class Perplexity(DirectionPerplexities):
     n_predictions: int
     """Predictions per direction."""
     unknown_ratio: float
-    """Fraction of tokens (without boundaries) that are not in the vocabulary and count as ``<UNK>``."""
+    """Fraction of tokens (without boundaries) that are outside the vocabulary and count as ``<UNK>``."""
     n_sentences: int
     n_characters: int
     """Unicode code points of the text, with one space or line end after each token."""
     spelling_bits: float | None = None
-    """Bits that the letters of the unknown words cost, by ``Spelling``; None if no spelling model was given."""
+    """Bits for the letters of unknown words, by ``Spelling``; None without a spelling model."""
     spelled_by: str | None = None
-    """What the spelling model was learned from."""
+    """The source of the spelling model."""
     unknown_words: tuple[str, ...] = ()
     """The first ten unknown words, each once."""
 
@@ -80,7 +80,7 @@ class Perplexity(DirectionPerplexities):
 
     @property
     def n_unknown(self) -> int:
-        """Number of tokens that are not in the vocabulary."""
+        """Number of tokens outside the vocabulary."""
         return round(self.unknown_ratio * self.n_tokens)
 
     @property
@@ -90,21 +90,21 @@ class Perplexity(DirectionPerplexities):
 
     @property
     def bits_per_character_unspelled(self) -> tuple[float, ...]:
-        """Bits per character of each direction if the letters of unknown words cost nothing: a lower bound."""
+        """Bits per character of each direction without the letters of unknown words: a lower bound."""
         return tuple(nats * self.n_predictions / math.log(2) / self.n_characters for nats in self.mean_nats)
 
     @property
     def bits_per_character(self) -> tuple[float, ...]:
-        """Bits per character of each direction, unknown words spelled out. Comparable between vocabularies."""
-        # It is the length of a code for the whole text: each word coded by the model, each unknown word as <UNK> and
-        # then letter by letter, and line ends as </S> (<S> for the backward direction).
+        """Bits per character of each direction, with unknown words spelled out. Comparable between vocabularies."""
+        # The code length of the whole text: each word coded by the model, unknown words as <UNK> and then letter by
+        # letter, and line ends as </S> (<S> for the backward direction).
         if self.spelling_bits is None:
-            raise ValueError("Pass the spelling model of the vocabulary to perplexity() to get bits per character.")
+            raise ValueError("To get bits per character, pass a spelling model to perplexity().")
         spelled = self.spelling_bits / self.n_characters
         return tuple(bits + spelled for bits in self.bits_per_character_unspelled)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers by name, as ``elmokit evaluate perplexity --json`` prints them: None for infinity."""
+        """Return all numbers by name, as printed by ``elmokit evaluate perplexity --json``: None for infinity."""
         return {
             "n_sentences": self.n_sentences,
             "n_tokens": self.n_tokens,
@@ -126,7 +126,7 @@ class Perplexity(DirectionPerplexities):
         }
 
     def to_text(self) -> str:
-        """Return the numbers as lines for people, as ``elmokit evaluate perplexity`` prints them."""
+        """Return the numbers as readable lines, as printed by ``elmokit evaluate perplexity``."""
         named = self.by_direction(self.per_direction)
         unknown = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
         lines = [
@@ -161,9 +161,9 @@ def perplexity(
 
     Args:
         texts, start, documents, batch_tokens: As in ``surprisals``.
-        spelling: The model of the letters of unknown words (``spelling_of``), for bits per character.
+        spelling: The spelling model for unknown words (``spelling_of``), for bits per character.
         on_sentence: Called with the surprisal of each sentence, in order.
-        cache: Expect words of a document again, by ``cached_surprisals``, in ``texts`` that are documents.
+        cache: Use a cache of each document's words (``cached_surprisals``), if ``texts`` are documents.
     """
     computer = computer_of(model)
     total = np.zeros(computer.model.config.n_directions)
@@ -203,7 +203,7 @@ def perplexity(
 
 
 def add_spelling(model: PretrainedBiLM, spelling: Spelling, sentence: Surprisal) -> Surprisal:
-    """Add what the letters of the unknown words of a sentence cost."""
+    """Add the nats of the letters of a sentence's unknown words."""
     words = words_as_read(model, sentence.tokens, sentence.is_unknown)
     nats = np.zeros(len(words))
     for position in sentence.is_unknown.nonzero()[0].tolist():
@@ -212,10 +212,10 @@ def add_spelling(model: PretrainedBiLM, spelling: Spelling, sentence: Surprisal)
 
 
 def unknown_words_warning(unknown_ratio: float, unknown_words: Sequence[str] = ()) -> str | None:
-    """Warn if more than a fifth of the words of a text are unknown, and name the first of them.
+    """Return a warning if more than a fifth of the words in a text are unknown, naming the first of them.
 
-    To predict ``<UNK>`` again and again is easy, so such a perplexity can be low although the model knows nothing about
-    the text.
+    Predicting ``<UNK>`` repeatedly is easy, so such a perplexity can be low although the model knows nothing about the
+    text.
     """
     if unknown_ratio <= MANY_UNKNOWN:
         return None
@@ -227,10 +227,10 @@ def unknown_words_warning(unknown_ratio: float, unknown_words: Sequence[str] = (
 
 
 def exp_or_inf(nats: float) -> float:
-    """Compute exp, or infinity where a float overflows."""
+    """Compute exp, or infinity on overflow."""
     return math.exp(nats) if nats < 709 else math.inf
 
 
 def finite_or_none(numbers: dict[str, float]) -> dict[str, float | None]:
-    """Replace infinity, which JSON does not have, by None."""
+    """Replace infinity, which JSON does not have, with None."""
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}

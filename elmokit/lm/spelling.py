@@ -1,4 +1,4 @@
-"""What the letters of unknown words cost: bits per character are then comparable between vocabularies."""
+"""The surprisal of the letters of unknown words, which makes bits per character comparable between vocabularies."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from elmokit.text.characters import UNKNOWN
 from elmokit.text.foreign import UNKNOWN_MARKS
 
 SpellingName = Literal["model", "vocabulary"]
-"""What prices the letters of unknown words: the model's letter model, if it has one, or its vocabulary's words."""
+"""How the letters of unknown words are scored: by the model's letter model, if any, or by its vocabulary's words."""
 ORDER = 4  # bytes: the predicted one and three before it
 
 
 class Spelling(ABC):
-    """Prices the letters of unknown words. The probabilities of all strings of bytes sum to one."""
+    """Scores the letters of unknown words. The probabilities of all byte strings sum to one."""
 
     def __init__(self) -> None:
         self.bits = lru_cache(maxsize=100_000)(self._bits)
-        """Bits to spell a word, including its end."""
+        """Bits for spelling a word, including its end."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "bits"}  # a cache cannot be pickled
@@ -36,11 +36,11 @@ class Spelling(ABC):
         vars(self).update(state, bits=lru_cache(maxsize=100_000)(self._bits))
 
     def nats(self, word: str) -> float:
-        """Compute the nats to spell a word, including its end."""
+        """Compute the nats for spelling a word, including its end."""
         return self.bits(word) * math.log(2)
 
     def _bits(self, word: str) -> float:
-        if word in UNKNOWN_MARKS:  # its letters are not those of a word
+        if word in UNKNOWN_MARKS:  # its letters do not spell a word
             return 0.0
         return self.symbol_bits((*word.encode("utf-8", "replace"), EDGE))
 
@@ -51,11 +51,11 @@ class Spelling(ABC):
 
     @abstractmethod
     def symbol_bits(self, symbols: Sequence[int]) -> float:
-        """Compute the bits of the bytes of a word, and of its end."""
+        """Compute the bits of a word's bytes and its end."""
 
 
 class LetterSpelling(Spelling):
-    """Spells with the letter model of a model, trained on unknown words."""
+    """Spelling by a model's letter model, trained on unknown words."""
 
     source = "the model's letter model"
 
@@ -82,8 +82,8 @@ class NgramSpelling(Spelling):
     def __init__(self, words: Iterable[str]) -> None:
         super().__init__()
         self._after: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-        # First each distinct stretch of ORDER symbols, then its ends: most stretches occur often. As strings, which are
-        # cut and counted in a fraction of the time of tuples.
+        # First count each distinct sequence of ORDER symbols, then its suffixes, because most sequences occur often.
+        # Strings are sliced and counted in a fraction of the time of tuples.
         stretches: Counter[str] = Counter()
         for word in words:
             symbols = word.encode("utf-8", "replace").decode("latin-1") + chr(EDGE)
@@ -94,7 +94,7 @@ class NgramSpelling(Spelling):
                 self._after[tuple(context[first:])][symbol] += n
 
     def probability(self, symbol: int, context: tuple[int, ...]) -> float:
-        """Compute the probability of a byte, or of the end of the word (256), after the bytes before it."""
+        """Compute the probability of a byte, or of the end of the word (256), after the preceding bytes."""
         p = 1 / N_SYMBOLS
         for length in range(min(ORDER - 1, len(context)) + 1):
             after = self._after.get(context[len(context) - length :])
@@ -112,10 +112,10 @@ class NgramSpelling(Spelling):
 
 
 def spelling_of(model: PretrainedBiLM, name: SpellingName = "model") -> Spelling:
-    """Return what prices the letters of a model's unknown words: its letter model, or else its vocabulary's words.
+    """Return the scorer for the letters of a model's unknown words: its letter model, or else its vocabulary's words.
 
     Args:
-        name: "vocabulary" for the words of the vocabulary in any case, as before there were letter models.
+        name: "vocabulary" always uses the words of the vocabulary, as before there were letter models.
 
     Raises:
         ConfigError: The name is unknown.

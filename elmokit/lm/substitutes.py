@@ -26,8 +26,8 @@ from elmokit.text.vocabulary import SPECIALS, Vocabulary
 
 Direction = Literal["forward", "backward", "both"]
 UNIGRAM_POWER = 0.75
-"""Each direction expects frequent words by itself. So the product of both counts their frequency twice, and is divided
-by this power of it: 0.75 was best of 0.5, 0.75 and 1 (contributing/tried.md)."""
+"""Each direction favors frequent words. Their product counts frequency twice, so it is divided by this power of the
+frequency: 0.75 was the best of 0.5, 0.75 and 1 (contributing/tried.md)."""
 Query = tuple[Sequence[str], Sequence[int]]
 """A sentence, and the indices of its tokens."""
 Expected = dict[Direction, list["Substitute"]]
@@ -35,11 +35,11 @@ Expected = dict[Direction, list["Substitute"]]
 
 
 class Substitute(NamedTuple):
-    """A word that could be at a position."""
+    """A possible word at a position."""
 
     word: str
     probability: float
-    """Over the words that were asked for: the vocabulary with or without its special words."""
+    """Normalized over the requested words: the vocabulary with or without its special words."""
     score: float
     """The score before the softmax, whose probabilities are ``probability``."""
     word_id: int
@@ -48,17 +48,17 @@ class Substitute(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which words are wanted at each position."""
+    """Which words to return at each position."""
 
     directions: Sequence[Direction]
     n: int = 10
-    """How many for each direction."""
+    """Number of words per direction."""
     special_words: bool = False
-    """Whether ``<S>``, ``</S>`` and ``<UNK>`` can be among them. Otherwise the probabilities are normalized over the
-    other words: ``<UNK>`` has the probability of all rare words together, so it would often come first."""
+    """Whether to include ``<S>``, ``</S>`` and ``<UNK>``. Otherwise, probabilities are normalized over the other words,
+    because ``<UNK>`` has the probability of all rare words together and would often come first."""
 
     def sides(self, direction: Direction, n_sides: int) -> list[int]:
-        """Return from which sides of a position a direction looks: forward is the first side, backward the last."""
+        """Return the sides that a direction uses: forward is the first side, backward the last."""
         return {"forward": [0], "backward": [n_sides - 1], "both": [0, 1]}[direction]
 
     def check(self, model: PretrainedBiLM) -> None:
@@ -68,7 +68,7 @@ class Wanted:
             check_choice("direction", direction, get_args(Direction))
             if direction != "forward" and not model.config.bidirectional:
                 raise ConfigError(
-                    f"direction is {direction!r}, and {model.source} reads forward only: ask for 'forward'."
+                    f"direction is {direction!r}, but {model.source} only reads forward: choose 'forward'."
                 )
         check_at_least("n", self.n, 1)
 
@@ -82,7 +82,7 @@ def all_substitutes(
     batch_tokens: int = BATCH_TOKENS,
     special_words: bool = False,
 ) -> Iterator[list[list[Substitute]]]:
-    """Yield for each sentence, in order, the substitutes of each of its tokens."""
+    """Yield the substitutes for each token of each sentence, in order."""
     queries = ((sentence, range(len(sentence))) for sentence in check_sentences(sentences))
     wanted = Wanted([direction], n, special_words)
     for positions in expected_words(model, queries, wanted, start, batch_tokens):
@@ -99,11 +99,11 @@ def expected_words(
     documents: bool = False,
     cache: DocumentCache | None = None,
 ) -> Iterator[list[Expected]]:
-    """Yield for each query, in order, the words that each direction expects at each of its positions.
+    """Yield the words that each direction expects at each position of each query, in order.
 
-    ``texts`` are queries; or, with ``documents``, those of the sentences of each document. Every sentence is read once,
-    however many positions and directions there are. With ``cache``, words of a document are expected again, unknown
-    ones included.
+    ``texts`` are queries or, with ``documents``, documents of queries. Each sentence is read only once for all
+    positions and directions. With ``cache``, words from earlier in the document are more probable, including unknown
+    ones.
     """
     computer = computer_of(model)
     wanted.check(computer.model)
@@ -130,7 +130,7 @@ def expected_words(
 
 
 class _ReadSentence(NamedTuple):
-    """What a model computed for a sentence."""
+    """A model's results for a sentence."""
 
     tokens: Sequence[str]
     """Without boundaries, ``(n,)``."""
@@ -138,8 +138,8 @@ class _ReadSentence(NamedTuple):
     """For each direction ``(n + 1, projection_dim)``: the top layer, by position in the text."""
 
     def predicting(self, model: PretrainedBiLM, positions: Sequence[int]) -> list[Floats]:
-        """Return for each direction what predicts the tokens at positions, ``(positions, projection_dim)``."""
-        # The forward LSTM predicts a token from the position before it, the backward LSTM from the one after it.
+        """Return each direction's vectors that predict the tokens at positions, ``(positions, projection_dim)``."""
+        # The forward LSTM predicts a token from the previous position, the backward LSTM from the next one.
         sides = zip(self.hidden, model.config.read_backward, strict=True)
         return [(top[1:] if backward else top[:-1])[positions] for top, backward in sides]
 
@@ -147,7 +147,7 @@ class _ReadSentence(NamedTuple):
 def _read(
     computer: Computer, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[_ReadSentence], State]:
-    """Compute what predicts each token of the next sentences of some documents; see ``read_on``."""
+    """Compute the vectors that predict each token of the next sentences in some documents; see ``read_on``."""
     model = computer.model
     _, layers, after = read_on(computer, rows, state, [model.config.n_layers])
     for tops in layers:
@@ -174,7 +174,7 @@ def _best(
         omitted = [vocabulary.ids[word] for word in SPECIALS if word in vocabulary.ids]
     words = _Words(vocabulary, {} if cache is None else cache.unknown)
     positions: list[Expected] = []
-    for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words take much memory
+    for first in range(0, len(sides[0]), ROWS_AT_ONCE):  # the scores of all words need much memory
         block = slice(first, first + ROWS_AT_ONCE)
         scores: dict[int, Floats] = {}
         for number in set(chain.from_iterable(sides_of.values())):
@@ -201,25 +201,25 @@ def _side_scores(computer: Computer, side: Floats) -> Floats:
 
 
 class _Words:
-    """The words that can be expected: those of a vocabulary, and after them the unknown words of a document."""
+    """The possible words: a vocabulary, followed by the unknown words of a document."""
 
     def __init__(self, vocabulary: Vocabulary, unknown: Mapping[str, float]) -> None:
         self.vocabulary, self.strings = vocabulary, list(unknown)
         self.spelling = np.array(list(unknown.values()))
 
     def substitute(self, number: int, probability: float, score: float) -> Substitute:
-        """Return a word by its number among them."""
+        """Return a word by its number."""
         n_known = len(self.vocabulary)
         if number < n_known:
             return Substitute(self.vocabulary.words[number], probability, score, number)
         return Substitute(self.strings[number - n_known], probability, score, self.vocabulary.unknown_id)
 
     def add_cache(self, scores: Floats, cached: Sequence[CachedWords]) -> Floats:
-        """Mix what a cache expects into the scores of the vocabulary.
+        """Mix the words expected by a cache into the scores of the vocabulary.
 
         Args:
             scores: ``(rows, vocabulary)``.
-            cached: What the cache expects, for each row.
+            cached: The words that the cache expects, for each row.
 
         Returns:
             Log probabilities, ``(rows, words)``: -infinity for an unknown word that the cache does not have.
@@ -242,12 +242,12 @@ class _Words:
         return mixed
 
     def combine(self, sides: Sequence[Floats]) -> Floats:
-        """Return the scores of one direction, or of the product of two; a copy."""
+        """Return a copy of the scores of one direction, or the scores of the product of two."""
         if len(sides) == 1:
             return sides[0].copy()
         forward, backward = sides
         unigram = log_unigram(self.vocabulary)
-        if self.strings:  # each is as frequent as the rarest word
+        if self.strings:  # each counts as the rarest word
             unigram = np.append(unigram, np.full(len(self.strings), unigram.min(), np.float32))
         with np.errstate(over="ignore"):  # scores near the bound of float32 become -infinity: probability 0
             total: Floats = forward - _log_sum_exp(forward) + (backward - _log_sum_exp(backward))
@@ -257,7 +257,7 @@ class _Words:
 def _best_of(
     computer: Computer, words: _Words, scores: Floats, n: int, omitted: Collection[int]
 ) -> list[list[Substitute]]:
-    """Return the best words of each row of scores, ``(rows, words)``; never those with the ids ``omitted``."""
+    """Return the best words in each row of scores, ``(rows, words)``, except those with the ids ``omitted``."""
     ids = _largest(scores, n)
     best = np.take_along_axis(scores, ids, axis=1)
     with np.errstate(invalid="ignore"):
@@ -268,7 +268,7 @@ def _best_of(
     for row in zip(ids.tolist(), probabilities.tolist(), best.tolist(), strict=True):
         substitutes = []
         for number, probability, score in zip(*row, strict=True):
-            # An unknown word that the cache does not have here is not one of the words.
+            # Unknown words that are not in the cache here are excluded.
             is_absent = number >= n_known and score == -np.inf
             if not is_absent and number not in omitted:
                 substitutes.append(words.substitute(number, probability, score))
@@ -277,9 +277,9 @@ def _best_of(
 
 
 def log_unigram(vocabulary: Vocabulary) -> Floats:
-    """Return the logarithm of how probable each word is by itself, ``(words,)``."""
+    """Return the log unigram probability of each word, ``(words,)``."""
     probabilities = vocabulary.zipf_probabilities
-    most = max(probabilities.values(), default=1.0)  # special words are as frequent as the most frequent word
+    most = max(probabilities.values(), default=1.0)  # special words count as the most frequent word
     return np.log([probabilities.get(word, most) for word in vocabulary.words]).astype(np.float32)
 
 
@@ -290,7 +290,7 @@ def _log_sum_exp(scores: Floats) -> Floats:
 
 
 def _largest(scores: Floats, n: int) -> Ids:
-    """Find the positions of the ``n`` largest scores of each row, the largest first; of equal ones the earlier."""
+    """Find the positions of the ``n`` largest scores in each row, largest first; the earlier of equal ones."""
     # Sorting whole rows would take far longer than their products with the weights.
     bounds = np.partition(scores, -n, axis=1)[:, -n]
     candidates = [np.flatnonzero(row >= bound) for row, bound in zip(scores, bounds, strict=True)]

@@ -41,12 +41,12 @@ class Surprisal:
     NaN where a direction predicts nothing: forward at ``<S>``, backward at ``</S>``.
     """
     is_unknown: NDArray[np.bool_]
-    """``(n + 2,)``: True if the token is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    """``(n + 2,)``: True if the token is outside the vocabulary; its nats are then those of ``<UNK>``."""
     spelling_nats: NDArray[np.float64] | None = None
-    """``(n + 2,)``: the nats that the letters of an unknown token cost besides, by ``Spelling``, and 0 for the others;
-    None if there was no spelling model."""
+    """``(n + 2,)``: the additional nats for the letters of an unknown token, by ``Spelling``; 0 for other tokens; None
+    without a spelling model."""
     line: int | None = None
-    """The line of the file that the sentence is from, counted from 1; None if it is from no file."""
+    """The line in the file, counted from 1; None if the sentence is not from a file."""
     file: str | None = None
     """The file, if there are several."""
 
@@ -56,7 +56,7 @@ class Surprisal:
         return tuple(float(np.nansum(nats, dtype=np.float64)) for nats in self.nats)
 
     def rows(self, index: int = 0) -> list[TokenSurprisal]:
-        """Return a row for each token, boundaries included; ``index`` is the number of the sentence."""
+        """Return one row per token, including boundaries; ``index`` is the number of the sentence."""
         n = len(self.tokens)
         nats: list[list[float | None]] = [
             [None if math.isnan(one) else one for one in own] for own in self.nats.tolist()
@@ -76,7 +76,7 @@ class Surprisal:
 
 
 class Predictions(NamedTuple):
-    """The surprisal of a sentence, and from what each direction predicted its words."""
+    """The surprisal of a sentence, and the vectors from which each direction predicted its words."""
 
     surprisal: Surprisal
     word_ids: Ids
@@ -100,9 +100,9 @@ class TokenSurprisal(NamedTuple):
 
 
 class WordSurprisal(NamedTuple):
-    """The surprisal of a word as its author wrote it: the sum over its tokens, of which punctuation marks are some.
+    """The surprisal of a word as written: the sum over its tokens, including attached punctuation marks.
 
-    The sentence boundaries, which a model predicts too, belong to no word.
+    Sentence boundaries, which the model also predicts, are not part of any word.
     """
 
     text_index: int
@@ -122,9 +122,9 @@ class WordSurprisal(NamedTuple):
     """-ln p(word | all words after it); None if the model does not read backward."""
     n_tokens: int
     unknown: bool
-    """Whether a token of it is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    """Whether any of its tokens is outside the vocabulary; its nats are then those of ``<UNK>``."""
     spelling_nats: float
-    """The nats that the letters of its unknown tokens cost besides."""
+    """The additional nats for the letters of its unknown tokens."""
 
 
 class RegionSurprisal(NamedTuple):
@@ -133,10 +133,10 @@ class RegionSurprisal(NamedTuple):
     text_index: int
     """The number of the text, from 0."""
     region: str
-    """What it is, as it is written in the text."""
+    """The region as written in the text."""
     words: str
-    """The words that it touches, with the punctuation attached to them. Where they are not the region, its edge cuts a
-    word, of which only the tokens that it touches are summed: of "door.", the region "the door" has no "."."""
+    """The words that it touches, with attached punctuation. If they differ from the region, its edge cuts a word, and
+    only the touched tokens are summed: from "door.", the region "the door" does not include "."."""
     start: int
     """Its first character in the text, from 0."""
     stop: int
@@ -147,13 +147,13 @@ class RegionSurprisal(NamedTuple):
     """-ln p(region | all tokens after it); None if the model does not read backward."""
     n_tokens: int
     unknown: bool
-    """Whether a token of it is not in the vocabulary; its nats are then those of ``<UNK>``."""
+    """Whether any of its tokens is outside the vocabulary; its nats are then those of ``<UNK>``."""
     spelling_nats: float
-    """The nats that the letters of its unknown tokens cost besides."""
+    """The additional nats for the letters of its unknown tokens."""
 
     @property
     def cuts_word(self) -> bool:
-        """Whether an edge of it is inside a word."""
+        """Whether one of its edges is inside a word."""
         return self.region.split() != self.words.split()
 
 
@@ -168,7 +168,7 @@ class _Sums(NamedTuple):
 
 
 def _sum_tokens(scored: Sequence[Surprisal], places: Sequence[tuple[int, int]]) -> _Sums:
-    """Add up tokens, each given by its sentence and its position in that sentence."""
+    """Sum over tokens, given by sentence and position in the sentence."""
     nats = []
     unknown = False
     spelling: float = 0
@@ -184,11 +184,11 @@ def _sum_tokens(scored: Sequence[Surprisal], places: Sequence[tuple[int, int]]) 
 
 
 def find_region(text: str, region: str | tuple[int, int]) -> tuple[int, int]:
-    """Find a region in a text: its first character, and the one after its last.
+    """Find a region in a text: its start and end offset.
 
     Args:
-        region: A part of the text, or the two offsets. Of several equal parts, one that begins and ends at the edges of
-            words is preferred: in "washed was", "was" is the second word.
+        region: A part of the text, or the two offsets. If a part occurs several times, one at word boundaries is
+            preferred: in "washed was", "was" is the second word.
 
     Raises:
         TextError: It is not in the text or, as a part of it, occurs several times.
@@ -205,13 +205,13 @@ def find_region(text: str, region: str | tuple[int, int]) -> tuple[int, int]:
     if len(found) > 1:
         start, stop = found[0]
         raise TextError(
-            f"the region {region!r} occurs {len(found)} times in {text!r}: give offsets, as {start}:{stop}."
+            f"the region {region!r} occurs {len(found)} times in {text!r}: pass offsets, such as {start}:{stop}."
         )
     return found[0]
 
 
 def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
-    """Find a part in a text, at the edges of words if it is there."""
+    """Find the occurrences of a part in a text, preferably at word boundaries."""
     pattern = re.escape(part)
     before = r"(?<!\w)" if part[:1].isalnum() else ""
     after = r"(?!\w)" if part[-1:].isalnum() else ""
@@ -222,9 +222,9 @@ def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
 def sum_region(
     text: str, scored: Sequence[Surprisal], offsets: tuple[int, int], text_index: int = 0
 ) -> RegionSurprisal:
-    """Add up the surprisal of the tokens that a region of a raw text touches, from that of its sentences.
+    """Sum the surprisal of the tokens that a region of a raw text touches, given that of its sentences.
 
-    By the chain rule the sum is minus the log probability of the region, given all that comes before it.
+    By the chain rule, the sum is minus the log probability of the region, given everything before it.
     """
     start, stop = offsets
     sentences = locate_tokens(text, [sentence.tokens[1:-1] for sentence in scored])
@@ -235,13 +235,13 @@ def sum_region(
             if token.start < stop and token.stop > start:
                 places.append((number, position))
     if not places:
-        raise TextError(f"the region {text[start:stop]!r} has no token.")
+        raise TextError(f"the region {text[start:stop]!r} has no tokens.")
     sums = _sum_tokens(scored, places)
     return RegionSurprisal(text_index, text[start:stop], " ".join(words), start, stop, *sums)
 
 
 def sum_by_word(text: str, scored: Sequence[Surprisal], text_index: int = 0) -> list[WordSurprisal]:
-    """Add up the surprisal of the tokens of each word of a raw text, from that of its sentences."""
+    """Sum the surprisal of the tokens of each word in a raw text, given that of its sentences."""
     words = group_words(text, locate_tokens(text, [one.tokens[1:-1] for one in scored]))
     rows = []
     for number, word in enumerate(words):
@@ -270,15 +270,15 @@ def surprisals(
 ) -> Iterator[Surprisal]:
     """Yield the surprisal of each sentence, in order, with the full softmax and without dropout.
 
-    A sentence's surprisal does not depend on the batches, nor on other sentences, except on those before it in its
-    document. Only a few batches of sentences are in memory at a time.
+    A sentence's surprisal depends neither on the batches nor on other sentences, except the preceding ones in its
+    document. Only a few batches of sentences are in memory at once.
 
     Args:
-        model: An opened model, or what computes one already, such as ``Elmo.computer``.
+        model: An opened model, or its computer, such as ``Elmo.computer``.
         texts: Tokenized sentences, without boundaries; or, with ``documents``, the sentences of each document.
         start: Start state of each sentence or document: "warm", the model's own; "zero"; or a state of one batch row.
-        batch_tokens: Positions per batch, padding included.
-        documents: Read each sentence of a document from the state after the sentence before it.
+        batch_tokens: Positions per batch, including padding.
+        documents: Read each sentence of a document from the state after the previous sentence.
 
     Raises:
         ModelNotFoundError: The model has no softmax or no vocabulary.
@@ -292,7 +292,7 @@ def surprisals(
 
 
 def softmax_and_vocabulary(computer: Computer) -> tuple[Softmax, Vocabulary]:
-    """Get what predicts words, or raise ``ModelNotFoundError`` if the model has no softmax or vocabulary."""
+    """Return the softmax and vocabulary, or raise ``ModelNotFoundError`` if the model does not have both."""
     vocabulary, softmax = softmax_vocabulary(computer.model), computer.softmax
     assert softmax is not None
     return softmax, vocabulary
@@ -312,7 +312,7 @@ def softmax_vocabulary(model: PretrainedBiLM) -> Vocabulary:
 def _score_rows(
     computer: Computer, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[Surprisal], State]:
-    """Compute the surprisal of the next sentences of some documents, and the state after them; see ``read_on``."""
+    """Compute the surprisal of the next sentences in some documents, and the state after them; see ``read_on``."""
     predictions, after = predict_rows(computer, cache, rows, state)
     return [one.surprisal for one in predictions], after
 
@@ -320,7 +320,7 @@ def _score_rows(
 def predict_rows(
     computer: Computer, cache: TokenCache, rows: Sequence[Sequence[Sequence[str]]], state: State
 ) -> tuple[list[Predictions], State]:
-    """Compute the same, and from what the words were predicted."""
+    """Compute the same, and the vectors from which the words were predicted."""
     softmax, vocabulary = softmax_and_vocabulary(computer)
     model = computer.model
     batch, layers, after = read_on(computer, rows, state, [model.config.n_layers], cache)
@@ -346,11 +346,11 @@ def predict_rows(
 
 
 def words_as_read(model: PretrainedBiLM, tokens: Sequence[str], is_unknown: NDArray[np.bool_]) -> list[str]:
-    """Return the tokens of a sentence as its model reads them, where they are unknown; the others as they are.
+    """Return a sentence's tokens, with unknown ones in the form that the model reads.
 
     Args:
-        tokens: With the boundaries, ``(n + 2,)``.
-        is_unknown: Which of them are not in the vocabulary.
+        tokens: Including boundaries, ``(n + 2,)``.
+        is_unknown: Which of them are outside the vocabulary.
     """
     words = list(tokens)
     if is_unknown.any():
@@ -365,13 +365,13 @@ class MinimalPairScores:
     """The surprisal of pairs of sentences."""
 
     nats: NDArray[np.float64]
-    """``(pairs, 2, directions)``: surprisal of each whole sentence, minus its log probability."""
+    """``(pairs, 2, directions)``: the surprisal of each sentence, which is minus its log probability."""
     unknown_nats: NDArray[np.float64]
-    """``(pairs, 2, directions)``: the part of it that is for unknown words."""
+    """``(pairs, 2, directions)``: the part of it for unknown words."""
     unknown: NDArray[np.int64]
-    """``(pairs, 2)``: unknown words, which are not in the vocabulary and count as ``<UNK>``."""
+    """``(pairs, 2)``: number of unknown words, which are outside the vocabulary and count as ``<UNK>``."""
     unknown_price: float
-    """What an unknown word would cost as the rarest word of the vocabulary, in nats: its frequency by Zipf's law."""
+    """The nats of the vocabulary's rarest word, with its frequency by Zipf's law."""
     n_tokens: int
     """Tokens of all sentences, without boundaries."""
     unknown_words: tuple[str, ...] = ()
@@ -379,15 +379,15 @@ class MinimalPairScores:
 
     @property
     def n_unknown(self) -> int:
-        """The unknown words of all sentences."""
+        """The number of unknown words in all sentences."""
         return int(self.unknown.sum())
 
     @property
     def paid_nats(self) -> NDArray[np.float64]:
         """``(pairs, 2, directions)``: surprisal in which each unknown word has the ``unknown_price``.
 
-        ``<UNK>`` stands for many words, so it is more probable than any word that it stands for, and a sentence with
-        more unknown words than its partner would win by that.
+        ``<UNK>`` stands for many words, so it is more probable than any of them, and a sentence with more unknown words
+        than its partner would have an advantage.
         """
         return self.nats - self.unknown_nats + self.unknown_price * self.unknown[:, :, None]
 
@@ -411,7 +411,7 @@ def score_minimal_pairs(
 ) -> MinimalPairScores:
     """Score pairs of sentences that differ in one point, the acceptable sentence first (Warstadt et al. 2020, BLiMP).
 
-    Sentences are compared by their whole probability, which favors the shorter one: use pairs of equal length.
+    Sentences are compared by total probability, which favors shorter ones: use pairs of equal length.
     """
     computer = computer_of(model)
     vocabulary = softmax_vocabulary(computer.model)
@@ -426,7 +426,7 @@ def score_minimal_pairs(
         if on_sentence is not None:
             on_sentence(sentence)
     if not nats:
-        raise TextError("No pair of sentences to score.")
+        raise TextError("There are no sentence pairs to score.")
     by_pair = (-1, 2, len(nats[0]))
     return MinimalPairScores(
         np.array(nats).reshape(by_pair),

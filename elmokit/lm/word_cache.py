@@ -1,9 +1,9 @@
-"""A continuous cache: words that a document has had are expected again (Grave, Joulin and Usunier 2017).
+"""A continuous cache, which favors words from earlier in a document (Grave, Joulin and Usunier 2017).
 
-p = (1 - w) p_model + w p_cache. The cache gives each word that was predicted before the weight exp(theta cos(h, h_i)),
-where h is the top layer that predicts the next word now, and h_i the one that predicted that word then. "Before" is the
-order in which a direction reads: forward all words before; backward the words after in the sentence, and all words of
-the sentences before it, as a document's sentences are read in their order in both directions.
+p = (1 - w) p_model + w p_cache. The cache gives each previously predicted word the weight exp(theta cos(h, h_i)), where
+h is the top layer that predicts the next word, and h_i the one that predicted that word. "Previously" refers to the
+reading order of a direction: forward, all preceding words; backward, the following words in the sentence and all words
+of the preceding sentences, because both directions read a document's sentences in order.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ MAX_THETA = 40.0
 ROWS_AT_ONCE = 128
 """Positions that are compared with the cache at a time."""
 SIZES = (50, 150, 400, 1000)
-"""Numbers of words in the cache at which its weight changes."""
+"""Cache sizes, in words, at which the weight of the cache changes."""
 FORWARD_WEIGHTS = (0.028, 0.077, 0.117, 0.153, 0.200)
-"""The cache's weight forward, below and from each of ``SIZES``. Fitted by EM for en-mini on the first 10,000 words of
-documents (novels: 6,000) of each of the six kinds of dev texts; see results/documents.md."""
+"""The cache's forward weights, below and from each of ``SIZES``. Fitted by EM for en-mini on the first 10,000 words of
+documents (novels: 6,000) from each of the six kinds of dev texts; see results/documents.md."""
 BACKWARD_WEIGHTS = (0.026, 0.071, 0.110, 0.148, 0.191)
-"""The same backward."""
+"""The backward weights."""
 
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """How a document's own words are expected again."""
+    """Settings of the cache of a document's words."""
 
     theta: float = 15.0
-    """How much more a word of a similar position counts: 0 for all alike, at most 40."""
+    """How much more words at similar positions count: 0 for equal weights, at most 40."""
     size: int = 2000
-    """The words that are remembered, boundaries included: the last ones in each direction."""
+    """Number of words to remember, including boundaries: the last ones in each direction."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.theta <= MAX_THETA:
@@ -59,7 +59,7 @@ class CacheSettings:
 
 
 def cache_settings(cache: bool | CacheSettings, documents: bool) -> CacheSettings | None:
-    """Return the settings that an argument ``cache`` means; None for no cache.
+    """Return the settings for an argument ``cache``; None for no cache.
 
     Raises:
         ConfigError: There are no documents.
@@ -67,12 +67,12 @@ def cache_settings(cache: bool | CacheSettings, documents: bool) -> CacheSetting
     if cache is False:
         return None
     if not documents:
-        raise ConfigError("cache expects words of a document again: read documents (documents=True, --documents).")
+        raise ConfigError("cache only works with documents: pass documents=True (--documents).")
     return CacheSettings() if cache is True else cache
 
 
 class Remembered(NamedTuple):
-    """What a cache holds for some positions."""
+    """The contents of a cache at some positions."""
 
     words: Ids
     """``(entries,)``: the numbers of the words, of which some are equal."""
@@ -83,7 +83,7 @@ class Remembered(NamedTuple):
 
 
 class WordCache:
-    """The last words of a document in the order in which one direction read them."""
+    """The last words of a document, in the reading order of one direction."""
 
     def __init__(self, settings: CacheSettings, weights: Sequence[float], dim: int) -> None:
         self.settings, self.weights = settings, np.array(weights)
@@ -104,7 +104,7 @@ class WordCache:
         return probabilities, weights
 
     def read(self, hidden: Floats, words: Ids) -> Iterator[tuple[slice, Remembered]]:
-        """Yield what the cache holds for the next positions, some at a time, and remember their words."""
+        """Yield the contents of the cache at the next positions, some at a time, and remember their words."""
         norms = np.linalg.norm(hidden, axis=1, keepdims=True)
         vectors = hidden / np.maximum(norms, np.finfo(np.float32).tiny)
         for first in range(0, len(words), ROWS_AT_ONCE):
@@ -128,7 +128,7 @@ class WordCache:
 
 
 class CachedWords(NamedTuple):
-    """The words that a cache expects at a position, each once."""
+    """The distinct words that a cache expects at a position."""
 
     words: Ids
     """Their numbers: below 0, ``-1 - i`` for the unknown word ``i`` of :class:`DocumentCache`."""
@@ -138,7 +138,7 @@ class CachedWords(NamedTuple):
 
 
 class DocumentCache:
-    """The caches of both directions of a document, which expect the words of its sentences again.
+    """The caches of both directions for a document.
 
     Args:
         model: The model that reads the documents.
@@ -149,16 +149,16 @@ class DocumentCache:
     def __init__(self, model: PretrainedBiLM, settings: CacheSettings, spell: Callable[[str], float]) -> None:
         self.model, self.settings, self.spell = model, settings, spell
         self.unknown: dict[str, float] = {}
-        """The unknown words of the document, in the order in which they came, with the nats of their letters."""
+        """The unknown words of the document, in order of appearance, with the nats of their letters."""
         self._numbers: dict[str, int] = {}
         self._caches: list[WordCache] = []
 
     def begin(self) -> None:
-        """Forget all words: a document begins."""
+        """Forget all words, at the start of a document."""
         self.unknown, self._numbers, self._caches = {}, {}, []
 
     def add_to(self, predictions: Predictions) -> Surprisal:
-        """Return the surprisal of the next sentence with the cache, with ``spelling_nats``, and remember its words."""
+        """Return the surprisal of the next sentence with the cache, including ``spelling_nats``; remember its words."""
         found = predictions.surprisal
         expected, weights, spelling = self.expect(predictions)
         # An unknown word that is in a cache is a word of its own, whose letters are part of its nats.
@@ -189,7 +189,7 @@ class DocumentCache:
     def expected_words(
         self, sentence: Sequence[str], hidden: Sequence[Floats], positions: Sequence[int], directions: Collection[int]
     ) -> dict[int, list[CachedWords]]:
-        """Return for some directions the words that its cache expects at positions, and remember the sentence in all.
+        """Return the words that the caches of some directions expect at positions; remember the sentence in all.
 
         Args:
             sentence: The tokens of the next sentence.
@@ -246,7 +246,7 @@ class DocumentCache:
 
 
 def _sum_by_word(remembered: Remembered, row: int) -> CachedWords:
-    """Add up the entries of each word at a position."""
+    """Sum the entries of each word at a position."""
     is_before = remembered.shares[row] > 0
     words, places = np.unique(remembered.words[is_before], return_inverse=True)
     probabilities = np.zeros(len(words))
@@ -255,7 +255,7 @@ def _sum_by_word(remembered: Remembered, row: int) -> CachedWords:
 
 
 class DocumentStarts:
-    """Documents that are read once, and which of the sentences that were read begin one."""
+    """Documents that are read once, with a record of the sentences that begin one."""
 
     def __init__(self, documents: Iterable[Iterable[Sequence[str]]]) -> None:
         self._documents = documents
@@ -272,7 +272,7 @@ class DocumentStarts:
             yield sentence
 
     def next_begins(self) -> bool:
-        """Say whether the next sentence begins a document, in the order in which they were read."""
+        """Check whether the next sentence begins a document, in reading order."""
         return self._begins.popleft()
 
 
@@ -283,10 +283,10 @@ def cached_surprisals(
     start: StartName | State = "warm",
     batch_tokens: int = BATCH_TOKENS,
 ) -> Iterator[Surprisal]:
-    """Yield the surprisal of each sentence of documents, whose own words are expected again.
+    """Yield the surprisal of each sentence in documents, with a cache of each document's words.
 
-    An unknown word that is in the cache of a direction is a word of its own: its nats are those of the whole word, and
-    its ``spelling_nats`` are 0. So the sum of both is minus the log probability of a word, with the cache or without.
+    An unknown word that is in a direction's cache is treated as a known word: its nats are those of the whole word, and
+    its ``spelling_nats`` are 0. So the sum of both is minus the log probability of the word, with or without the cache.
 
     Args:
         model, start, batch_tokens: As in ``surprisals``.

@@ -78,7 +78,7 @@ class OtherVersionError(OutputError):
         super().__init__(f"{folder} was started by another version of elmokit: {remedy}.")
 
     def __reduce__(self) -> tuple[type[OtherVersionError], tuple[Path, Mapping[str, Any], str]]:
-        # Makes it picklable: in distributed training the main process sends its error to the others.
+        # Makes it picklable: in distributed training, the main process sends errors to the others.
         return OtherVersionError, (self.folder, self.recorded, self.remedy)
 
     def as_committed(self) -> Committed:
@@ -140,7 +140,7 @@ def read_workspace(folder: str | Path, remedy: str = "") -> Committed | None:
 
     Args:
         folder: The directory.
-        remedy: What to do if it is from another version of elmokit, if that is not to delete it.
+        remedy: What to do if another version of elmokit started it; by default, delete it.
 
     Raises:
         OtherVersionError: Another version of elmokit started it.
@@ -456,7 +456,7 @@ def check_folder(folder: Path, former: Collection[str] = (), overwrite: bool | N
     elif _is_workspace(folder):
         check_writable(folder)
         if overwrite is False:
-            read_workspace(folder, _restart(folder, overwrite))  # raises an error about another version
+            read_workspace(folder, _restart(folder, overwrite))  # raises if it is from another version
     elif not is_former_run(folder, former):
         raise OutputError(
             f"{folder} already exists and has no {JOURNAL} of this version of elmokit. Choose another directory."
@@ -475,7 +475,7 @@ def _is_workspace(folder: Path) -> bool:
 
 
 def is_former_run(folder: Path, former: Collection[str]) -> bool:
-    """Check for a run of version 0.2, which had no journal, by the files that such a run has."""
+    """Check for a run of version 0.2, which had no journal, by the files of such a run."""
     return bool(former) and not (folder / JOURNAL).exists() and all((folder / name).is_file() for name in former)
 
 

@@ -125,7 +125,7 @@ def read_trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Tree]:
                 where = f"{name}, line {number}"
             if not reader.add(piece):
                 raise TextError(
-                    f"{where}: unexpected {piece!r} in a tree; expected brackets such as (NP (DT the) (NN cat))."
+                    f"{where}: {piece!r} is unexpected in a tree; expected brackets such as (NP (DT the) (NN cat))."
                 )
             if reader.is_complete:
                 yield _tree_of(reader, where)

@@ -1,7 +1,8 @@
-"""Train, distill and fine-tune a biLM: the public functions, which the command line calls too.
+"""Train, distill and fine-tune a biLM: the public functions, which the command line also calls.
 
-The call that started a run continues it. On the CPU the result has the same bits as that of a training that was not
-interrupted. Each process has a :class:`TrainingProcess`: the main one starts or continues the run, and all train.
+Repeating the call that started a run continues it. On the CPU, the result has the same bits as without the
+interruption. Each process has a :class:`TrainingProcess`: the main one starts or continues the run, and all of them
+train.
 """
 
 from __future__ import annotations
@@ -59,12 +60,11 @@ def train(
         out: The run directory. If the same call has started a run there, it is continued. The length of the training
             (``epochs``, ``tokens``), ``patience``, ``log_every``, ``eval_every``, ``save_every`` and ``tensorboard``
             may differ, and the text may have moved.
-        recipe: Settings to start from: ``"modern"`` (default), which the included model was trained with, or
-            ``"bilm-tf"``.
+        recipe: Default settings: ``"modern"`` (default), which the included model was trained with, or ``"bilm-tf"``.
         preset: Size of the model: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` or ``"original"``; by default that
             of the recipe.
-        config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``. It can
-            also be the content of such a file as a table.
+        config: TOML file of settings, or bilm-tf's ``options.json``; or its content as a table. Other arguments
+            override it.
         vocabulary: The words of the softmax, or a file of them.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts`` (30,000
             by default).
@@ -199,16 +199,16 @@ def finetune(
             after shows what the model forgets.
         recipe: Settings to start from: ``"modern"`` (default), or ``"bilm-tf"``, which continues a training as the
             ``restart.py`` of bilm-tf does: Adagrad at 0.2, with the sums of the checkpoint.
-        keep_optimizer: Continue with the optimizer's state of the checkpoint that the model is from, so that the first
-            steps are not larger than the last ones of the earlier training. The checkpoint is bilm-tf's or elmokit's
-            (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state where there is one.
+        keep_optimizer: Continue with the optimizer state of the model's checkpoint, so the first steps are not larger
+            than the last ones of the earlier training. The checkpoint can be bilm-tf's or elmokit's
+            (``RUN/checkpoints/step-N``). By default, the recipe ``bilm-tf`` keeps the state if there is one.
         config: TOML file of settings, which other arguments override; or bilm-tf's ``options.json``.
         vocabulary: Words for the softmax, or a file of them. The default is the model's own words, or, for a model
             without a softmax, the words of ``texts``. Weights are kept word by word.
         max_words: Alternative to ``vocabulary``: use the ``max_words`` most frequent words of ``texts``.
         held_out_sentences: If ``held_out`` has more sentences, sample that many; the same goes for ``old_text``.
         options: The options file of an HDF5 model, if it is not next to the weights.
-        exact_marks: Read typographic marks as they are, as bilm-tf did, and not in ASCII. The trained model keeps this.
+        exact_marks: Read typographic marks unchanged, like bilm-tf, instead of as ASCII. The trained model keeps this.
         device: cpu, cuda, or auto: a GPU if there is one.
         overwrite: Start over: replace the run.
         report: As in :func:`train`.
@@ -219,7 +219,7 @@ def finetune(
 
     Raises:
         ModelError: The model cannot be opened.
-        TrainingError: The optimizer's state cannot be kept; or as in :func:`train`.
+        TrainingError: The optimizer state cannot be kept; or as in :func:`train`.
         ConfigError, TextError, OutputError: As in :func:`train`.
 
     Example:
@@ -228,7 +228,7 @@ def finetune(
     """
     with training_process(out, device, overwrite, report) as process:
         if process.is_main:
-            # A config file of a fine-tuning has no table [data].
+            # A config file for fine-tuning has no table [data].
             data, words = merge_data(DataConfig(), texts, held_out, held_out_sentences, vocabulary, max_words)
             model = as_model(model, options=options)
             if exact_marks:
@@ -245,7 +245,7 @@ class TrainingProcess:
         self.run, self.world, self.device, self.report = run, world, device, report
         self.setup: TrainingSetup | None = None
         self.open = ExitStack()
-        """What is open until the end: the run, and the log for TensorBoard."""
+        """Resources that stay open until the end: the run, and the log for TensorBoard."""
         self._others_wait = world.is_main_process
 
     @property
@@ -254,19 +254,19 @@ class TrainingProcess:
         return self.world.is_main_process
 
     def start(self, request: TrainingRequest) -> None:
-        """Start a training, or continue that of the same request. Only the main process calls this."""
+        """Start training, or continue the run of the same request. Only called in the main process."""
         request.check(self.run.folder)
         self.open.enter_context(self.run)
         self.setup = start_or_continue(self.run, request, self.world.size, self.report)
 
     def tell_others(self, error: ElmoError | None = None) -> None:
-        """Tell the processes that wait in :meth:`train` that the run is started, or why it is not."""
+        """Notify the processes waiting in :meth:`train` that the run has started, or of the error."""
         if self._others_wait:
             self._others_wait = False
             self.world.broadcast((error, self.run.committed))
 
     def train(self) -> TrainingResult:
-        """Train until the end, and return the result. Every process must call this.
+        """Train until the end, and return the result. All processes must call this.
 
         Raises:
             ElmoError: The main process could not start the run, or the training failed.
@@ -277,7 +277,7 @@ class TrainingProcess:
             error, self.run.committed = self.world.broadcast(None)
             if error is not None:
                 raise error
-        # The others read what the main process has written.
+        # The other processes read what the main process has written.
         setup = TrainingSetup.of(self.run.committed) if self.setup is None else self.setup
         report = self.report
         if setup.config.tensorboard and self.is_main:
@@ -293,9 +293,9 @@ class TrainingProcess:
 def training_process(
     out: str | Path, device: str | torch.device, overwrite: bool, report: TrainingCallback | None
 ) -> Iterator[TrainingProcess]:
-    """Connect this process to the others of a training, if there are any, while the block runs.
+    """Connect this process to the other training processes, if any, during the block.
 
-    An error of the main process is raised in the others, too, so that none waits for it.
+    Errors in the main process are also raised in the others, so none waits for it.
 
     Args:
         out: The run directory.

@@ -1,7 +1,7 @@
-"""The run of a biLM: what it starts from, in memory and on disk. ``training/start.py`` makes it.
+"""The run of a biLM: its initial state, in memory and on disk. ``training/start.py`` creates it.
 
-The settings of the run, which identify the call, and the resolved config, the paths of the text and its sizes are in
-the journal (``training_run.py``). Next to it are::
+The run's settings, which identify the call, the resolved config, and the paths and sizes of the text are in the journal
+(``training_run.py``). Next to it are::
 
     vocab.txt               the words of the softmax
     held-out.txt            the sentences to evaluate on
@@ -9,13 +9,13 @@ the journal (``training_run.py``). Next to it are::
     card.json               the model card, without results
     initial/                for fine-tuning: the model that training started from
     initial-optimizer.safetensors
-                            for fine-tuning: the state of the optimizer, if it was kept from a checkpoint
+                                for fine-tuning: the optimizer state, if it was kept from a checkpoint
     teacher/                for distillation: the model that the trained one learns from
 
 The training adds log and checkpoints, and::
 
     model/                  the best model so far, by held-out perplexity
-    tensorboard/            the log for TensorBoard, if the settings ask for it
+    tensorboard/            the log for TensorBoard, if requested
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ FORMER = ("settings.json", CARD, VOCABULARY)
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a training starts from."""
+    """The initial state of a training."""
 
     config: TrainingConfig
     corpus: TrainingCorpus
     card: Mapping[str, Any] = field(default_factory=dict)
-    """What the model card says besides the results."""
+    """The model card, except the results."""
     initial: PretrainedBiLM | None = None
     """The model to start from, with a softmax over the corpus's vocabulary; None for random weights. It is evaluated
     first, and stays the best model until training improves on it."""
@@ -74,15 +74,15 @@ class TrainingSetup:
     """Sentences of the domain that ``initial`` was trained on, scored before and after."""
 
     def check(self, n_processes: int) -> None:
-        """Refuse what cannot be trained, before anything is written."""
+        """Check that the model can be trained, before anything is written."""
         config, corpus = self.config, self.corpus
         corpus.check(config, n_processes)
-        with torch.device("meta"):  # find out whether the softmax fits, without its memory
+        with torch.device("meta"):  # checks whether the softmax fits, without allocating memory
             token_layer = BiLM(config.model).token_layer
             build_softmax(config.softmax, len(corpus.vocabulary), config.model.projection_dim, token_layer)
 
     def write(self, run: Run) -> None:
-        """Write what a new run starts from, with copies of the models, and commit it."""
+        """Write the initial state of a new run, with copies of the models, and commit it."""
         folder, corpus = run.folder, self.corpus
         (folder / VOCABULARY).write_text(corpus.vocabulary.to_text(), encoding="utf-8", newline="\n")
         _write_sentences(folder / HELD_OUT, corpus.held_out)
@@ -100,14 +100,14 @@ class TrainingSetup:
 
     @classmethod
     def open(cls, path: Path) -> TrainingSetup:
-        """Read what the run in a directory was started with; see :meth:`of`."""
+        """Read the initial state of the run in a directory; see :meth:`of`."""
         return cls.of(read_workspace(path) or Committed(path, {}, {}, {}))
 
     @classmethod
     def of(cls, committed: Committed) -> TrainingSetup:
-        """Read what a run was started with.
+        """Read the initial state of a run.
 
-        A run that has a checkpoint starts there, so the initial model and its optimizer's state are not read.
+        A run with a checkpoint continues from there, so the initial model and optimizer state are not read.
 
         Raises:
             TrainingError: There is no run, or it is from another version of elmokit.
@@ -136,18 +136,18 @@ class TrainingSetup:
 
 
 def _write_sentences(path: Path, sentences: Sequence[Sequence[str]]) -> None:
-    """Write sentences, if there are any, as a text with one on each line."""
+    """Write sentences, if any, as a text with one per line."""
     if not sentences:
         return
     text = "".join(" ".join(sentence) + "\n" for sentence in sentences)
-    # A byte order mark of the first token would be left out when it is read, as one of the file is.
+    # A byte order mark in the first token would be dropped when the file is read.
     if text.startswith("\ufeff"):
         text = "\ufeff" + text
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_written_sentences(path: Path) -> list[list[str]]:
-    """Read what a run has written, whatever it looks like: it was checked as the text that it is from."""
+    """Read sentences that a run has written, without checks, because the original text was checked."""
     with open_binary(path) as file:
         data = file.read()
     try:
@@ -158,6 +158,6 @@ def read_written_sentences(path: Path) -> list[list[str]]:
 
 
 def record(run: Run, config: TrainingConfig, shards: Sequence[Path], **counts: int) -> None:
-    """Record in the journal of a run what it is trained with from now on."""
+    """Record in a run's journal what it is trained with from now on."""
     paths = [str(shard.resolve()) for shard in shards]
     run.commit({**run.progress, "config": to_dict(config), "shards": paths, **counts})

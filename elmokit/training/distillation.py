@@ -1,10 +1,10 @@
-"""Distillation: the loss of a student biLM that learns the layers and the predictions of a teacher.
+"""Distillation: the loss of a student biLM that learns a teacher's layers and predictions.
 
-The teacher reads the same windows as the student, from an LSTM state of its own, without dropout or gradient. Each
-layer of the student is projected to the size of the teacher's and compared with it. The projections are trained along
-with the student and are part of its checkpoints, but not of the model. Where both have a softmax over the same words,
-the student also learns the teacher's probabilities of all words, which say more about each position than the one word
-that follows (Hinton et al. 2015).
+The teacher reads the same windows as the student, with its own LSTM state, without dropout or gradient. Each layer of
+the student is projected to the size of the teacher's and compared with it. The projections are trained with the student
+and are part of its checkpoints, but not of the model. If both have a softmax over the same words, the student also
+learns the teacher's probabilities of all words, which are more informative than the single next word (Hinton et al.
+2015).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALLEST_VARIANCE = 1e-8
 
 
 class Teacher:
-    """A frozen model that reads the windows of a student. Not a module, so a student neither trains nor saves it."""
+    """A frozen model that reads the student's windows. Not a module, so the student neither trains nor saves it."""
 
     def __init__(self, model: PretrainedBiLM, student: PretrainedBiLM, device: torch.device) -> None:
         bilm, softmax = model.build_modules()
@@ -41,7 +41,7 @@ class Teacher:
         own = model.config.read_backward
         self._directions = [own.index(backward) for backward in student.config.read_backward]
         self._n_columns = None if _same_encoding(model, student) else _encode(student, ["a"]).shape[1]
-        # If the numbers of layers differ, a layer learns from the one at the same relative height, never from layer 0.
+        # If the numbers of layers differ, a layer learns from the one at the same relative depth, never from layer 0.
         n_layers, n_own = student.config.n_layers, model.config.n_layers
         self._layers = [max(1, round(layer * n_own / n_layers)) for layer in range(1, n_layers + 1)]
 
@@ -51,7 +51,7 @@ class Teacher:
         return self.bilm.config.projection_dim
 
     def split(self, tokens: Tensor, student: BiLM) -> tuple[Tensor, Tensor]:
-        """Split what :func:`window_encoder` encoded into the input of the student and that of the teacher."""
+        """Split the result of :func:`window_encoder` into the inputs of student and teacher."""
         if self._n_columns is None:
             return tokens, tokens
         own, others = tokens[:, : self._n_columns], tokens[:, self._n_columns :]
@@ -70,7 +70,7 @@ class Teacher:
             The token vectors ``(distinct, dim)``; for each direction of the student the outputs
             ``(batch, window_length, dim)`` that each of its LSTM layers learns from; and the state at the end.
         """
-        # In float32, or in the teacher's own precision, whatever the precision of the training.
+        # In float32 or the teacher's own precision, regardless of the training precision.
         with torch.autocast(tokens.device.type, enabled=False):
             vectors = self.bilm.token_layer(tokens)
             layers = []
@@ -82,7 +82,7 @@ class Teacher:
 
 
 class DistillationLosses(WindowLosses):
-    """The student, its softmax and the projections as one module, which computes the loss of a window."""
+    """The student, its softmax and the projections as one module that computes the loss of a window."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class DistillationLosses(WindowLosses):
     def forward(
         self, tokens: Tensor, inputs: Tensor, targets: Tensor, hidden: Tensor, cell: Tensor, *teacher_state: Tensor
     ) -> tuple[Tensor, ...]:
-        """Compute the losses of a window, as :class:`WindowLosses` does; the states of both models come back."""
+        """Compute the losses of a window, like :class:`WindowLosses`; also return the states of both models."""
         own_tokens, teacher_tokens = self.teacher.split(tokens, self.bilm)
         wanted_vectors, wanted, teacher_end = self.teacher.read(teacher_tokens, inputs, BiLMState(*teacher_state))
         vectors, state = self._token_vectors(own_tokens), BiLMState(hidden, cell)
@@ -128,7 +128,7 @@ class DistillationLosses(WindowLosses):
     def _distance(self, given: Tensor, wanted: Tensor) -> Tensor:
         """Compare vectors ``(batch, window_length, dim)``: 0 for equal ones, near 1 for unrelated ones."""
         given, wanted = given.float().flatten(0, 1), wanted.flatten(0, 1)
-        # Divided by the variance, because layers differ in size, and so do teachers: this is 1 - R².
+        # Divided by the variance, because the scale of layers and teachers differs: this is 1 - R².
         variance = (wanted - wanted.mean(dim=0)).square().mean()
         return (given - wanted).square().mean() / variance.clamp(min=SMALLEST_VARIANCE)
 
@@ -162,7 +162,7 @@ def check_directions(teacher: BiLMConfig, student: BiLMConfig) -> None:
 def resolve_predictions(
     config: TrainingConfig, teacher: PretrainedBiLM, vocabulary: Vocabulary
 ) -> tuple[TrainingConfig, str]:
-    """Replace a ``prediction_weight`` of None by 1 if predictions can be learned, else by 0; say what is learned."""
+    """Replace a ``prediction_weight`` of None with 1 if predictions can be learned, else 0; describe the result."""
     losses = config.distillation
     assert losses is not None
     reason = _cannot_predict(teacher, vocabulary)
@@ -184,7 +184,7 @@ def resolve_predictions(
 
 
 def _cannot_predict(teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
-    """Say why a student cannot learn a teacher's predictions; empty if it can."""
+    """Return the reason why a student cannot learn a teacher's predictions; empty if it can."""
     if teacher.softmax is None:
         return "the teacher has no softmax"
     if teacher.vocabulary is None or teacher.vocabulary.words != vocabulary.words:
@@ -193,7 +193,7 @@ def _cannot_predict(teacher: PretrainedBiLM, vocabulary: Vocabulary) -> str:
 
 
 def window_encoder(model: PretrainedBiLM, teacher: PretrainedBiLM) -> TokenEncoder:
-    """Encode tokens for a model and its teacher, whose columns follow if they differ from the model's."""
+    """Encode tokens for a model and its teacher, whose columns are appended if they differ."""
     if _same_encoding(model, teacher):
         return model.encode
     return lambda tokens: np.concatenate([_encode(model, tokens), _encode(teacher, tokens)], axis=1)
@@ -207,7 +207,7 @@ def _encode(model: PretrainedBiLM, tokens: Sequence[str]) -> NDArray[np.int64]:
 def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
     """Check whether both models read a token as the same UTF-8 bytes, as published models do.
 
-    Those that know typographic marks do not read them as others do.
+    Models that know typographic marks read them differently.
     """
     if not first.read.is_plain or not second.read.is_plain:
         return False
@@ -216,7 +216,7 @@ def _same_encoding(first: PretrainedBiLM, second: PretrainedBiLM) -> bool:
 
 
 def _chars_alone(model: PretrainedBiLM) -> int | None:
-    """Return how many characters of a token a model reads; None if it reads its words, or characters of a list."""
+    """Return the number of characters that a model reads per token; None if it reads words, or listed characters."""
     cnn = model.config.char_cnn
     if cnn is None or model.config.word_features is not None or model.lexicon is not None:
         return None

@@ -1,4 +1,4 @@
-"""Training in several processes: those that ``torchrun`` started, or a single one."""
+"""Training in several processes started by ``torchrun``, or in a single one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT = timedelta(hours=6)  # processes wait while the main one counts a large
 
 @dataclass(frozen=True)
 class World:
-    """This process among those that train together. The one of rank 0, the main process, writes files and reports."""
+    """This process among those that train together. Rank 0, the main process, writes files and reports."""
 
     rank: int = 0
     size: int = 1
@@ -53,9 +53,9 @@ class World:
         return box[0]
 
     def on_main_process(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the main process; every process returns its result, or raises its ``ElmoError``."""
+        """Call a function in the main process; all processes return its result, or raise its ``ElmoError``."""
         result: Any = None
-        # An error that the user can fix is raised in every process, so that none waits for the main one.
+        # Errors that the user can fix are raised in all processes, so none waits for the main one.
         error: ElmoError | None = None
         if self.is_main_process:
             try:
@@ -68,7 +68,7 @@ class World:
         return result  # type: ignore[no-any-return]
 
     def any(self, condition: bool, device: torch.device) -> bool:
-        """Check whether a condition holds in some process. Every process must call this."""
+        """Check whether a condition holds in any process. All processes must call this."""
         if self.size == 1:
             return condition
         flag = torch.tensor([float(condition)], device=device)
@@ -80,7 +80,7 @@ class World:
         if self.size == 1 or len(rows) < self.size:
             return function(rows)
         n_own = -(-len(rows) // self.size)
-        # All parts must have one size: the last ones begin earlier and repeat rows of the ones before them.
+        # All parts must have the same size, so the last ones start earlier and repeat rows of the previous ones.
         starts = [min(rank * n_own, len(rows) - n_own) for rank in range(self.size)]
         own = function(rows[starts[self.rank] : starts[self.rank] + n_own]).contiguous()
         parts = [torch.empty_like(own) for _ in starts]
@@ -116,7 +116,7 @@ def init_distributed(device: torch.device | str = "cpu") -> Iterator[World]:
         raise TrainingError(f"Process {world.rank} of {world.size} cannot connect to the others: {error}") from None
     try:
         yield world
-        # torchrun stops all processes when one has ended with an error, and the main one may still be writing.
+        # torchrun stops all processes when one fails, and the main one may still be writing.
         dist.barrier()
     finally:
         # Gloo's threads end with the last reference to the process group. A thread that is left when Python ends may

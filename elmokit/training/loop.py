@@ -3,16 +3,15 @@
 Each step reads the next window of every row, starting from the LSTM state at the end of the previous window. The state
 is passed on without its gradient, so gradients end at the window's edge while the context does not.
 
-A run that was interrupted and resumed ends with the same numbers as one that was not, on the CPU to the last bit. So
-everything that a step depends on is in the checkpoint, including the losses that are summed up for the next line of the
-log, and nothing in the loop draws random numbers at a time that depends on the clock.
+A resumed run ends with the same numbers as an uninterrupted one, on the CPU to the last bit. So everything that affects
+a step is in the checkpoint, including the losses summed for the next log line, and no random numbers are drawn at times
+that depend on the clock.
 
-The model is evaluated as ``elmokit evaluate perplexity`` does it afterwards: every sentence is read from the model's
-start state, the mean state after a sentence. It belongs to the weights, so it is calibrated before each evaluation and
-saved with the model. The calibration continues from the LSTM state of the training, not from zero. A training passes
-its state on without an end, and a model may learn to rely on cells that are always at their limit. From a state of
-zero, such cells can end at another value and stay there: the perplexity of a small model was then 32,000 instead of 88,
-after any amount of text.
+The model is evaluated as later by ``elmokit evaluate perplexity``: each sentence starts from the model's start state,
+the mean state after a sentence. It depends on the weights, so it is calibrated before each evaluation and saved with
+the model. The calibration continues from the LSTM state of the training instead of zero. Training passes its state on
+indefinitely, and a model may learn to rely on cells that are always saturated. From a zero state, such cells can reach
+another value and stay there: the perplexity of a small model was then 32,000 instead of 88, after any amount of text.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ from elmokit.training.windows import Window
 
 
 class ThroughputMeter:
-    """Speed and remaining time of a training, which counts in any unit, such as predictions.
+    """Speed and remaining time of training, in any unit, such as predictions.
 
-    The first step is left out of the remaining time as soon as there is another one: it allocates memory and compiles.
+    The estimate ignores the first step once there is another one, because it allocates memory and compiles.
     """
 
     def __init__(self, n_done: int) -> None:
@@ -71,7 +70,7 @@ class ThroughputMeter:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time of the block, an evaluation or a checkpoint, out of both."""
+        """Exclude the time of the block, an evaluation or a checkpoint, from both."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
@@ -94,9 +93,9 @@ class ThroughputMeter:
         return seconds
 
 
-CALIBRATION_SENTENCES = 32  # more change the perplexity by 0.01 %, and cost time in every evaluation
-CALIBRATION_POOL = 1000  # sentences at the start of the files, among which they are chosen at equal distances
-CALIBRATION_TOKENS = 200  # of each sentence at most: some texts have a document per line
+CALIBRATION_SENTENCES = 32  # more would change the perplexity by 0.01 %, and slow down each evaluation
+CALIBRATION_POOL = 1000  # sentences at the start of the files, from which they are chosen at equal distances
+CALIBRATION_TOKENS = 200  # maximum per sentence, because some texts have a document per line
 CALIBRATION_SHARDS = 16
 
 
@@ -107,7 +106,7 @@ class HeldOutEvaluation:
         self._corpus = corpus
 
     def calibrated(self, computer: Computer, lstm_state: BiLMState) -> Computer:
-        """Return the model, not copied, with the start state of its present weights; ``lstm_state`` has any rows."""
+        """Return the model, not copied, with the start state for its weights; ``lstm_state`` can have any rows."""
         at_end = computer.model.replace(start_state=lstm_state.mean_row().numpy())
         model = calibrated(computer.with_model(at_end), self._calibration_sentences, "the training text")
         return computer.with_model(model)
@@ -134,12 +133,12 @@ def _calibration_sentences(text: Text) -> list[list[str]]:
 
 
 MIN_EVALUATIONS = 5
-"""A training evaluates at least so many times, so that one that is stopped halfway has a model."""
+"""Minimum number of evaluations in a training run, so one that is stopped halfway has a model."""
 ABOVE_UNIFORM, ABOVE_BEST = 1.5, 2.0
-"""A training diverges if its perplexity is so many times the number of words, which is about that of an untrained
-model, or so many times the best one."""
+"""Training diverges if the perplexity is this many times the number of words, which is about that of an untrained
+model, or this many times the best one."""
 N_WARM_STEPS = 20
-"""Steps of this process after which its speed is reported."""
+"""Number of steps in this process after which the speed is reported."""
 
 
 def run_training(
@@ -150,7 +149,7 @@ def run_training(
     world: World = World(),  # noqa: B008 (immutable)
     device: torch.device | str = "cpu",
 ) -> Perplexity:
-    """Train a biLM in a run directory, or resume the training that is there; return the last held-out perplexity.
+    """Train a biLM in a run directory, or resume an existing run; return the last held-out perplexity.
 
     Args:
         setup: What to start from. For a run that is resumed, the settings must be its own, apart from ``MAY_CHANGE``.
@@ -199,19 +198,19 @@ class _TrainingLoop:
             self.step_losses = DistributedDataParallel(
                 state.losses,
                 device_ids=[state.device.index or world.local_rank] if state.device.type == "cuda" else None,
-                # The softmax of a student that learns the layers alone gets no gradient.
+                # The softmax of a student that only learns layers gets no gradient.
                 find_unused_parameters=self.config.distillation is not None,
             )
         self.evaluation = HeldOutEvaluation(setup.corpus)
         self.evaluated: PretrainedBiLM | None = None
-        """In the main process: the model as it was last evaluated, with its start state."""
+        """In the main process: the last evaluated model, with its start state."""
         self.is_diverging = False
-        """Whether the last evaluation was far worse than that of a model that has learned nothing, or than the best."""
+        """Whether the last evaluation was far worse than that of an untrained model, or than the best."""
         self.evaluates_first = setup.initial is not None and not state.counters.n_steps
         self.before: tuple[float, ...] | None = None
         """The held-out perplexity before a fine-tuning: forward, backward."""
         if not self.evaluates_first and is_model_folder(run.folder / RUN_MODEL):
-            # It was evaluated once, and the card of every best model has it.
+            # It was evaluated once, and the cards of all best models have it.
             self.before = read_card(run.folder / RUN_MODEL).get("held_out_perplexity_before")
         self.n_total = setup.corpus.length(self.config)
         """The length of the training in predictions per direction."""
@@ -224,7 +223,7 @@ class _TrainingLoop:
         return self.config.predictions_per_step * self.world.size
 
     def prepare(self) -> None:
-        """Say how large the model is, and whether there is anything left to do."""
+        """Report the model's size, and whether training is already complete."""
         losses = self.state.losses
         self.report(ModelSizes(_n_parameters(losses.bilm), _n_parameters(losses.softmax)))
         if self._stopped_early():
@@ -242,7 +241,7 @@ class _TrainingLoop:
         self.report(TrainingNotice(message))
 
     def _is_complete(self) -> bool:
-        """Whether the training has its length."""
+        """Whether the training has reached its length."""
         return self.state.counters.n_predictions >= self.n_total
 
     def _stopped_early(self) -> bool:
@@ -264,8 +263,8 @@ class _TrainingLoop:
         result = self._evaluate_and_keep_best() if self.evaluates_first else None
         meter, n_first = ThroughputMeter(counters.n_predictions), counters.n_steps
         while not self._is_over():
-            # The schedule runs over predictions, not steps, so that it does not depend on the batch size or the number
-            # of processes.
+            # The schedule is in predictions instead of steps, so it does not depend on the batch size or the number of
+            # processes.
             learning_rate = self.config.learning_rate_at(counters.n_predictions / self.n_total)
             gradient_norm = self._step(learning_rate)
             new_result = None
@@ -277,8 +276,8 @@ class _TrainingLoop:
                 self._log(learning_rate, gradient_norm, meter, seconds_left, new_result)
             if counters.n_steps == n_first + N_WARM_STEPS and not self._is_complete():
                 self.report(TrainingSpeed(self._n_steps_left(), self.predictions_per_step, seconds_left))
-            # The log comes before the checkpoint, whose commit it is part of. The processes agree on whether to stop,
-            # because each may get its signal during another step, and all save together.
+            # The log is written before the checkpoint, because it is part of the same commit. The processes agree on
+            # whether to stop, because each may get its signal during another step, and all save together.
             stops = self.world.any(stop.is_made, self.state.device)
             if stops or self._is_over() or counters.n_steps % self.config.save_every == 0:
                 with meter.paused():
@@ -297,7 +296,7 @@ class _TrainingLoop:
         seconds_left: float,
         result: Perplexity | None,
     ) -> None:
-        """Write a line of the log, and report it; with the held-out perplexity if the step ended with an evaluation."""
+        """Write and report a log line, with the held-out perplexity if the step ended with an evaluation."""
         counters = self.state.counters
         held_out = unknown_ratio = None
         if result is not None:
@@ -320,14 +319,14 @@ class _TrainingLoop:
         self.report(progress)
 
     def _with_card(self, model: PretrainedBiLM, facts: Mapping[str, Any]) -> PretrainedBiLM:
-        """Return a model with a card of what the training is, where its start state is from, and more facts."""
+        """Return the model with a card about the training, its start state, and more facts."""
         of_state = {name: fact for name, fact in model.card.items() if name == STATE_FACT}
         return model.replace(card={**self.setup.card, **of_state, **facts})
 
     def _step(self, learning_rate: float) -> float:
         """Take one optimizer step and return the global norm of the gradient before clipping."""
         config, state, counters = self.config, self.state, self.state.counters
-        # In every step, because evaluation switches dropout off.
+        # In each step, because evaluation switches dropout off.
         state.losses.train()
         for index in range(config.gradient_accumulation_steps):
             is_last = index == config.gradient_accumulation_steps - 1
@@ -336,7 +335,7 @@ class _TrainingLoop:
             counters.add(losses)
         norm = clip_gradients(state.trained_parameters().values(), config.max_grad_norm)
         assert norm is not None
-        # Checked before the update, so that the weights, and any later checkpoint, stay free of NaN.
+        # Checked before the update, so weights and later checkpoints stay free of NaN.
         if not torch.isfinite(torch.tensor([norm, *losses])).all():
             formatted = " / ".join(f"{loss:.4g}" for loss in losses)
             raise TrainingError(
@@ -387,12 +386,12 @@ class _TrainingLoop:
         if self.evaluates_first and not counters.n_steps:
             self.before = result.per_direction
         best = math.inf if counters.best_perplexity is None else counters.best_perplexity
-        # The perplexity of a softmax that is not trained says nothing about the layers, so the last model is kept.
+        # The perplexity of an untrained softmax is meaningless, so the last model is kept.
         if result.mean < best or not self._trains_softmax():
             counters.best_perplexity, counters.n_worse = result.mean, 0
             self._keep_evaluated(result)
         elif self.eval_every == self.config.eval_every:
-            # Only then: more evaluations than were asked for must not end a training earlier.
+            # Only then, because additional evaluations must not end training earlier.
             counters.n_worse += 1
         self._warn_if_diverging(result)
         return result
@@ -402,7 +401,7 @@ class _TrainingLoop:
         return distillation is None or distillation.trains_softmax
 
     def _keep_evaluated(self, result: Perplexity) -> None:
-        """Save the model that was evaluated as the best one, in the process that has it."""
+        """Save the evaluated model as the best one, in the process that has it."""
         if self.evaluated is None:
             return
         results = {
@@ -413,11 +412,11 @@ class _TrainingLoop:
         }
         if self.before is not None:
             results["held_out_perplexity_before"] = list(self.before)
-        # The whole directory is replaced at once, so that an interruption leaves the previous best model.
+        # The whole directory is replaced atomically, so an interruption leaves the previous best model.
         save_folder(self._with_card(self.evaluated, results), self.run.folder / RUN_MODEL, overwrite=True)
 
     def _warn_if_diverging(self, result: Perplexity) -> None:
-        """Say that the held-out perplexity has grown, and what to do: once, and at the end again."""
+        """Warn, once and again at the end, that the held-out perplexity has grown, with a remedy."""
         if not self._trains_softmax():
             return
         counters = self.state.counters
@@ -455,7 +454,7 @@ def _n_parameters(module: nn.Module) -> int:
 
 
 def _restart_advice(run: Run) -> str:
-    """Say, for the message of a training that failed, which model a new run can start from."""
+    """Return advice, for the message of a failed run, on which model a new run can start from."""
     paths = [checkpoint.path for checkpoint in checkpoints(run.folder)]
     if not paths:
         return "There is no checkpoint yet: start a new run."
@@ -465,7 +464,7 @@ def _restart_advice(run: Run) -> str:
 
 
 def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Accumulate gradients without averaging them over processes: once, with the last window, is enough."""
+    """Accumulate gradients without averaging them over processes, which is only needed for the last window."""
     if isinstance(module, DistributedDataParallel):
         no_sync: contextlib.AbstractContextManager[None] = module.no_sync()
         return no_sync

@@ -1,4 +1,4 @@
-"""The training loss of one window, for each direction, and the precision in which it is computed."""
+"""The training loss of a window, for each direction, and its precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from elmokit.training.training_config import TrainingConfig
 
 
 def uses_bfloat16(config: TrainingConfig, device: torch.device) -> bool:
-    """Check whether products are computed in bfloat16: if the config asks for it, and it is faster on the device."""
-    # A CPU that cannot multiply such numbers would widen the rounded ones again: float32 is exact and at least as fast.
+    """Check whether products are computed in bfloat16: if the config requests it and it is faster on the device."""
+    # A CPU without such instructions would convert the rounded numbers back, so float32 is exact and at least as fast.
     return config.precision == "bfloat16" and (device.type != "cpu" or multiplies_bfloat16())
 
 
@@ -31,8 +31,8 @@ WORD_DROPOUT = 0.1
 class WindowLosses(nn.Module):
     """A biLM and its softmax as one module, as ``DistributedDataParallel`` needs it; it computes the loss of a window.
 
-    Each direction's loss is that of ``n_samples`` sampled words; with 0, that of the full softmax. A model that reads
-    characters and words reads ``word_dropout`` of the distinct words of a window as characters alone.
+    Each direction's loss uses ``n_samples`` sampled words; with 0, the full softmax. A model that reads characters and
+    words reads a fraction ``word_dropout`` of the distinct words in a window only as characters.
     """
 
     def __init__(self, bilm: BiLM, softmax: SoftmaxModule, n_samples: int, word_dropout: float = WORD_DROPOUT) -> None:
@@ -44,7 +44,7 @@ class WindowLosses(nn.Module):
         self._word_dropout = word_dropout if reads_both else 0.0
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that belong to the loss and not to the model, by name. Checkpoints hold them."""
+        """Return the parameters of the loss that are not part of the model, by name. They are saved in checkpoints."""
         return {name: value for name, value in self.named_parameters() if not name.startswith(("bilm.", "softmax."))}
 
     def forward(

@@ -1,7 +1,7 @@
-"""What a training reports while it runs, and the display that shows it.
+"""Reports of a running training, and their default display.
 
-``train``, ``distill`` and ``finetune`` call ``report`` with one of the dataclasses below. ``str(report)`` is a line for
-people, so the shortest callback of your own is ``report=print``.
+``train``, ``distill`` and ``finetune`` call ``report`` with one of the dataclasses below. ``str(report)`` is a readable
+line, so the shortest custom callback is ``report=print``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CountingStart:
 
 @dataclass(frozen=True)
 class CountingProgress:
-    """How much of the text has been counted."""
+    """Progress of counting the text."""
 
     n_bytes: int
     total_bytes: int
@@ -46,10 +46,10 @@ class TextCounts:
     n_types: int
     """Distinct words."""
     unknown_ratio: float
-    """Fraction of the tokens that are not in the vocabulary."""
+    """Fraction of tokens outside the vocabulary."""
     vocabulary_size: int
     unknown_words: tuple[str, ...] = ()
-    """The most frequent of them, ten at most."""
+    """The most frequent of them, at most ten."""
 
     def __str__(self) -> str:
         named = f" ({name_words(self.unknown_words)})" if self.unknown_words else ""
@@ -78,10 +78,10 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """How long the rest of a training will take, reported after its first twenty steps."""
+    """The estimated remaining time, reported after the first twenty steps."""
 
     n_steps: int
-    """The steps that are left."""
+    """Remaining steps."""
     predictions_per_step: int
     """Predictions per step and direction, in all processes."""
     seconds: float
@@ -102,9 +102,9 @@ class TrainingProgress:
     n_predictions: int
     """Predictions per direction, of all processes, since the start of the run."""
     fraction: float
-    """Fraction of the whole training that is done, from 0 to 1."""
+    """Completed fraction of the training, from 0 to 1."""
     epoch: float
-    """Epochs that are done."""
+    """Completed epochs."""
     tokens_per_second: float
     """Predictions per direction and second, since the last line."""
     seconds_left: float
@@ -117,7 +117,7 @@ class TrainingProgress:
     held_out: tuple[float, ...] | None = None
     """Held-out perplexity, if it was just evaluated, as by ``elmokit evaluate perplexity``: forward, backward."""
     held_out_unknown_ratio: float | None = None
-    """With ``held_out``: fraction of the held-out tokens that are not in the vocabulary."""
+    """With ``held_out``: fraction of held-out tokens outside the vocabulary."""
 
     def __str__(self) -> str:
         losses = " / ".join(f"{loss:.3f}" for loss in self.losses)
@@ -134,7 +134,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class TrainingNotice:
-    """Something you should know: a setting that may not be what you meant, or what changes on resuming."""
+    """A notice about a setting that may be unintended, or about changes on resuming."""
 
     message: str
 
@@ -149,13 +149,13 @@ TrainingCallback = Callable[[TrainingReport], None]
 
 
 def ignore(report: TrainingReport) -> None:
-    """Show nothing: the callback of a training that nobody watches."""
+    """Show nothing. A callback for training without output."""
 
 
 class TrainingDisplay:
-    """The default callback: prints reports, on a terminal and in a notebook alike. Notices go to standard error.
+    """The default callback: prints reports on a terminal or in a notebook. Notices go to standard error.
 
-    ``elmokit --quiet`` prints the notices alone.
+    With ``elmokit --quiet``, it only prints notices.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class TrainingDisplay:
 
 def format_perplexities(perplexities: Sequence[float]) -> str:
     """Return the perplexities of both directions as text, such as ``96.31 / 94.80``."""
-    # One of a training that diverges can have hundreds of digits.
+    # Diverging perplexities can have hundreds of digits.
     return " / ".join(f"{value:.2f}" if value < 1e9 else f"{value:.2e}" for value in perplexities)
 
 

@@ -1,4 +1,4 @@
-"""The result of a training: its best model, its perplexities, and its log for TensorBoard."""
+"""The result of training: the best model, its perplexities, and the log for TensorBoard."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from elmokit.training.training_config import TrainingConfig
 
 
 class TensorBoardLog:
-    """A callback that writes the lines of the log for TensorBoard, and passes all reports on.
+    """A callback that writes log lines for TensorBoard, and passes all reports on.
 
-    What an interrupted run wrote after ``n_steps`` is hidden.
+    Lines of an interrupted run after ``n_steps`` are hidden.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TensorBoardLog:
         self._directions, self._report = directions, report
         with needs_extra("--tensorboard", "tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        # Nothing is written before the first line: only then does this process surely hold the lock of the run.
+        # Nothing is written before the first line, when this process is certain to hold the run's lock.
         self._open = partial(SummaryWriter, str(run / "tensorboard"), purge_step=n_steps + 1)
         self._writer: SummaryWriter | None = None
 
@@ -70,13 +70,13 @@ class TensorBoardLog:
 
 
 LOWER_RATE = "Use a lower learning_rate or max_grad_norm."
-"""The remedy for a training that diverges."""
+"""The remedy for diverging training."""
 HELD_OUT_NAME, OLD_TEXT_NAME = "held-out", "old text"
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What ``train``, ``distill`` and ``finetune`` return."""
+    """The result of ``train``, ``distill`` and ``finetune``."""
 
     run: Path
     """The run directory. ``Elmo.from_pretrained(run)`` opens its best model."""
@@ -84,14 +84,14 @@ class TrainingResult:
     """Perplexity on the held-out text at the end of the training, from the model's start state."""
     best_model: PretrainedBiLM | None = field(repr=False)
     is_main_process: bool = True
-    """False in the other processes of a training under ``torchrun``, which return no model."""
+    """False in the other processes under ``torchrun``, which return no model."""
 
     @property
     def model(self) -> PretrainedBiLM:
         """The model with the lowest held-out perplexity.
 
         Raises:
-            TrainingError: This is not the main process of a training in several processes.
+            TrainingError: This is not the main process.
         """
         if self.best_model is None:
             raise TrainingError(f"{self.run} has no best model in this process, which is not the main process.")
@@ -104,7 +104,7 @@ class TrainingResult:
 
     @property
     def perplexity_before(self) -> tuple[float, ...] | None:
-        """After fine-tuning: the held-out perplexity of the model that it started from; else None."""
+        """After fine-tuning: the held-out perplexity of the initial model; else None."""
         before = self.model.card.get("held_out_perplexity_before")
         return None if before is None else tuple(before)
 
@@ -136,7 +136,7 @@ class TrainingResult:
                 f"Held-out perplexity {end} at the end ({unknown}).\n"
                 f"The best model, {best} at step {self.best_step:,}, is in {self.run / RUN_MODEL}."
             )
-        # One pair for one model. That of the last step is in the log.
+        # The perplexity of the best model; that of the last step is in the log.
         directions = " / ".join(self.model.config.direction_names)
         lines = [f"Held-out perplexity ({directions}): {format_perplexities(before)} before, {best} after ({unknown})."]
         old = self.before_and_after.get(OLD_TEXT_NAME)
@@ -155,7 +155,7 @@ class TrainingResult:
 
 
 def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: TrainingCallback) -> TrainingResult:
-    """Return the result of a finished run; add perplexities before and after a fine-tuning to its model card.
+    """Return the result of a complete run; after fine-tuning, add perplexities before and after to its model card.
 
     Raises:
         TrainingError: There is no best model.
@@ -172,13 +172,13 @@ def finish_run(run: Path, config: TrainingConfig, end: Perplexity, report: Train
 def compare_models(
     before: PretrainedBiLM, after: PretrainedBiLM, sentences: Sequence[Sequence[str]]
 ) -> tuple[dict[str, list[float]], Perplexity]:
-    """Compute a text's perplexities ``before`` and ``after``, each from its own start state, and all that is after."""
+    """Compute a text's perplexities ``before`` and ``after``, each from its own start state; also return the latter."""
     first, second = perplexity(before, sentences), perplexity(after, sentences)
     return {"before": list(first.per_direction), "after": list(second.per_direction)}, second
 
 
 def _before_and_after(run: Path, best: PretrainedBiLM, report: TrainingCallback) -> dict[str, object]:
-    """Compare the models before and after a fine-tuning, for the model card."""
+    """Compare the models before and after fine-tuning, for the model card."""
     held_out = {"before": best.card["held_out_perplexity_before"], "after": best.card["held_out_perplexity"]}
     if not (run / OLD_TEXT).exists():
         return {"perplexity": {HELD_OUT_NAME: held_out}}

@@ -1,6 +1,6 @@
 """Build a ``TrainingConfig`` from layers: recipe, preset, config file, keyword arguments or flags.
 
-Each layer overrides the ones before it. Keyword arguments and flags are flat (``hidden_dim=512``), while a config file
+Each layer overrides the previous ones. Keyword arguments and flags are flat (``hidden_dim=512``), while a config file
 and ``TrainingConfig`` nest the sizes in ``model`` and the softmax in ``softmax``.
 
 A config file may be bilm-tf's ``options.json``. Each of its keys has a setting of elmokit with the same meaning:
@@ -20,8 +20,8 @@ A config file may be bilm-tf's ``options.json``. Each of its keys has a setting 
 ``learning_rate``                 ``learning_rate``; 0.2 if absent
 ================================  ================================================================================
 
-What the dictionary does not say, because bilm-tf does it always, is in the recipe ``bilm-tf``: Adagrad, a constant
-learning rate, a loss that is multiplied by the window length, and an order of the text for each direction.
+What bilm-tf always does, and the dictionary does not mention, is in the recipe ``bilm-tf``: Adagrad, a constant
+learning rate, a loss multiplied by the window length, and separate text orders for the directions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
     check_at_least("n_gpus", n_gpus, 1)
     with bilm_tf.config_errors(where):
         _check_keys(options)
-        # Of a new model there are no weights, so the size of the word table comes from the options.
+        # A new model has no weights, so the size of the word table comes from the options.
         model = bilm_tf.config_from_options(dict(options), {"embedding": (options["n_tokens_vocab"],)}, where)
         # Each GPU of bilm-tf reads `batch_size` rows, and their gradients are averaged, as in one batch of all rows.
         batch_size = bilm_tf.whole_from(options["batch_size"]) * n_gpus
@@ -104,7 +104,7 @@ def settings_from_options(options: Mapping[str, Any], where: str, n_gpus: int = 
 
 
 def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: int | None = None) -> dict[str, Any]:
-    """Convert settings to the options that bilm-tf's trainer would have written; what it cannot express is left out."""
+    """Convert settings to the options that bilm-tf's trainer would write, without those that it cannot express."""
     options = bilm_tf.options_from_config(config.model)
     options["lstm"]["proj_clip"] = config.model.projection_clip  # without what only loaders of HDF5 files need
     if config.model.char_cnn is not None:
@@ -128,7 +128,7 @@ def options_from_settings(config: TrainingConfig, n_words: int, n_predictions: i
 
 
 def _check_keys(options: Mapping[str, Any]) -> None:
-    """Check that all required keys are there, and no unknown ones, which bilm-tf would silently ignore."""
+    """Check that all required keys are present, without unknown ones, which bilm-tf would silently ignore."""
     missing = [name for name in _REQUIRED if name not in options]
     if missing:
         raise ConfigError(
@@ -169,7 +169,7 @@ def training_settings(
 ) -> tuple[TrainingConfig, DataConfig]:
     """Merge the settings of a new training: how to train, and the table ``[data]`` of the config file.
 
-    A model that reads words gets a table of few words: their number is known only when the text has been counted.
+    A model that reads words first gets a small table, because their number is only known after counting the text.
     """
     own = nested_settings(settings)
     table, source = read_config(config)
@@ -203,10 +203,10 @@ def finetuning_settings(
     config: ConfigSource | None,
     settings: Mapping[str, Any],
 ) -> tuple[TrainingConfig, bool | None]:
-    """Merge the settings of a fine-tuning; the model's sizes and its kind of softmax are the defaults.
+    """Merge the settings for fine-tuning; the model's sizes and kind of softmax are the defaults.
 
     Returns:
-        How to train, and whether to keep the optimizer's state: None keeps it where there is one.
+        How to train, and whether to keep the optimizer state: None keeps it if there is one.
     """
     own = nested_settings(settings)
     table, source = read_config(config)
@@ -216,7 +216,7 @@ def finetuning_settings(
     if "softmax" in table:
         base["softmax"] = {}  # a table in the file describes the whole softmax
     if is_options_file(config):
-        # bilm-tf's options describe the vocabulary and the input of a new model, too; here the model decides them.
+        # bilm-tf's options also describe the vocabulary and input of a new model; here, the model determines them.
         table.pop("data", None)
         table.pop("input", None)
     training = from_dict(TrainingConfig, _merged_layers(base, table, own), source, SETTINGS)
@@ -231,7 +231,7 @@ def finetuning_settings(
 
 
 def _finetuning_base(model: PretrainedBiLM, recipe: TrainingConfig) -> Table:
-    """Return the settings that a fine-tuning of a model starts from."""
+    """Return the default settings for fine-tuning a model."""
     base = to_dict(recipe)
     for name, value in FINETUNING.items():
         if not recipe.is_modern and name in FINETUNING_RATES:
@@ -245,7 +245,7 @@ def _finetuning_base(model: PretrainedBiLM, recipe: TrainingConfig) -> Table:
 
 
 def _recipe(recipe: str | None, table: Table) -> TrainingConfig:
-    """Return the settings of a recipe, which an argument or, taken out of it, the config file names."""
+    """Return the settings of a recipe, named by an argument or by the config file (from which it is removed)."""
     in_table = table.pop("recipe", "modern")
     return RECIPES[check_choice("recipe", recipe or in_table, RECIPES)]
 
@@ -256,7 +256,7 @@ def is_options_file(config: ConfigSource | None) -> TypeGuard[str | Path]:
 
 
 def read_config(config: ConfigSource | None) -> tuple[Table, str]:
-    """Read a TOML file or bilm-tf's ``options.json``; return the table, and what errors call it (empty for none)."""
+    """Read a TOML file or bilm-tf's ``options.json``; return the table, and its name for errors (empty for none)."""
     if config is None:
         return {}, ""
     if isinstance(config, Mapping):
@@ -267,7 +267,7 @@ def read_config(config: ConfigSource | None) -> tuple[Table, str]:
 
 
 def _merged_layers(base: Table, table: Table, own: Table) -> Table:
-    """Merge base values, a config file and explicit settings; a length replaces that of the layers before it."""
+    """Merge base values, a config file and explicit settings; a length replaces that of previous layers."""
     for layer in (table, own):
         if any(name in layer for name in LENGTHS):
             base = base | dict.fromkeys(LENGTHS)  # whatever its unit: epochs replace tokens

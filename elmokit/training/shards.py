@@ -1,18 +1,18 @@
-"""Read a corpus endlessly, in a shuffled order that can be reproduced and resumed.
+"""Read a corpus endlessly, in a reproducible and resumable shuffled order.
 
 A corpus can be larger than memory, so it cannot be shuffled as a whole. Instead, each epoch runs through four levels:
 
 * **group**: the files (shards) are shuffled, and ``OPEN_SHARDS`` of them are read at the same time;
 * **range**: about ``RANGE_LINES`` lines, an equal number from each file of the group, are held in memory and shuffled;
 * **block**: ``BLOCK_LINES`` of these lines are split into tokens at a time;
-* **passage**: lines that stay in the order of the text: one sentence, or about as many as were asked for.
+* **passage**: lines that stay in the order of the text: one sentence, or about as many as requested.
 
 Shuffling over a wide range matters: neighboring lines come from the same document, and a language model that reads
 many of them in a row adapts to that document instead of the language. Lines are not split into tokens before their
 block is needed, because lists of tokens take several times the memory.
 
-Every order is drawn from a fresh generator that is seeded with the seed and the position (epoch, group, range).
-Therefore a position is four small numbers: to resume there, nothing needs to be replayed but the lines to skip.
+Each order is drawn from a fresh generator, seeded with the seed and the position (epoch, group, range). So a position
+is four small numbers, and resuming only requires skipping lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPEN_SHARDS = 32  # files of one corpus often hold one kind of text each; readin
 
 
 class BlockPosition(NamedTuple):
-    """The position of a block in the endless order of a corpus. Each number counts what came before it."""
+    """The position of a block in the endless order of a corpus."""
 
     epoch: int = 0
     group: int = 0
@@ -48,7 +48,7 @@ class BlockPosition(NamedTuple):
 
 
 class SentenceBlock(NamedTuple):
-    """Some passages of tokenized sentences, in the order in which they are read."""
+    """Some passages of tokenized sentences, in reading order."""
 
     position: BlockPosition
     passages: list[list[list[str]]]
@@ -64,27 +64,26 @@ class ReadingOrder:
     n_epochs: int | None = None
     """End after this many epochs; None never ends."""
     one_by_one: bool = False
-    """Read one file after the other, and not ``OPEN_SHARDS`` at the same time."""
+    """Read the files in order instead of ``OPEN_SHARDS`` at the same time."""
     passage_length: int = 1
-    """The mean number of sentences of a passage, which ends at a blank line. Half of the passages are divided into
-    their sentences again, so that a model learns to read with and without what comes before. 1 shuffles all
-    sentences."""
+    """The mean number of sentences in a passage; blank lines also end it. Half of the passages are split into
+    sentences, so the model learns to read with and without context. 1 shuffles all sentences."""
     lower_case: float = 0.0
-    """The fraction of the sentences to read in lower case: a half of them all words, the others the first."""
+    """The fraction of sentences to lower-case: half of them entirely, the other half only the first word."""
     rank: int = 0
     """Number of this process, if several share the text."""
     n_ranks: int = 1
-    """Number of processes. Each reads every ``n_ranks``-th sentence of each range (and not every ``n_ranks``-th file),
-    so that all processes finish an epoch together however unequal the files are."""
+    """Number of processes. Each reads every ``n_ranks``-th sentence of each range (instead of every
+    ``n_ranks``-th file), so all processes finish an epoch together even if the files are unequal."""
 
 
 class SentenceBlocks:
     """Iterate over the blocks of a text, endlessly unless the order has an end.
 
-    The next block is read in a thread while one is used.
+    The next block is read in a thread while the current one is used.
 
     Args:
-        text: Tokenized text; of bilm-tf's, blank lines are sentences without tokens.
+        text: Tokenized text; in bilm-tf's, blank lines are sentences without tokens.
         order: The order.
         reader: Readers with different numbers read the text in independent orders.
         start: The first block.
@@ -100,20 +99,20 @@ class SentenceBlocks:
         self._text, self._order, self._reader = text, order, reader
         self._seed = [order.seed, reader] if reader else [order.seed]
         self._n_open = 1 if order.one_by_one else OPEN_SHARDS
-        # One thread: it runs a generator, which cannot be advanced by two at once, and blocks must come in order.
+        # One thread, because it runs a generator, and blocks must come in order.
         self._blocks = self._read(start)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elmokit-text")
         self._next: Future[SentenceBlock] | None = None
 
     def starting_at(self, start: BlockPosition) -> SentenceBlocks:
-        """Return the same blocks from another one on."""
+        """Return the same blocks from another position."""
         return SentenceBlocks(self._text, self._order, self._reader, start)
 
     def __iter__(self) -> Iterator[SentenceBlock]:
         return self
 
     def __next__(self) -> SentenceBlock:
-        # The first block is not requested before it is needed: a reader that is only restored reads nothing.
+        # The first block is only requested on demand, so a reader that is only restored reads nothing.
         block = (self._next or self._thread.submit(next, self._blocks)).result()
         self._next = self._thread.submit(next, self._blocks)
         return block
@@ -123,9 +122,9 @@ class SentenceBlocks:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, start: BlockPosition) -> Iterator[SentenceBlock]:
-        """Yield the blocks from a position on."""
+        """Yield the blocks from a position."""
         epoch, group, range_, block = start
-        is_empty = not any(start)  # no block so far: this would loop forever
+        is_empty = not any(start)  # no blocks so far: this would loop forever
         while epoch != self._order.n_epochs:
             shards = self._shuffled(len(self._text.files), epoch)
             firsts = range(0, len(shards), self._n_open)
@@ -143,12 +142,12 @@ class SentenceBlocks:
             epoch, group = epoch + 1, 0
 
     def _read_ranges(self, shards: Sequence[int], start: BlockPosition) -> Iterator[list[list[str]]]:
-        """Yield the passages of each range of a group, those of all processes."""
+        """Yield the passages of each range in a group, for all processes."""
         n_lines = -(-RANGE_LINES // len(shards))  # of each file
         readers = [self._read_file(self._text.files[shard]) for shard in shards]
         for reader in readers:
-            # The offset of a line is unknown, and a compressed file cannot be entered in the middle: the lines of
-            # earlier ranges are read and dropped.
+            # Line offsets are unknown, and compressed files have no random access, so lines of earlier ranges are read
+            # and dropped.
             for _ in islice(reader, start.range * n_lines):
                 pass
         for range_ in count(start.range):
@@ -166,8 +165,8 @@ class SentenceBlocks:
         return (line for _, line in self._text.numbered_lines(path))
 
     def _blocks_of(self, everyone: Sequence[list[str]], start: BlockPosition) -> Iterator[SentenceBlock]:
-        """Yield the blocks of a range that this process reads, from one of them on."""
-        # A process may get no passage in an epoch, if these are few and long.
+        """Yield the blocks of a range for this process, from ``start``."""
+        # A process may get no passages in an epoch if they are few and long.
         passages = everyone[self._order.rank :: self._order.n_ranks]
         order = self._shuffled(len(passages), start.epoch, start.group, start.range)
         split = self._text.split
@@ -177,7 +176,7 @@ class SentenceBlocks:
             yield SentenceBlock(start._replace(block=first // BLOCK_LINES), sentences)
 
     def _passages(self, lines: list[str], generator: np.random.Generator) -> Iterator[list[str]]:
-        """Divide the lines of a file into passages."""
+        """Split the lines of a file into passages."""
         mean_length = self._order.passage_length
         if mean_length == 1:
             keeps_blank = self._text.kind == "bilm-tf"

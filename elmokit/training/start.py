@@ -1,8 +1,8 @@
-"""Start the training of a biLM, or continue the one that the same call has started.
+"""Start training a biLM, or continue the run that the same call has started.
 
-A call asks for a training with a :class:`TrainingRequest`. It continues a run whose settings are equal: those of the
-training, and the fingerprints of its text and models. Otherwise the text is counted, which can take hours, and what the
-training starts from is checked and written, before which an earlier run that is to be replaced stays as it was.
+A call makes a :class:`TrainingRequest`. It continues a run with equal settings, including the fingerprints of text and
+models. Otherwise, the text is counted, which can take hours, and the initial state is checked and written; until then,
+an earlier run to be replaced is not changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RUN_VERSION = 4  # raised when a change makes earlier runs impossible to resume
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What a call of ``train``, ``distill`` or ``finetune`` asks for."""
+    """The request of a call of ``train``, ``distill`` or ``finetune``."""
 
     config: TrainingConfig
     """How to train."""
@@ -60,7 +60,7 @@ class TrainingRequest:
     model: PretrainedBiLM | None = None
     """The model to fine-tune; None for a new one."""
     keep_optimizer: bool | None = False
-    """Keep the state of the optimizer that ``model`` was trained with; None keeps it where there is one."""
+    """Keep the optimizer state that ``model`` was trained with; None keeps it if there is one."""
     old_text: TextPaths = ()
     """Text of the domain that ``model`` was trained on."""
     teacher: PretrainedBiLM | None = None
@@ -68,16 +68,16 @@ class TrainingRequest:
 
     @property
     def exact_marks(self) -> bool:
-        """Whether the model reads typographic marks as they are, which it always does with bilm-tf's lines."""
+        """Whether the model reads typographic marks unchanged, as it always does with bilm-tf's lines."""
         return self.config.bilm_tf_lines or (self.model is not None and self.model.exact_marks)
 
     def check(self, run: Path) -> None:
-        """Refuse, before any work is done, what cannot be trained in a directory."""
+        """Check, before any work is done, that the request can be trained in a directory."""
         if self.config.distillation is not None and self.teacher is None:
             raise ConfigError("Distillation settings need a teacher: use elmokit distill or elmokit.distill.")
         if self.teacher is not None:
             check_directions(self.teacher.config, self.config.model)
-        # Its own files, held-out sentences too, would be taken for text.
+        # The run's files, including held-out sentences, would be read as text.
         out = Path(os.path.realpath(run))
         for folder in folders_of(self.data.texts):
             if out.is_relative_to(os.path.realpath(folder)):
@@ -94,8 +94,8 @@ def merge_data(
     vocabulary: Vocabulary | str | Path | None,
     max_words: int | None,
 ) -> tuple[DataConfig, Vocabulary | None]:
-    """Override the table ``[data]`` by the arguments of a call; return it, and the words of the softmax if given."""
-    if vocabulary is None and max_words is None:  # together, because one of them replaces the other
+    """Override the table ``[data]`` with the arguments of a call; return it, and the softmax words, if given."""
+    if vocabulary is None and max_words is None:  # together, because one replaces the other
         vocabulary, max_words = data.vocabulary, data.max_words
     data = dataclasses.replace(
         data,
@@ -115,7 +115,7 @@ def merge_data(
 
 
 def _names(texts: TextPaths) -> tuple[str, ...]:
-    """Return the names of texts, by which a run finds them again."""
+    """Return the names of texts, which a run records."""
     names = tuple(map(str, path_list(texts)))
     check_names(names)
     return names
@@ -123,7 +123,7 @@ def _names(texts: TextPaths) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _RequestText:
-    """The text of a request, as far as it is read before it is known whether a run continues."""
+    """The part of a request's text that is read before it is known whether a run continues."""
 
     shards: Sequence[Path]
     held_out: Sequence[Sequence[str]]
@@ -131,16 +131,16 @@ class _RequestText:
 
 
 def start_or_continue(run: Run, request: TrainingRequest, n_processes: int, report: TrainingCallback) -> TrainingSetup:
-    """Start a training in a run that was entered without settings, or continue the one that is there.
+    """Start training in a run that was entered without settings, or continue it.
 
     Args:
         run: The run.
         request: What to train.
-        n_processes: How many processes train together.
-        report: Called while the text is counted, and with what is decided.
+        n_processes: Number of processes that train together.
+        report: Called while the text is counted, and with notices.
 
     Returns:
-        What the training starts from, apart from the checkpoint if there is one.
+        The initial state of the training, apart from the checkpoint, if any.
     """
     config, data = request.config, request.data
     text = _RequestText(
@@ -161,7 +161,7 @@ def start_or_continue(run: Run, request: TrainingRequest, n_processes: int, repo
 
 
 def _settings(request: TrainingRequest, text: _RequestText) -> dict[str, Any]:
-    """Return what must be equal to continue a run."""
+    """Return the settings that must be equal to continue a run."""
     settings: dict[str, Any] = {
         "run version": RUN_VERSION,
         "teacher": _fingerprint(request.teacher),
@@ -189,7 +189,7 @@ def _fingerprint(model: PretrainedBiLM | None) -> str | None:
 
 
 def _digests(shards: Sequence[Path]) -> dict[str, str]:
-    """Return the digest of each file, by its name: the text may have moved to another directory."""
+    """Return the digest of each file by name, because the text may have moved to another directory."""
     digests: dict[str, list[str]] = {}
     for shard in shards:
         digests.setdefault(shard.name, []).append(file_digest(shard))
@@ -197,7 +197,7 @@ def _digests(shards: Sequence[Path]) -> dict[str, str]:
 
 
 def _new_setup(request: TrainingRequest, text: _RequestText, report: TrainingCallback) -> TrainingSetup:
-    """Count the text, and make what a new training starts from."""
+    """Count the text, and build the initial state of a new training."""
     config, data, words = request.config, request.data, request.vocabulary
     _report_overlap(text.shards, data, report)
     if request.model is not None and words is None and data.max_words is None:
@@ -225,7 +225,7 @@ def _new_setup(request: TrainingRequest, text: _RequestText, report: TrainingCal
 
 
 def _origin(setup: TrainingSetup) -> dict[str, Any]:
-    """Return what the model card says about how the training was started."""
+    """Return the facts about the start of the training for the model card."""
     settings = dataclasses.asdict(setup.config)
     del settings["model"], settings["softmax"]
     if setup.config.distillation is None:
@@ -238,7 +238,7 @@ def _origin(setup: TrainingSetup) -> dict[str, Any]:
 
 
 def _report_overlap(shards: Sequence[Path], data: DataConfig, report: TrainingCallback) -> None:
-    """Say which files of the held-out text are trained on, too."""
+    """Report files of the held-out text that are also trained on."""
     texts = set(map(os.path.realpath, shards))
     for path in find_text_files(data.held_out):
         if os.path.realpath(path) in texts:
@@ -249,7 +249,7 @@ def _report_overlap(shards: Sequence[Path], data: DataConfig, report: TrainingCa
 
 
 def _report_unknown_words(corpus: TrainingCorpus, report: TrainingCallback) -> None:
-    """Say that many words of the held-out text are unknown."""
+    """Report if many words of the held-out text are unknown."""
     unknown = corpus.held_out_unknown()
     warning = unknown_words_warning(unknown.ratio, unknown.first)
     if warning:
@@ -258,7 +258,7 @@ def _report_unknown_words(corpus: TrainingCorpus, report: TrainingCallback) -> N
 
 
 def _kept_optimizer(request: TrainingRequest, report: TrainingCallback) -> OptimizerState | None:
-    """Read the optimizer's state that a fine-tuning continues with; None for a new optimizer."""
+    """Read the optimizer state for fine-tuning; None for a new optimizer."""
     if request.model is None or request.keep_optimizer is False:
         return None
     try:
@@ -299,7 +299,7 @@ def _finetuning(
         report(TrainingNotice(change))
     dropout = config.model.dropout
     config = dataclasses.replace(config, model=dataclasses.replace(initial.config, dropout=dropout))
-    # Of what they were learned from, such as a dictionary or pairs of sentences, nothing is here.
+    # The data that they were learned from, such as a dictionary or sentence pairs, is not available here.
     initial = with_dropout(initial, dropout).without_fitted_maps().replace(precision=None)
     names = " and ".join(model.fitted_maps)
     if names:

@@ -1,18 +1,18 @@
-"""A training on disk. The loops of biLMs and of tasks both train in a :class:`Run`, a workspace with
+"""A training run on disk. The loops of biLMs and tasks both train in a :class:`Run`, a workspace with
 
 ::
 
-    journal.json          the settings that must be equal to continue, and how far the training is
+    journal.json          the settings that must be equal to continue, and the progress
     metrics.jsonl         the log, one JSON object per line
     checkpoints/step-N/   the two newest checkpoints
     lock                  locked by the process that trains there
 
-Next to them are what the training was started with and its best model so far, which differ: ``training/bilm_run.py``
-lists them for biLMs, ``tasks/run_folder.py`` for tasks, where each seed is a run inside that of the task.
+Next to them are the initial state and the best model so far: ``training/bilm_run.py`` lists them for biLMs, and
+``tasks/run_folder.py`` for tasks, in which each seed is a run inside the task's run.
 
-Resuming is the same for all: the call that started a run continues it. On the CPU, the result has the same bits as that
-of a run that was not interrupted, because the last commit has everything that the next step depends on: counters and
-positions in the journal, and in the checkpoint::
+Resuming is the same for both: repeating the call that started a run continues it. On the CPU, the result has the same
+bits as an uninterrupted run, because the last commit has everything that affects the next step: counters and positions
+in the journal, and in the checkpoint::
 
     optimizer.safetensors   the optimizer's state, named SLOT/PARAMETER
     state.safetensors       random states; for a biLM also the LSTM states
@@ -54,10 +54,10 @@ from elmokit.version import __version__
 LOG, CHECKPOINTS = "metrics.jsonl", "checkpoints"
 CHECKSUMS = "checksums.json"
 _STEP = re.compile(r"step-\d{8,18}")
-N_KEPT = 2  # the newest checkpoint, and the one before it in case the newest has gone wrong
+N_KEPT = 2  # the newest checkpoint and the previous one, in case the newest is bad
 
 _DAMAGE = (SafetensorError, msgspec.MsgspecError, RuntimeError, LookupError, ValueError, TypeError, OSError)
-"""What reading a damaged file raises."""
+"""Exceptions raised when reading a damaged file."""
 
 
 def damage_errors(
@@ -66,7 +66,7 @@ def damage_errors(
     error_class: type[ElmoError] = FormatError,
     damage: tuple[type[Exception], ...] = _DAMAGE,
 ) -> RaisedAgain:
-    """Turn whatever a damaged file causes inside the block into an error that names it and ends in advice."""
+    """Turn errors caused by a damaged file in the block into one that names the file and ends with advice."""
 
     def raise_again(error: Exception) -> None:
         if isinstance(error, damage) and not is_out_of_memory(error):
@@ -76,7 +76,7 @@ def damage_errors(
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says, in one short line: a mismatch of many tensors fills pages."""
+    """Return an error's message as one short line, because a mismatch of many tensors fills pages."""
     text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
     return " ".join(text.split())[:200]
 
@@ -86,9 +86,9 @@ class Run(Workspace):
 
     Args:
         folder: The directory.
-        settings: What must be equal to continue the run; None if that is known later, as in
+        settings: Settings that must be equal to continue the run; None if they are only known later, as in
             :class:`~elmokit.storage.workspace.Workspace`.
-        others: Name patterns of everything that a loop writes there besides log and checkpoints.
+        others: Name patterns of everything that a loop writes besides log and checkpoints.
         former: Names of the files of such a run in version 0.2; see :class:`~elmokit.storage.workspace.Workspace`.
         overwrite: Start over instead of continuing an existing run.
     """
@@ -111,7 +111,7 @@ class Run(Workspace):
         return self
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Write one more line of the log."""
+        """Append a line to the log."""
         self.append(LOG, f"{json.dumps(record)}\n".encode())
 
     def save_checkpoint(
@@ -124,9 +124,9 @@ class Run(Workspace):
         """Write a checkpoint and commit it with the log, then remove all but the newest two.
 
         Args:
-            n_steps: How many steps have been taken.
+            n_steps: Number of steps taken.
             progress: Counters and positions, as plain JSON.
-            tensors: The content of each safetensors file, by its name without ending.
+            tensors: The content of each safetensors file, by name without extension.
             models: The content of each model directory.
         """
         with atomic_write(checkpoint_at(self.folder, n_steps).path, overwrite=True, folder=True) as folder:
@@ -147,8 +147,8 @@ def last_checkpoint(committed: Committed) -> RunCheckpoint | None:
 
 
 def checkpoint_at(run: Path, n_steps: int) -> RunCheckpoint:
-    """Return the checkpoint after some number of steps, whether it exists or not."""
-    # Eight digits, so that names in alphabetical order are in the order of steps.
+    """Return the checkpoint after a number of steps, whether or not it exists."""
+    # Eight digits, so alphabetical order is the order of steps.
     return RunCheckpoint(run / CHECKPOINTS / f"step-{n_steps:08d}")
 
 
@@ -160,7 +160,7 @@ def checkpoints(run: Path) -> list[RunCheckpoint]:
 
 
 class RunCheckpoint:
-    """A directory ``checkpoints/step-N``, with the weights and states that the next step of a training depends on."""
+    """A directory ``checkpoints/step-N``, with the weights and states that affect the next training step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,11 +168,11 @@ class RunCheckpoint:
 
     @property
     def n_steps(self) -> int:
-        """The steps that had been taken."""
+        """The number of steps taken."""
         return int(self.path.name.removeprefix("step-"))
 
     def errors(self, advice: str = "Copy the run again, or fine-tune the model of another checkpoint.") -> RaisedAgain:
-        """Check the files, and turn whatever damage causes inside the block into a ``TrainingError`` with advice."""
+        """Check the files, and turn errors caused by damage in the block into a ``TrainingError`` with advice."""
         what, damage = f"The checkpoint {self.path}", (ElmoError, *_DAMAGE)
         if not self._is_checked:
             with damage_errors(what, advice, TrainingError, damage):
@@ -183,7 +183,7 @@ class RunCheckpoint:
     def _check(self) -> None:
         """Compare the files with their checksums: a flipped bit would change the training without an error."""
         if not (self.path / CHECKSUMS).exists():
-            return  # of a version that wrote none
+            return  # from a version that wrote none
         recorded = read_json(self.path / CHECKSUMS)
         found = _checksums(self.path)
         for name, checksum in recorded.items():
@@ -220,21 +220,21 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Set the states that :func:`random_states` read. A run that moved to a GPU has no state for it to restore."""
+    """Set the states read by :func:`random_states`. A run that moved to a GPU has no state for it."""
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def run_origin() -> dict[str, str]:
-    """Return what a run records about where it comes from: the command, and the version of elmokit."""
+    """Return the origin of a run: the command, and the version of elmokit."""
     program = Path(sys.argv[0])
     name = "elmokit" if program.stem in ("elmokit", "__main__") else program.name
     return {"command": shlex.join([name, *sys.argv[1:]]), "elmokit": _version()}
 
 
 def _version() -> str:
-    """Return the version of the package, and the commit if it runs from a git checkout."""
+    """Return the package's version, and the commit in a git checkout."""
     package = Path(__file__).parents[1]
     if (package.parent / ".git").exists():
         command = ["git", "-C", str(package), "rev-parse", "--short", "HEAD"]
@@ -248,7 +248,7 @@ NOTICE = b"\nStopping after this step, with a checkpoint. Press Ctrl-C again to 
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A training that the user stopped. Its last step is in a checkpoint, and the message says which step it was."""
+    """The user stopped training. The last step, which the message names, is in a checkpoint."""
 
 
 class StopRequest:
@@ -261,15 +261,15 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Turn the first SIGINT (Ctrl-C) or SIGTERM during the block into a request; a second one acts as usual.
 
-    Nothing changes where Python cannot handle signals (in other threads than the main one), and for a signal that the
-    process ignores, such as SIGINT in a background job of a shell.
+    This has no effect outside the main thread, where Python cannot handle signals, or for signals that the process
+    ignores, such as SIGINT in a shell's background job.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
     earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # None is a handler that was not installed from Python, and that Python could not install again.
+    # None is a handler that was not installed from Python and cannot be reinstalled.
     handled = {number: handler for number, handler in earlier.items() if handler not in (signal.SIG_IGN, None)}
 
     def restore() -> None:
@@ -279,7 +279,7 @@ def stop_requests() -> Iterator[StopRequest]:
     def handle(number: int, frame: object) -> None:
         request.is_made = True
         restore()
-        # Not `print`: the signal may have come in the middle of one, and a stream cannot be entered twice.
+        # Not `print`, because the signal may arrive during another print, and streams are not reentrant.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), NOTICE)
 

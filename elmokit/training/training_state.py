@@ -1,7 +1,7 @@
-"""The state of a biLM training: how it is built, saved to a checkpoint and restored from one.
+"""The state of a biLM training: building it, saving it to a checkpoint, and restoring it.
 
-Besides what every checkpoint has (``training_run.py``), a biLM's holds the LSTM states in ``state.safetensors``. Where
-several processes train, they hold the rows of all of them, in the order of ranks.
+Besides the usual contents (``training_run.py``), a biLM's checkpoint has the LSTM states in ``state.safetensors``. With
+several processes, these are the rows of all of them, in order of rank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from elmokit.training.windows import WindowStream
 
 @dataclass
 class TrainingCounters:
-    """Training progress counters, and sums for the next line of the log."""
+    """Training progress counters, and sums for the next log line."""
 
     n_steps: int = 0
     n_predictions: int = 0
@@ -46,7 +46,7 @@ class TrainingCounters:
     n_worse: int = 0
     """Evaluations since the best one."""
     loss_sums: list[float] = field(default_factory=list)
-    """This process's training loss of each direction since the last line of the log, summed over windows."""
+    """This process's training loss of each direction since the last log line, summed over windows."""
     n_summed: int = 0
     """Windows in ``loss_sums``."""
 
@@ -60,27 +60,27 @@ class TrainingCounters:
 
 @dataclass
 class TrainingState:
-    """Everything that the next step depends on, in one process."""
+    """Everything that affects the next step, in one process."""
 
     model: PretrainedBiLM
-    """The vocabulary, start state and card that the training started with, and the present weights of ``losses``."""
+    """The initial vocabulary, start state and card, and the current weights of ``losses``."""
     losses: WindowLosses
     """The module that computes the loss, over the biLM and the softmax."""
     optimizer: torch.optim.Optimizer
     lstm_state: BiLMState
     stream: WindowStream
     average: AveragedModel | None = None
-    """The moving average of the weights of biLM and softmax, if the settings ask for one."""
+    """The moving average of the weights of biLM and softmax, if requested."""
     teacher_state: BiLMState | None = None
     """In a distillation, the LSTM state of the teacher."""
     counters: TrainingCounters = field(default_factory=TrainingCounters)
 
     def computer(self) -> Computer:
-        """Return the model that is trained, with its present weights."""
+        """Return the trained model, with its current weights."""
         return Computer(self.model, bilm=self.losses.bilm, softmax=self.losses.softmax)
 
     def evaluated(self) -> Computer:
-        """Return the model that is evaluated and kept: with averaged weights, if there is an average."""
+        """Return the model to evaluate and save: with averaged weights, if there is an average."""
         if self.average is None:
             return self.computer()
         bilm, softmax = self.average.module.children()
@@ -109,7 +109,7 @@ class TrainingState:
             self.average.update_parameters(_joined(self.losses))
 
     def save(self, run: Run, world: World, calibrated: Callable[[Computer], Computer]) -> None:
-        """Write a checkpoint, whose models are ``calibrated`` to open like any other. Every process must call this."""
+        """Write a checkpoint, with ``calibrated`` models that open like any other. All processes must call this."""
         own_states = {prefix: state.to("cpu") for prefix, state in self.lstm_states.items()}
         gathered = world.gather(
             (own_states, random_states(self.device), self.stream.position(), self.counters.loss_sums)
@@ -130,14 +130,14 @@ class TrainingState:
             models["average"] = calibrated(self.evaluated()).model
         run.save_checkpoint(
             self.counters.n_steps,
-            # The counters are those of the main process; what differs between processes is listed by rank.
+            # The counters are those of the main process; values that differ between processes are listed by rank.
             {"counters": vars(self.counters), "loss_sums": loss_sums, "positions": positions},
             {"optimizer": optimizer_tensors(self.optimizer, self.trained_parameters()), "state": tensors},
             models,
         )
 
     def restore(self, checkpoint: RunCheckpoint, progress: Mapping[str, Any], world: World) -> str | None:
-        """Set a newly built state to that of a commit; say what changes with another number of processes."""
+        """Restore a newly built state from a commit; report changes due to a different number of processes."""
         positions = progress["positions"]  # by rank
         with checkpoint.errors():
             restore_optimizer(self.optimizer, self.trained_parameters(), checkpoint.tensors("optimizer"))
@@ -154,7 +154,7 @@ class TrainingState:
             self.lstm_state = self._own_rows(tensors, "", world.rank)
             if self.teacher_state is not None:
                 self.teacher_state = self._own_rows(tensors, "teacher.", world.rank)
-            if world.rank < len(positions):  # a process that did not exist before keeps what its seed gave
+            if world.rank < len(positions):  # a new process keeps the state from its seed
                 prefix = f"random.{world.rank}."
                 states = {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
                 restore_random_states(states, self.device)
@@ -165,11 +165,11 @@ class TrainingState:
         batch_size = self.lstm_state.n_rows
         first = rank * batch_size
         rows = (tensors[f"{prefix}{name}"][:, :, first : first + batch_size] for name in BiLMState._fields)
-        # With more processes than before, the last ones have no rows; `first_rows` fills up with zeros.
+        # With more processes than before, the last ones have no rows; `first_rows` fills them with zeros.
         return BiLMState(*rows).first_rows(batch_size).to(self.device)
 
     def _restore_position(self, positions: Sequence[Any], world: World, n_rows_before: int) -> str | None:
-        """Continue the text where each process was; start an epoch if there were more or fewer, and say so."""
+        """Continue the text at each process's position, or start an epoch, with a notice, if their number changed."""
         if len(positions) == world.size:
             self.stream.restore(positions[world.rank])
             return None
@@ -193,7 +193,7 @@ def _restore_average(average: AveragedModel, checkpoint: RunCheckpoint) -> None:
 def new_or_restored_state(
     setup: TrainingSetup, committed: Committed, world: World, device: torch.device
 ) -> tuple[TrainingState, str | None]:
-    """Build the state of the first step, or restore that of the last commit; seed the random numbers of either.
+    """Build the state of the first step, or restore that of the last commit; seed the random numbers.
 
     Returns:
         The state, and a line about what changes, if anything, with another number of processes than before.
@@ -246,7 +246,7 @@ def _build_state(
         reader = Teacher(teacher, model, device)
         losses = DistillationLosses(bilm, softmax, n_samples, reader, config.distillation).to(device)
         teacher_state = _lstm_state(teacher, config, device)
-    # First everything: the initial model may come with its gradients switched off.
+    # First enable all gradients, because those of the initial model may be disabled.
     losses.requires_grad_(True)
     for layer in config.frozen_layers:
         for module in losses.bilm.modules_of_layer(layer):
@@ -265,7 +265,7 @@ def _build_state(
 
 
 def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> WindowStream:
-    """Return the windows that one process reads, from the start of the text."""
+    """Return the windows of one process, from the start of the text."""
     config, corpus = setup.config, setup.corpus
     order = ReadingOrder(
         seed=config.seed,
@@ -288,12 +288,12 @@ def window_stream(setup: TrainingSetup, model: PretrainedBiLM, world: World) -> 
 
 
 def _joined(losses: WindowLosses) -> nn.ModuleList:
-    """Return biLM and softmax as one module, so that a copy of both keeps sharing the weights of a tied softmax."""
+    """Return biLM and softmax as one module, so a copy keeps the shared weights of a tied softmax."""
     return nn.ModuleList([losses.bilm, losses.softmax])
 
 
 def config_optimizer(config: TrainingConfig, losses: WindowLosses, world: World) -> torch.optim.Optimizer:
-    """Build the optimizer of a config for the parameters that are trained, by one process or several."""
+    """Build a config's optimizer for the trained parameters, in one or several processes."""
     parameters = [parameter for parameter in losses.parameters() if parameter.requires_grad]
     if config.is_modern:
         blocks = matrix_blocks(losses.bilm) | matrix_blocks(losses.softmax)

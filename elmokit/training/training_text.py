@@ -1,4 +1,4 @@
-"""The text of a training: its files, its held-out sentences, its vocabulary, and how often each word occurs."""
+"""The text of a training: its files, held-out sentences, vocabulary, and word counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from elmokit.training.reports import (
 from elmokit.training.training_config import MAX_WORDS, TrainingConfig
 
 MAX_MEAN_LENGTH = 1000
-"""Lines of more tokens on average are no sentences. Some corpora, such as text8, are one line."""
+"""Lines with more tokens on average are not sentences. Some corpora, such as text8, are a single line."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TrainingCorpus:
     """The words that the softmax predicts."""
     n_sentences: int
     n_tokens: int
-    """In all shards, sentence boundaries not counted."""
+    """In all shards, without sentence boundaries."""
     bilm_tf_lines: bool = False
     """As in ``TrainingConfig``."""
 
@@ -60,7 +60,7 @@ class TrainingCorpus:
         return tokenized_text(self.shards, self.bilm_tf_lines)
 
     def held_out_unknown(self) -> UnknownWords:
-        """Count the held-out words that are not in the vocabulary."""
+        """Count the held-out words outside the vocabulary."""
         unknown = UnknownWords()
         for sentence in self.held_out:
             unknown.add(sentence, self.vocabulary.known_ids(map(self.vocabulary.read, sentence)) < 0)
@@ -76,7 +76,7 @@ class TrainingCorpus:
         return config.tokens or max(1, round((config.epochs or 1.0) * self.n_predictions))
 
     def check(self, config: TrainingConfig, n_processes: int) -> None:
-        """Refuse a corpus that is too small for the settings, before any work is done."""
+        """Check, before any work is done, that the corpus is large enough for the settings."""
         n_rows, window_length = config.batch_size * n_processes, config.window_length
         if self.n_sentences < n_rows or self.n_predictions < n_rows * window_length:
             largest = min(self.n_sentences // n_processes, self.n_predictions // (window_length * n_processes))

@@ -1,20 +1,19 @@
-"""What a fine-tuning takes over from a trained model: its softmax, over the words of another text, and its optimizer.
+"""What fine-tuning takes over from a trained model: its softmax, for the words of another text, and its optimizer.
 
-A softmax predicts the words of the text that it was trained on. For a new text the vocabulary usually changes, and
-published models come without their softmax. Drawing a new softmax at random would let its large first gradients
-damage the biLM, so as much as possible is kept:
+A softmax predicts the words of its training text. For a new text, the vocabulary usually changes, and published models
+come without a softmax. The large initial gradients of a random softmax would damage the biLM, so as much as possible is
+kept:
 
-* words that the old softmax knew keep their weights and biases;
-* an inner layer of the same size is kept, and a new one changes nothing at first;
-* new words start as ``<UNK>``, which is what the old softmax predicted for them, and share its probability in
-  proportion to how often they occur;
-* without an old softmax, biases start as the logarithms of the words' frequencies, which is the best prediction that
-  does not look at the context.
+* words of the old softmax keep their weights and biases;
+* an inner layer of the same size is kept, and a new one has no effect at first;
+* new words start as ``<UNK>``, which the old softmax predicted for them, and share its probability in proportion to
+  their frequency;
+* without an old softmax, biases start as the log word frequencies, which is the best context-free prediction.
 
-Adagrad divides each step by the root of the sum of all earlier squared gradients, so after a long training its steps
-are small. A new optimizer starts with a sum of 1 for each weight: its first steps are many times larger, and undo part
-of what the model has learned. The ``restart.py`` of bilm-tf restores the sums with the weights. The functions below do
-the same, from checkpoints of bilm-tf and of elmokit.
+Adagrad divides each step by the root of the sum of all earlier squared gradients, so its steps are small after long
+training. A new optimizer starts with a sum of 1 for each weight: its first steps are many times larger, and undo part
+of what the model has learned. bilm-tf's ``restart.py`` restores the sums with the weights. The functions below do the
+same, from checkpoints of bilm-tf and elmokit.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.optimizers import SLOTS
 from elmokit.training.training_run import CHECKPOINTS, RunCheckpoint, checkpoint_at, checkpoints
 
-NOISE = 0.1  # of a new row, as a ratio of a fresh row's size: rows that start as copies of <UNK> must become different
+NOISE = 0.1  # in a new row, relative to the size of a fresh row, because copies of <UNK> must become different
 
 
 def with_softmax_over(
@@ -54,7 +53,7 @@ def with_softmax_over(
     softmax: SoftmaxConfig | None = None,
     seed: int = 0,
 ) -> PretrainedBiLM:
-    """Return the model with a softmax over another vocabulary, as the module's docstring describes.
+    """Return the model with a softmax over another vocabulary, as described in the module's docstring.
 
     A word-input model gets a word table by the same rules as a softmax.
     """
@@ -66,7 +65,7 @@ def with_softmax_over(
         return model
     bilm, old = model.build_modules()
     changes: dict[str, Any] = {"vocabulary": vocabulary}
-    # A generator of its own, so that drawing here does not move the random numbers of the training.
+    # A separate generator, so drawing here does not affect the random numbers of the training.
     generator = torch.Generator().manual_seed(seed)
     if model.vocabulary is not None and not has_words and model.config.word_table is not None:
         # The words are also the model's input here: its table must have the rows of the new words before a tied softmax
@@ -83,7 +82,7 @@ def with_softmax_over(
 
 
 def _check_words(model: PretrainedBiLM) -> None:
-    """Refuse a model that reads words whose list is missing."""
+    """Refuse a word-input model without its word list."""
     if model.config.word_table is not None and model.vocabulary is None:
         raise ModelNotFoundError(
             f"{model.source} reads words but has no vocabulary. Put its vocab.txt next to the weights."
@@ -91,7 +90,7 @@ def _check_words(model: PretrainedBiLM) -> None:
 
 
 def describe_transfer(old: PretrainedBiLM, new: PretrainedBiLM) -> tuple[bool, str]:
-    """Say whether :func:`with_softmax_over` drew any of the softmax at random, and what it did, for the user."""
+    """Return whether :func:`with_softmax_over` initialized any weights randomly, and a description for the user."""
     assert new.vocabulary is not None
     assert new.softmax is not None
     is_random, text = _describe_words(old, new, new.vocabulary)
@@ -138,7 +137,7 @@ def _frequencies(
     for backward in read_backward:  # each direction has its own end
         end = vocabulary.begin_id if backward else vocabulary.end_id
         listed[end] += n_sentences / len(read_backward)
-    listed += 1  # because the bias of a word that does not occur would be log 0
+    listed += 1  # because the bias of a word with no occurrences would be log 0
     return (listed / listed.sum()).float()
 
 
@@ -154,11 +153,11 @@ def _transfer(
     """Copy weights and biases by word."""
     old_ids = _former_ids(old_words, new_words)
     old_bias, old_unknown = old.bias.detach().cpu(), old_words.unknown_id
-    # The old <UNK> represented the new words and those that are still unknown. Split its probability among them:
-    # in logits, add the logarithm of each word's ratio.
+    # The old <UNK> represented the new words and those that are still unknown. Split its probability among them by
+    # adding the logarithm of each word's share to its logit.
     shares_unknown = old_ids < 0
     shares_unknown[new_words.unknown_id] = True
-    # A list of words without <UNK> has no better estimate than the mean.
+    # Without <UNK>, the mean is the best estimate.
     unknown_bias = old_bias[old_unknown] if old_unknown >= 0 else old_bias.mean()
     shared_bias = unknown_bias + (frequencies / frequencies[shares_unknown].sum()).log()
     new.bias.copy_(torch.where(shares_unknown, shared_bias, old_bias[old_ids.clamp(min=0)]))
@@ -172,13 +171,13 @@ def _transfer(
 def _transferred_rows(table: Tensor, old_ids: Tensor, unknown: int, generator: torch.Generator) -> Tensor:
     """Return the rows of known words; words with id -1 get the row of ``<UNK>`` plus noise."""
     unknown_row = table[unknown] if unknown >= 0 else table.mean(dim=0)
-    # Drawn for all rows, so that a row's noise does not depend on which other words are known.
+    # Drawn for all rows, so a row's noise does not depend on which other words are known.
     noise = torch.randn(len(old_ids), table.shape[1], generator=generator) * NOISE * table.shape[1] ** -0.5
     return torch.where(old_ids[:, None] >= 0, table[old_ids.clamp(min=0)], unknown_row + noise)
 
 
 def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, generator: torch.Generator) -> BiLM:
-    """Return a model that reads words over another list of words."""
+    """Return a word-input model with another word list."""
     name = bilm.config.word_table
     assert name is not None
     table = bilm.state_dict()[name]
@@ -194,7 +193,7 @@ def _with_words(bilm: BiLM, old_words: Vocabulary, new_words: Vocabulary, genera
 
 
 def with_dropout(model: PretrainedBiLM, dropout: float) -> PretrainedBiLM:
-    """Return the model with another dropout, and the same weights."""
+    """Return the model with another dropout and the same weights."""
     config = dataclasses.replace(model.config, dropout=dropout)
     return model.replace(weights=Weights(config, model.arrays), token_table=model.token_table)
 
@@ -204,7 +203,7 @@ COUNTER = "step"  # Adam's number of steps, a single number for each weight tens
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """The state of an optimizer, as it is stored in a checkpoint."""
+    """The state of an optimizer, as stored in a checkpoint."""
 
     tensors: Mapping[str, Tensor]
     """By ``SLOT/PARAMETER``, with the names of ``WindowLosses``: ``sum/bilm.token_layer.projection.bias``."""
@@ -213,12 +212,12 @@ class OptimizerState:
 
     @property
     def slots(self) -> set[str]:
-        """What the optimizer keeps for each weight: the keys of an entry of ``SLOTS``."""
+        """The optimizer's slots for each weight: the keys of an entry in ``SLOTS``."""
         return {key.split("/", 1)[0] for key in self.tensors} - {COUNTER}
 
 
 def read_optimizer_state(model: PretrainedBiLM, optimizer: str) -> OptimizerState:
-    """Read the optimizer's state of exactly these weights from the checkpoint that a model was opened from."""
+    """Read the optimizer state for exactly these weights from the checkpoint that a model was opened from."""
     state = None if model.source is None else _read(model, model.source)
     if state is None:
         raise TrainingError(
@@ -263,13 +262,13 @@ def _folder_of(source: Path) -> Iterator[Path]:
 
 
 def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None:
-    """Find the checkpoint of elmokit that holds a model; None if it is not from one."""
+    """Find the elmokit checkpoint that holds a model; None if it is not from one."""
     if (source.parent / "optimizer.safetensors").is_file():
         return RunCheckpoint(source.parent)
     run = source.parent
     if source.name != RUN_MODEL or read_workspace(run) is None:
         return None
-    # The best model of a run: only the checkpoint of the same step has an optimizer's state that fits its weights.
+    # For the best model of a run, only the checkpoint of the same step has a matching optimizer state.
     step = model.card.get("n_steps")
     if isinstance(step, int):
         checkpoint = checkpoint_at(run, step)
@@ -285,9 +284,9 @@ def _own_checkpoint(source: Path, model: PretrainedBiLM) -> RunCheckpoint | None
 def transfer_optimizer_state(
     state: OptimizerState, optimizer: str, old: PretrainedBiLM, new: PretrainedBiLM
 ) -> tuple[dict[str, Tensor], str]:
-    """Convert an optimizer's state to the same model over another vocabulary, and say what was kept.
+    """Convert an optimizer state to the same model with another vocabulary, and describe what was kept.
 
-    As of the softmax, rows of known words are kept; new rows get the state that a new optimizer starts from.
+    As for the softmax, rows of known words are kept; new rows get the initial state of a new optimizer.
     """
     names = _kept_names(old, new)
     word_table = f"bilm.{new.config.word_table}"
@@ -312,7 +311,7 @@ def transfer_optimizer_state(
 
 
 def _kept_names(old: PretrainedBiLM, new: PretrainedBiLM) -> set[str]:
-    """Return the names of the weights whose optimizer's state is kept: not those of a new inner layer."""
+    """Return the names of the weights whose optimizer state is kept: all except those of a new inner layer."""
     names = {f"bilm.{name}" for name in new.arrays}
     if new.softmax is None:
         return names
@@ -324,7 +323,7 @@ def _kept_names(old: PretrainedBiLM, new: PretrainedBiLM) -> set[str]:
 
 
 def _changed_word_ids(old: PretrainedBiLM, new: PretrainedBiLM) -> Tensor | None:
-    """Return the former id of each word of a new vocabulary, -1 for a new word; None if the vocabulary is the same."""
+    """Return the former id of each word in a new vocabulary, -1 for new words; None if the vocabulary is the same."""
     if old.vocabulary is None or new.vocabulary is None or old.vocabulary is new.vocabulary:
         return None
     return _former_ids(old.vocabulary, new.vocabulary)
@@ -335,7 +334,7 @@ def _former_ids(old: Vocabulary, new: Vocabulary) -> Tensor:
 
 
 def _transferred_state(table: Tensor, start: float, former_ids: Tensor, has_no_token: bool) -> Tensor:
-    """Return the state of the rows of a new vocabulary: that of their words, or ``start``."""
+    """Return the state of the rows for a new vocabulary: the former state of each word, or ``start``."""
     rows = table[1:] if has_no_token else table  # the first row belongs to no word
     kept = rows[former_ids.clamp(min=0)]
     kept[former_ids < 0] = start

@@ -1,19 +1,18 @@
 """Cut a corpus into training windows for truncated backpropagation through time (TBPTT).
 
-A window has ``batch_size`` rows of ``window_length`` positions. As in bilm-tf, text is packed: each row reads sentence
-after sentence without gap or padding, and continues in the next window where it stopped, so that the LSTM state can be
-handed on from window to window. When a row finishes a sentence, it takes the next one from an order that all rows
-share. No position is wasted on padding, whatever the lengths of the sentences.
+A window has ``batch_size`` rows of ``window_length`` positions. As in bilm-tf, text is packed: each row reads sentences
+without gaps or padding, and continues in the next window where it stopped, so the LSTM state can be passed from window
+to window. When a row finishes a sentence, it takes the next one from an order shared by all rows. No positions are
+wasted on padding.
 
-The backward direction reads each sentence from its end, but takes sentences in the same order as the forward
-direction. Both directions then read the same sentences in the same window, and share most distinct tokens, each of
-which the char CNN computes once per window. bilm-tf gave each direction an order of its own (``same_order=False``).
+The backward direction reads each sentence from its end, but takes sentences in the same order as the forward direction.
+Both directions then read the same sentences in the same window, and share most distinct tokens, which the char CNN
+computes once per window. bilm-tf gave each direction its own order (``same_order=False``).
 
-The stream must resume exactly where a checkpoint was written, so its whole position is plain data: which block of the
-corpus is being read (see ``shards.py``), how many of its sentences were taken, and for each row the sentence that it is
-in and how far it has read.
+The stream must resume exactly at a checkpoint, so its position is plain data: the current block of the corpus (see
+``shards.py``), how many of its sentences were taken, and for each row, its sentence and the position in it.
 
-For speed, every token becomes a number when its block is read, and windows are cut from arrays of numbers.
+For speed, tokens become numbers when their block is read, and windows are cut from arrays of numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MAX_UNKNOWN = 200_000  # words outside the vocabulary in the token table: 20 MB,
 
 @dataclass(frozen=True)
 class Window:
-    """The input and the targets of one training window."""
+    """The inputs and targets of a training window."""
 
     tokens: NDArray[np.int64]  # (distinct, chars) char ids, or (distinct,) word ids; 0 means no token
     inputs: NDArray[np.int64]  # (directions, batch, window_length): rows of ``tokens``
@@ -46,29 +45,29 @@ class Window:
 
 
 class _TokenTable:
-    """Numbers for tokens, and what the token layer reads for each number."""
+    """Numbers for tokens, and the token layer's input for each number."""
 
-    # Words of the vocabulary come first, so that their number is their word id. Other words get the numbers after them
-    # as they turn up, and are dropped now and then (`keep_only`): a large corpus has millions.
+    # Words of the vocabulary come first, so their number is their word id. Other words get the following numbers as
+    # they occur, and are dropped from time to time (`keep_only`), because a large corpus has millions.
 
     def __init__(self, vocabulary: Vocabulary, encode: TokenEncoder, read: MarkReader) -> None:
         self.vocabulary = vocabulary
         self._encode, self._read = encode, read
         encoded = encode(vocabulary.words)
-        # Char ids are below 262 and fit into 16 bits, a quarter of what the model reads.
+        # Char ids are below 262 and fit into 16 bits, a quarter of the size that the model reads.
         self._dtype = np.min_scalar_type(max(int(encoded.max()), 2**8))
-        # Kept separately, so that dropping all other words does not encode the vocabulary again.
+        # Kept separately, so dropping other words does not require encoding the vocabulary again.
         self._vocabulary_rows = encoded.astype(self._dtype)
         self.keep_only([])
 
     def keep_only(self, tokens: Sequence[str]) -> None:
-        """Drop all words outside the vocabulary except these. All numbers outside the vocabulary change."""
+        """Drop all words outside the vocabulary except ``tokens``. All numbers outside the vocabulary change."""
         self._numbers = dict(self.vocabulary.ids)
         self._rows = self._vocabulary_rows
         self.add(tokens)
 
     def add(self, tokens: Sequence[str]) -> None:
-        """Give numbers to tokens that have none yet."""
+        """Assign numbers to tokens that have none yet."""
         new: list[str] = []
         for token in dict.fromkeys(tokens):
             if token in self._numbers:
@@ -86,7 +85,7 @@ class _TokenTable:
 
     @property
     def n_unknown(self) -> int:
-        """Words in the table that are not in the vocabulary."""
+        """Number of words in the table that are outside the vocabulary."""
         return len(self._rows) - len(self.vocabulary)
 
     def numbers(self, tokens: Sequence[str]) -> NDArray[np.int32]:
@@ -94,7 +93,7 @@ class _TokenTable:
         return np.fromiter(map(self._numbers.__getitem__, tokens), np.int32, len(tokens))
 
     def rows(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """Return what the token layer reads for these numbers."""
+        """Return the token layer's inputs for these numbers."""
         rows: NDArray[np.int64] = self._rows[numbers].astype(np.int64)
         return rows
 
@@ -107,7 +106,7 @@ class _TokenTable:
 
 @dataclass
 class _Row:
-    """The sentence that a row is in, with its boundaries, how many of its tokens the row has read, and what follows."""
+    """The current sentence of a row, with boundaries, the number of tokens read, and what follows."""
 
     tokens: list[str] = field(default_factory=list)
     numbers: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
@@ -123,7 +122,7 @@ class _Row:
 
 
 class _RowReader:
-    """The rows of a batch, which read the corpus in one common order."""
+    """The rows of a batch, which read the corpus in a common order."""
 
     def __init__(self, table: _TokenTable, blocks: SentenceBlocks, batch_size: int) -> None:
         self.table = table
@@ -136,8 +135,8 @@ class _RowReader:
         self._numbers: list[NDArray[np.int32]] = []
 
     def fill(self, read_backward: Sequence[bool], window_length: int) -> NDArray[np.int32]:
-        """Read one window: the numbers of its inputs and of the tokens they predict."""
-        # The two are not one array shifted by a position: where a sentence ends, its last token is predicted and never
+        """Read one window: the numbers of its inputs and of the predicted tokens."""
+        # The two are not one array shifted by a position, because the last token of a sentence is predicted but never
         # read.
         filled = np.empty((2, len(read_backward), len(self.rows), window_length), np.int32)
         for index in range(len(self.rows)):
@@ -146,7 +145,7 @@ class _RowReader:
                 row = self.rows[index]
                 if not row.n_left:
                     # Rows take sentences on demand. If each row had a fixed part of the corpus, as is common, it would
-                    # read that part in order for a whole epoch, and the shuffling would be lost.
+                    # read that part in order for a whole epoch, which would undo the shuffling.
                     row = self.rows[index] = self._row_after(row)
                 n_read = row.n_read
                 n_taken = min(row.n_left, window_length - start)
@@ -161,7 +160,7 @@ class _RowReader:
         return filled
 
     def _row_after(self, row: _Row) -> _Row:
-        """Take the next sentence of the row's passage, or else the next passage of the order."""
+        """Take the next sentence of the row's passage, or else the next passage."""
         if row.following:
             sentences, numbers = row.following, row.following_numbers
         else:
@@ -184,7 +183,7 @@ class _RowReader:
     def _number_block(self) -> None:
         tokens = list(chain.from_iterable(self._sentences))
         self.table.add(tokens)
-        # All tokens of the block are looked up in one call; a call per sentence would spend its time in NumPy's
+        # All tokens of the block are looked up in one call, because calls per sentence would be dominated by NumPy's
         # overhead.
         ends = np.cumsum([len(sentence) for sentence in self._sentences])
         self._numbers = np.split(self.table.numbers(tokens), ends[:-1])
@@ -216,7 +215,7 @@ class _RowReader:
         if position["n_taken"]:  # otherwise the block was only just to be read
             self._start_block(next(self.blocks))
         self.block_position, self.n_taken = BlockPosition(*position["block"]), int(position["n_taken"])
-        # A row can be in a sentence of an earlier block, so the sentences of all rows are part of the position.
+        # A row's sentence can be from an earlier block, so the sentences of all rows are part of the position.
         self.rows = [_Row(tokens, n_read=n_read, following=following) for tokens, n_read, following in position["rows"]]
         for row in self.rows:
             self.table.add([*row.tokens, *chain.from_iterable(row.following)])
@@ -224,16 +223,16 @@ class _RowReader:
 
 
 class WindowStream:
-    """Iterate over the training windows of a text, as long as there are blocks that can fill one.
+    """Iterate over the training windows of a text, as long as its blocks can fill one.
 
     Args:
-        blocks: The sentences, which both directions read; or for each direction those in an order of its own.
+        blocks: The sentences for both directions, or separately ordered ones for each direction.
         vocabulary: The words of the softmax; all others are the target ``<UNK>``.
-        encode: Turns distinct tokens into what the token layer reads.
-        batch_size: Rows of a window.
-        window_length: Positions of each row.
+        encode: Maps distinct tokens to the token layer's inputs.
+        batch_size: Number of rows in a window.
+        window_length: Number of positions in each row.
         read_backward: For each direction of the model, whether it reads sentences from their end.
-        read: How the model reads a token; words that it reads as one of the vocabulary are that target.
+        read: How the model reads a token; words read as a vocabulary word have that target.
 
     Example:
         >>> blocks = [SentenceBlocks(Text("corpus.txt"), ReadingOrder())]
@@ -263,7 +262,7 @@ class WindowStream:
 
     def __next__(self) -> Window:
         if self._table.n_unknown > MAX_UNKNOWN:
-            # Between two windows, when all that is in use is known: the rows' sentences and the current blocks.
+            # Between two windows, when everything in use is known: the rows' sentences and the current blocks.
             self._table.keep_only([token for reader in self._readers for token in reader.tokens_in_use()])
             for reader in self._readers:
                 reader.renumber()
@@ -294,11 +293,11 @@ class WindowStream:
 
     @property
     def epoch(self) -> int:
-        """Epochs that are complete."""
+        """Number of complete epochs."""
         return min(reader.block_position.epoch for reader in self._readers)
 
     def position(self) -> list[dict[str, Any]]:
-        """Return all that :meth:`restore` needs, as plain JSON."""
+        """Return everything that :meth:`restore` needs, as plain JSON."""
         return [reader.position() for reader in self._readers]
 
     def restore(self, position: list[dict[str, Any]]) -> None:
@@ -307,7 +306,7 @@ class WindowStream:
             reader.restore(own)
 
     def start_epoch(self, epoch: int) -> None:
-        """Continue from the start of an epoch, with a new sentence in every row."""
+        """Continue from the start of an epoch, with a new sentence in each row."""
         for reader in self._readers:
             rows: list[Any] = [[[], 0, []] for _ in reader.rows]
             reader.restore({"block": BlockPosition(epoch), "n_taken": 0, "rows": rows})

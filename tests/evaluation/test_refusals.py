@@ -74,7 +74,7 @@ REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
     (read_scored_pairs, "x.tsv", "a\tb\n", TextError, "row 1: expected two sentences and a number, separated by tabs"),
     (read_scored_pairs, "x.csv", "", TextError, "contains no "),
     (read_scored_pairs, "x.csv", "first,second,score\n", TextError, "contains no "),
-    (read_scored_pairs, "x.csv", "a" * 200_000 + ",b,1\n", TextError, "not a readable CSV file"),
+    (read_scored_pairs, "x.csv", "a" * 200_000 + ",b,1\n", TextError, "not a CSV file that can be read"),
     (partial(read_scored_pairs, columns=SIX), "x.csv", "a,b,c\n", TextError, "row 1: expected two sentences and a "),
     (partial(read_scored_pairs, columns=(0, 1, 2)), "x.csv", "a,b,1\n", TextError, "in columns 0, 1 and 2"),
     (partial(read_scored_pairs, columns=SIX), "x.csv", "a\tb\tc\t1\t5\td\te\n", TextError, "end in .tsv"),

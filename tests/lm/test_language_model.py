@@ -237,7 +237,7 @@ def test_of_equal_parts_of_a_text_the_one_between_words_is_the_region() -> None:
     [
         ("the cat", "dog", "the region 'dog' is not in 'the cat'"),
         ("the cat", " ", "the region '' is not in"),
-        ("the cat saw the dog", "the", "occurs 2 times .*: give offsets, as 0:3"),
+        ("the cat saw the dog", "the", "occurs 2 times .*: pass offsets, such as 0:3"),
         ("the cat", (3, 4), "3:4 has no word of 'the cat'"),
         ("the cat", (4, 9), "4:9 has no word of 'the cat', which has 7 characters"),
         ("the cat", (4, 4), "4:4 has no word"),
@@ -251,7 +251,7 @@ def test_a_region_must_be_in_its_text_once(
 
 
 def test_there_is_a_region_for_each_text(model: PretrainedBiLM) -> None:
-    with pytest.raises(TextError, match="2 texts and 1 regions"):
+    with pytest.raises(TextError, match="2 texts but 1 regions"):
         LanguageModel(model).region_surprisal(["the dog", "the cat"], ["dog"])
 
 

@@ -43,7 +43,7 @@ ROWS: list[tuple[str, Call, type[Exception], str]] = [
     ("a sentence that is a string", lambda lm: lm.surprisal(["the cat"]), TextError, "'the cat'"),
     ("no file", lambda lm: lm.perplexity("The cat sat"), TextError, "['The cat sat'.split()]"),
     ("no sentence", lambda lm: lm.perplexity([]), TextError, "No sentence"),
-    ("no pair", lambda lm: lm.minimal_pairs([]), TextError, "No pair"),
+    ("no pair", lambda lm: lm.minimal_pairs([]), TextError, "no sentence pairs"),
     ("a pair of three", lambda lm: lm.minimal_pairs([(["a"], ["b"], ["c"])]), ValueError, "too many values"),
     ("a pair that is a string", lambda lm: lm.minimal_pairs(["ab"]), TextError, "'a'"),
     ("a cache without documents", lambda lm: lm.perplexity(TEXT, cache=True), ConfigError, "documents=True"),

@@ -76,7 +76,7 @@ def test_an_index_is_built_anew_on_request(folder: Path) -> None:
     elmo, sentences = Elmo(random_model()), [line.split() for line in TEXT.splitlines()]
     build_index(elmo, lambda: iter(sentences), "index")
     make_former(Path("index"))
-    with pytest.raises(OtherVersionError, match="build it anew with elmokit neighbors index CORPUS index --overwrite"):
+    with pytest.raises(OtherVersionError, match="rebuild it with elmokit neighbors index CORPUS index --overwrite"):
         OccurrenceIndex("index")
     with pytest.raises(OtherVersionError, match="to start over, pass --overwrite"):
         build_index(elmo, lambda: iter(sentences), "index")

@@ -233,7 +233,7 @@ def check_resumable_output(output: str | Path, overwrite: bool) -> None:
     """
     check_has_name(output)
     try:
-        # What is started anew may be from another version.
+        # What is replaced may be from another version.
         partial = None if overwrite else read_workspace(partial_folder(output), "to start over, pass --overwrite")
         # The call that started to overwrite it is resumed without `overwrite`.
         is_replaced = partial is not None and partial.can_continue and partial.progress.get("replaces", False)
