@@ -79,8 +79,9 @@ def test_tensors_of_docs_are_the_mix(model: str, layers: Any, expected: Any) -> 
     (vectors,) = Elmo.from_pretrained(model).embed([WORDS], layers=expected)
     mix = vectors.mean(axis=0) if isinstance(expected, list) else vectors
     docs = list(nlp.pipe([Doc(nlp.vocab, words=words) for words in (WORDS[:2], WORDS, [], WORDS)]))
-    np.testing.assert_allclose(docs[1].tensor, mix, atol=1e-6)
-    np.testing.assert_allclose(docs[3].tensor, mix, atol=1e-6)
+    # The pipe is a PyTorch module, which adds in another order than the engine.
+    np.testing.assert_allclose(docs[1].tensor, mix, atol=2e-5)
+    np.testing.assert_allclose(docs[3].tensor, mix, atol=2e-5)
     assert [doc.tensor.shape for doc in docs] == [(2, DIM), (7, DIM), (0, DIM), (7, DIM)]
 
 
