@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import codecs
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -130,30 +130,44 @@ def is_model_folder(path: Path) -> bool:
         return False
 
 
+class ModelPart(NamedTuple):
+    """The tensors of a model in one file of its directory."""
+
+    file: str
+    tensors: Mapping[str, Floats]
+    has_storage: bool = True
+    """Whether they have the storage of the directory; otherwise, they are float32."""
+
+
+def model_parts(model: PretrainedBiLM) -> Iterator[ModelPart]:
+    """Yield the files of a model's tensors."""
+    tensors = dict(model.arrays)
+    if model.start_state is not None:
+        for name, array in model.start_state._asdict().items():
+            tensors[_WARM + name] = array
+    yield ModelPart("model.safetensors", tensors)
+    if model.softmax is not None:
+        yield ModelPart("softmax.safetensors", model.softmax.arrays)
+    if model.letters is not None:
+        yield ModelPart(_LETTERS, model.letters.tensors())
+    # The maps are always float32: float16 would round the large factors of directions with small variance badly, and
+    # rounded matrices would move vectors away from those of the aligned model.
+    if model.whitening is not None:
+        yield ModelPart(_WHITENING, model.whitening.tensors(), False)
+    if model.sentence_head is not None:
+        yield ModelPart(_HEAD, model.sentence_head.tensors(), False)
+    if model.alignment is not None:
+        yield ModelPart(_ALIGNMENT, vars(model.alignment), False)
+
+
 def save_folder(model: PretrainedBiLM, path: str | Path, storage: Storage = "float32", overwrite: bool = False) -> None:
     """Save a model as an elmokit directory, atomically."""
     from elmokit.storage.atomic import atomic_write
 
-    arrays = dict(model.arrays)
-    if model.start_state is not None:
-        for name, array in model.start_state._asdict().items():
-            arrays[_WARM + name] = array
     with atomic_write(path, overwrite, folder=True) as folder:
         (folder / "config.json").write_text(encode_json(_content(model, storage)), encoding="utf-8")
-        _save_stored(arrays, folder / "model.safetensors", storage)
-        if model.softmax is not None:
-            _save_stored(model.softmax.arrays, folder / "softmax.safetensors", storage)
-        if model.letters is not None:
-            _save_stored(model.letters.tensors(), folder / _LETTERS, storage)
-        # The maps are always float32: float16 would round the large factors of directions with small variance badly,
-        # and rounded matrices would move vectors away from those of the aligned model.
-        if model.whitening is not None:
-            write_tensor_file(model.whitening.tensors(), folder / _WHITENING)
-        if model.sentence_head is not None:
-            write_tensor_file(model.sentence_head.tensors(), folder / _HEAD)
-        if model.alignment is not None:
-            alignment = {"matrices": model.alignment.matrices, "offsets": model.alignment.offsets}
-            write_tensor_file(alignment, folder / _ALIGNMENT)
+        for part in model_parts(model):
+            _save_tensors(part.tensors, folder / part.file, storage if part.has_storage else "float32")
         if model.vocabulary is not None:
             (folder / "vocab.txt").write_text(model.vocabulary.to_text(), encoding="utf-8", newline="\n")
         if model.lexicon is not None:
@@ -385,7 +399,7 @@ def _read_lexicon(path: Path, config: BiLMConfig) -> Lexicon:
     return lexicon
 
 
-def _save_stored(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> None:
+def _save_tensors(arrays: Mapping[str, Floats], path: Path, storage: Storage) -> None:
     if storage == "int8":
         write_tensor_file(to_int8(arrays, _WARM), path)
         return

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from elmokit.config import check_choice
-from elmokit.engine.state import Floats
 from elmokit.errors import ConfigError, OutputError
 from elmokit.formats import folder
 from elmokit.formats.format import FORMATS, Format, Storage
@@ -49,23 +48,15 @@ def save_model(
     target = format_to_write(path)
     if storage != "float32" and not target.is_complete:
         raise ConfigError(f"storage is {storage!r}, but {path.suffix} files hold float32.")
-    largest = float(np.finfo(np.float16 if storage == "float16" else np.float32).max)
-    parts: list[tuple[str, Mapping[str, Floats], float]] = [("", model.arrays, largest)]
-    if target.is_complete:
-        if model.softmax is not None:
-            parts.append(("softmax ", model.softmax.arrays, largest))
-        if model.start_state is not None:
-            parts.append(("start state ", model.start_state._asdict(), largest))
-        if model.letters is not None:
-            parts.append(("letter model ", model.letters.tensors(), largest))
-        if model.alignment is not None:  # always in float32, like the maps of sentence vectors
-            parts.append(("alignment ", vars(model.alignment), np.inf))
-    for part, arrays, bound in parts:
-        for name, array in arrays.items():
-            is_storable = bool((np.abs(array) <= bound).all())
+    parts = folder.model_parts(model) if target.is_complete else [folder.ModelPart(path.name, model.arrays)]
+    for part in parts:
+        dtype = np.float16 if storage == "float16" and part.has_storage else np.float32
+        largest = float(np.finfo(dtype).max)
+        for name, array in part.tensors.items():
+            is_storable = bool((np.abs(array) <= largest).all())
             if not is_storable:
                 raise OutputError(
-                    f"{path} was not written: {part}{name} holds NaN or a number that {storage} cannot store."
+                    f"{path} was not written: {name} of {part.file} holds NaN or a number that {storage} cannot store."
                 )
     return target.save(model, path, storage, overwrite)
 

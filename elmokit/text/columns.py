@@ -75,8 +75,10 @@ def read_table(path: str | Path) -> InputTable:
 
 
 def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> InputTable:
-    quoting = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    if has_quotes:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     rows: list[tuple[int, list[str]]] = []
     end = 0
     try:

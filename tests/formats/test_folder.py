@@ -78,15 +78,17 @@ def with_nan(array: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("part", ["softmax weight", "start state cell", "letter model bias", "alignment"])
+@pytest.mark.parametrize(
+    "part", ["weight of softmax", "warm_state.cell of model", "bias of letters", "matrices of alignment"]
+)
 def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path: Path) -> None:
     model = aligned_model()
-    if part == "alignment":
+    if part == "matrices of alignment":
         model = model.replace(alignment=LayerAlignment.of_matrices(with_nan(model.alignment.matrices)))
-    elif part == "start state cell":
+    elif part == "warm_state.cell of model":
         state = boundary_state(Computer(model))
         model = model.replace(start_state=state._replace(cell=with_nan(state.cell)))
-    elif part == "letter model bias":
+    elif part == "bias of letters":
         letters = load_folder(included_model()).letters
         model = model.replace(letters=dataclasses.replace(letters, bias=with_nan(letters.bias)))
     else:
