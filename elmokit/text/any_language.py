@@ -17,6 +17,9 @@ _ENDS = f".?!\u2026\u0589\u061f\u06d4\u0700\u0964\u0965\u104b\u1362\u1367\u17d4\
 """Marks that end a sentence: in Latin, Armenian, Arabic, Urdu, Syriac, Indian, Burmese, Ethiopic, Khmer, Mongolian,
 Chinese and Japanese text."""
 _CLASSES = {"L": "l", "M": "m", "N": "d"}
+"""By Unicode's category: letters, marks on the character before, and digits."""
+_OWN_CLASSES = {"'": "a", "\u2019": "a", ".": "p", ",": "p", "\u200c": "m", "\u200d": "m"}
+"""Apostrophes, points and joiners."""
 _TOKEN = re.compile("l[lm]*(?:al[lm]*)*|d[dm]*(?:pd[dm]*)*|[^s]m*")
 
 
@@ -39,13 +42,7 @@ def _class(char: str) -> str:
     """Return a character's class: letter, combining mark, digit, apostrophe, point, space or other."""
     if char.isspace():
         return "s"
-    if char in "'\u2019":
-        return "a"
-    if char in ".,":
-        return "p"
-    if char in "\u200c\u200d":
-        return "m"
-    return _CLASSES.get(category(char)[0], "x")
+    return _OWN_CLASSES.get(char) or _CLASSES.get(category(char)[0], "x")
 
 
 def split_any(line: str) -> list[list[str]]:

@@ -42,18 +42,16 @@ def build_optimizer(
     momentum: float = 0.0,
 ) -> torch.optim.Optimizer:
     """Build an optimizer by name."""
-    if name == "adam":
-        return torch.optim.Adam(parameters, lr=learning_rate, betas=betas, eps=epsilon)
-    if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=0.0)
-    if name == "adagrad":
+    kinds: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+        "adam": (torch.optim.Adam, {"betas": betas, "eps": epsilon}),
+        "adamw": (torch.optim.AdamW, {"betas": betas, "eps": epsilon, "weight_decay": 0.0}),
         # As in TensorFlow, where the original models were trained: sums start at 1, with no epsilon.
-        start = SLOTS["adagrad"]["sum"]
-        return torch.optim.Adagrad(parameters, lr=learning_rate, initial_accumulator_value=start, eps=0.0)
-    if name == "adadelta":
-        return torch.optim.Adadelta(parameters, lr=learning_rate, rho=rho, eps=epsilon)
-    assert name == "sgd", name
-    return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
+        "adagrad": (torch.optim.Adagrad, {"initial_accumulator_value": SLOTS["adagrad"]["sum"], "eps": 0.0}),
+        "adadelta": (torch.optim.Adadelta, {"rho": rho, "eps": epsilon}),
+        "sgd": (torch.optim.SGD, {"momentum": momentum}),
+    }
+    optimizer, settings = kinds[name]
+    return optimizer(parameters, lr=learning_rate, **settings)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
