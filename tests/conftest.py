@@ -186,5 +186,5 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture(params=instruction_sets.one_per_set())
 def library(request: pytest.FixtureRequest) -> Library:
-    """The C functions, built for each instruction set in turn; sets that this processor lacks are skipped."""
+    """The C functions, built for each instruction set of this processor in turn."""
     return instruction_sets.build(request.param)

@@ -183,7 +183,6 @@ def test_the_library_of_the_package_needs_neither_compiler_nor_cache(
     if cache is not None:
         monkeypatch.setenv("ELMOKIT_CACHE", cache)
     library = compiler.load_library()
-    assert library is not None
     assert library.instructions == instruction_sets.available_sets()[0]
     assert list(packaged.parents[1].iterdir()) == [packaged.parent]
     forget_library()
@@ -205,7 +204,6 @@ def test_any_library_of_the_package_is_preferred_to_compiling(packaged: Path, mo
     monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["better", best])
     monkeypatch.setattr(compiler, "_compiled", lambda *_: pytest.fail("compiled"))
     library = compiler.load_library()
-    assert library is not None
     assert library.instructions == best
 
 
@@ -217,7 +215,6 @@ def test_an_instruction_set_that_the_compiler_rejects_is_replaced_by_the_next(
     monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown", "portable"])
     monkeypatch.setitem(instruction_sets.INSTRUCTION_SETS, "unknown", InstructionSet(None, (), (flag,)))
     library = compiler.load_library()
-    assert library is not None
     assert library.instructions == "portable"
     assert compiler.why_unavailable() == ""
     monkeypatch.setattr(instruction_sets, "available_sets", lambda: ["unknown"])

@@ -42,6 +42,10 @@ class Case(NamedTuple):
     runs_on: tuple[str, ...]
     compiler: str = "zig"
 
+    @property
+    def needs(self) -> tuple[str, str]:
+        return self.runs_on[0], "zig" if self.compiler == "zig" else ARM_COMPILER
+
 
 # GCC, which compiles Arm's own wheel, and zig, which compiles the others.
 CASES = [Case("linux-aarch64", name, QEMU_ARM, "gcc") for name in ("neon-i8mm", "neon-dotprod", "neon")]
@@ -66,11 +70,28 @@ class Program(NamedTuple):
         return printed.read_bytes()
 
 
-def require(*programs: str) -> None:
+def missing(*programs: str) -> str | None:
+    """Return the first of some programs that this machine lacks."""
     for program in programs:
-        found = importlib.util.find_spec("ziglang") if program == "zig" else shutil.which(program)
-        if not found:
-            pytest.skip(f"no {program}")
+        if not (importlib.util.find_spec("ziglang") if program == "zig" else shutil.which(program)):
+            return program
+    return None
+
+
+def require(*programs: str) -> None:
+    if program := missing(*programs):
+        pytest.skip(f"no {program}")
+
+
+def cases_to_try() -> list[Case]:
+    """Return the cases that run here, and of those that lack the same program only the first, which is skipped."""
+    cases, lacking = [], set()
+    for case in CASES:
+        program = missing(*case.needs)
+        if program is None or program not in lacking:
+            cases.append(case)
+        lacking.add(program)
+    return cases
 
 
 def build(case: Case, directory: Path) -> Program:
@@ -94,10 +115,12 @@ def build(case: Case, directory: Path) -> Program:
     return Program([*case.runs_on, str(main)], directory)
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case.target}-{case.instructions}-{case.compiler}", scope="module")
+@pytest.fixture(
+    params=cases_to_try(), ids=lambda case: f"{case.target}-{case.instructions}-{case.compiler}", scope="module"
+)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     case: Case = request.param
-    require(case.runs_on[0], "zig" if case.compiler == "zig" else ARM_COMPILER)
+    require(*case.needs)
     built = build(case, tmp_path_factory.mktemp("built"))
     try:
         built.run("permitted")

@@ -92,7 +92,6 @@ def test_a_network_in_float32_equals_the_exact_one(name: str, open_network: Open
     assert {array.dtype for array in (vectors, *layers)} == {np.dtype(np.float32)}
     assert_close(vectors, exact_vectors, tolerance(config, 0))
     assert_close(layers, exact_layers, tolerance(config, n_steps))
-    assert state is not None
     assert exact_state is not None
     assert_close(state, exact_state, tolerance(config, n_steps))
     # A row without a position keeps its state.
@@ -133,23 +132,6 @@ def test_parts_of_the_layers_are_parts_of_all_layers(open_network: Open) -> None
 
 
 @BOTH
-def test_chunks_of_a_text_equal_the_text_in_either_implementation(open_network: Open) -> None:
-    config = CONFIGS["no projection"]
-    network = open_network(config, arrays_of(random_bilm("no projection")))
-    vectors, start, n = network.token_vectors(random_ids(config, 12)), random_state(config, 1), len(WORDS)
-    for number, words in ((0, WORDS), (1, WORDS[::-1].copy())):
-        (whole,), after = network.direction(number, NetworkInput(vectors, WORDS, np.array([n]), start), [2])
-        parts, state = [], start
-        for chunk in (words[:7], words[7:8], words[8:8], words[8:]):
-            own = chunk if number == 0 else chunk[::-1].copy()
-            (part,), state = network.direction(number, NetworkInput(vectors, own, np.array([len(own)]), state), [2])
-            parts.append(part)
-        joined = np.concatenate(parts if number == 0 else parts[::-1], axis=1)
-        assert_close(joined, whole, tolerance(config, n))
-        assert_close([part[number] for part in state], [part[number] for part in after], tolerance(config, n))
-
-
-@BOTH
 def test_nothing_is_computed_of_nothing(open_network: Open) -> None:
     none = np.zeros(0, np.int64)
     for name in ("characters", "words", "words and characters"):
@@ -161,7 +143,6 @@ def test_nothing_is_computed_of_nothing(open_network: Open) -> None:
             NetworkInput(vectors, none, none, State.zero(config, 0)), [0, 1], returns_state=True
         )
         assert layers == []
-        assert state is not None
         assert state.n_rows == 0
         assert network.direction(0, NetworkInput(vectors, none, none, State.zero(config, 0)), [2])[0] == []
         start = random_state(config, 2)

@@ -41,12 +41,6 @@ def compute(lstm: LSTM, threads: int) -> list[Floats]:
     return lstm.layers(NetworkInput(vectors, WORDS, LENGTHS, State.zero(lstm.config, 1)), [1, 2], threads=threads)[0]
 
 
-def test_more_threads_than_rows_compute_the_same_bits(lstm: LSTM) -> None:
-    expected = compute(lstm, 1)
-    for threads in (4, 9, 40):
-        assert same_bits(compute(lstm, threads), expected)
-
-
 @pytest.mark.slow
 def test_calls_at_the_same_time_compute_the_same_bits(lstm: LSTM) -> None:
     expected = compute(lstm, 1)

@@ -1,7 +1,6 @@
 """The char CNN in C, for every instruction set and precision, against PyTorch's operations.
 
-Sets that this processor lacks are skipped by name. ``emulated`` has plain C in place of the special instructions and
-runs everywhere.
+``emulated`` has plain C in place of the special instructions and runs everywhere.
 """
 
 from __future__ import annotations
@@ -175,30 +174,6 @@ def test_weights_that_are_widened_are_not_used(library: Library) -> None:
 
 
 # What follows does not depend on the instruction set.
-
-
-def test_the_char_cnn_computes_in_the_dtype_of_its_tensors() -> None:
-    torch.manual_seed(0)
-    cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
-    with torch.no_grad():
-        vectors = cnn(ids)
-    assert_rounded(vectors, rounding.char_cnn(cnn, ids))
-    assert_rounded(cnn.double()(ids), rounding.char_cnn(cnn, ids))
-
-
-@torch.no_grad()
-def test_the_bits_of_a_token_of_a_module_do_not_depend_on_the_others() -> None:
-    torch.manual_seed(0)
-    cnn, ids = random_char_cnn([(1, 3), (2, 40), (5, 70)], "tanh"), random_ids(250)
-    together = cnn(ids)
-    for n_tokens in (1, 2, 3, 7, 13, 64):
-        assert torch.equal(cnn(ids[len(ids) - n_tokens :]), together[len(ids) - n_tokens :])
-
-
-def test_where_a_gradient_is_needed_pytorch_computes() -> None:
-    cnn, ids = random_char_cnn([(1, 3), (2, 40)]), random_ids(20)
-    assert cnn(ids).requires_grad
-    assert not cnn.requires_grad_(False)(ids).requires_grad
 
 
 @pytest.mark.parametrize("character", [-1, N_CHARS + 1])

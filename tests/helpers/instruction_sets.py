@@ -15,19 +15,25 @@ WITH_PAIRS = ("avx512", "avx2")
 WITH_BFLOAT16 = ("amx", "avx512-bf16", *instruction_sets.EMULATED)
 
 
-def one_per_set() -> list[object]:
-    """Return parameters for a test of every set."""
+def one_per_set(*wanted: str) -> list[object]:
+    """Return parameters for a test of every set that runs here, or of those among the wanted ones."""
     # The library of the best set exists in most caches; each other one takes seconds to compile. Pairs of bfloat16 are
     # emulated where no instruction multiplies them.
     available = instruction_sets.available_sets()
-    names = [name for name in ALL_SETS if name != "emulated-pairs" or "avx512-bf16" not in available]
+    emulated = [
+        name for name in instruction_sets.EMULATED if name != "emulated-pairs" or "avx512-bf16" not in available
+    ]
+    names = [name for name in (*available, *emulated) if not wanted or name in wanted]
     return [pytest.param(name, marks=[] if name == available[0] else pytest.mark.slow) for name in names]
 
 
+def lacking_sets() -> list[str]:
+    """Return the sets that this processor lacks."""
+    return [name for name in instruction_sets.INSTRUCTION_SETS if name not in instruction_sets.available_sets()]
+
+
 def build(name: str) -> Library:
-    """Return the library for a set; skip the test where this machine cannot build or run it."""
-    if name not in (*instruction_sets.available_sets(), *instruction_sets.EMULATED):
-        pytest.skip(f"this processor lacks {name}")
+    """Return the library for a set that this processor has; skip the test where this machine cannot build it."""
     if compiler.load_library() is None:
         pytest.skip(compiler.why_unavailable())
     try:

@@ -62,7 +62,6 @@ def test_fresh_char_cnn_follows_bilm_tf_initializers() -> None:
     convolution = cnn.convolutions[0]
     assert isinstance(convolution, torch.nn.Conv1d)
     assert abs(convolution.weight.std().item() - 32**-0.5) < 0.01
-    assert cnn.projection is not None
     assert abs(cnn.projection.weight.std().item() - 500**-0.5) < 0.002
 
 

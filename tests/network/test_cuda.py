@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +28,8 @@ from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import kill_after
 
 DEVICE = os.environ.get("ELMOKIT_TEST_DEVICE", "cuda")
-pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device")
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
 ON_GPU = DEVICE.startswith("cuda")
 SENTENCES = [line.split() for line in ("The bank raised its rate .", "", "She sat on the bank of the river .", "Oslo")]
 TEXT = "the cat sat on the mat .\nthe dog ran on .\na cat ran .\n" * 60
@@ -49,27 +54,51 @@ def assert_equal_vectors(found: list[np.ndarray], expected: list[np.ndarray]) ->
         np.testing.assert_allclose(one, other, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("start", ["warm", "zero", "stateful"])
-def test_vectors_equal_those_of_the_cpu(start: str) -> None:
-    on_cpu, on_gpu = (
-        ElmoModule.from_pretrained(start=start, precision="float32").elmo,
-        ElmoModule.from_pretrained(start=start, device=DEVICE, precision="float32").elmo,
-    )
-    for layers in ("all", 0, "mix"):
-        assert_equal_vectors(on_gpu.embed(SENTENCES, layers=layers), on_cpu.embed(SENTENCES, layers=layers))
+def embedded(device: str, **settings: Any) -> list[np.ndarray]:
+    """Vectors of every layer selection."""
+    elmo = ElmoModule.from_pretrained(device=device, precision="float32", **settings).elmo
+    return [array for layers in ("all", 0, "mix") for array in elmo.embed(SENTENCES, layers=layers)]
+
+
+def written(device: str) -> list[np.ndarray]:
+    """Vectors of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        text, output = Path(folder, "in.txt"), Path(folder, "out.npz")
+        text.write_text("\n".join(" ".join(sentence) for sentence in SENTENCES) + "\n")
+        embed_file(Elmo.from_pretrained(device=device, precision="float32"), text, output)
+        with np.load(output) as archive:
+            return [archive["vectors"]]
+
+
+def predicted(device: str) -> list[np.ndarray]:
+    """Surprisals, perplexities, and the ids of substitutes."""
+    lm = LanguageModel.from_pretrained(device=device, precision="float32")
+    words = [word.word_id for word in lm.substitutes(SENTENCES[0], 1, n=3)]
+    documents = lm.perplexity([SENTENCES], documents=True).mean
+    return [*(one.nats for one in lm.surprisal(SENTENCES)), np.array([*words, documents])]
+
+
+COMPUTED: dict[str, Callable[[str], list[np.ndarray]]] = {
+    **{f"vectors, {start}": partial(embedded, start=start) for start in ("warm", "zero", "stateful")},
+    "an Elmo made on the device": lambda device: Elmo(open_model(precision="float32"), device=device).embed(SENTENCES),
+    "a file": written,
+    "sentence vectors": lambda device: list(
+        SentenceEmbedder.from_pretrained(device=device, precision="float32").embed(SENTENCES)
+    ),
+    "predictions": predicted,
+}
+
+
+@pytest.mark.parametrize("what", COMPUTED)
+def test_numbers_equal_those_of_the_cpu(what: str) -> None:
+    for one, other in zip(COMPUTED[what](DEVICE), COMPUTED[what]("cpu"), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3 if what in ("predictions", "sentence vectors") else TOLERANCE)
 
 
 def test_vectors_of_a_batch_equal_those_of_single_sentences() -> None:
     elmo = Elmo.from_pretrained(device=DEVICE, precision="float32")
     sentences = [["the"] * length for length in range(1, 90)]
     assert_equal_vectors(elmo.embed(sentences), [elmo.embed([sentence])[0] for sentence in sentences])
-
-
-def test_an_elmo_can_be_made_on_the_gpu() -> None:
-    model = open_model(precision="float32")
-    assert_equal_vectors(
-        Elmo(model, device=DEVICE).embed(SENTENCES), Elmo.from_pretrained(precision="float32").embed(SENTENCES)
-    )
 
 
 def test_changed_weights_are_noticed() -> None:
@@ -100,38 +129,6 @@ def test_gradients_equal_those_of_the_cpu(trainable: bool) -> None:
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=TOLERANCE, rtol=1e-3)
-
-
-def test_surprisal_and_substitutes_equal_those_of_the_cpu() -> None:
-    on_cpu, on_gpu = (
-        LanguageModel.from_pretrained(precision="float32"),
-        LanguageModel.from_pretrained(device=DEVICE, precision="float32"),
-    )
-    sentence = SENTENCES[0]
-    for one, other in zip(on_gpu.surprisal(SENTENCES), on_cpu.surprisal(SENTENCES), strict=True):
-        np.testing.assert_allclose(one.nats, other.nats, atol=1e-3)
-    expected = [word for word, *_ in on_cpu.substitutes(sentence, 1, n=3)]
-    assert [word for word, *_ in on_gpu.substitutes(sentence, 1, n=3)] == expected
-    assert on_gpu.perplexity([SENTENCES], documents=True).mean == pytest.approx(
-        on_cpu.perplexity([SENTENCES], documents=True).mean, rel=1e-4
-    )
-
-
-def test_sentence_vectors_equal_those_of_the_cpu() -> None:
-    found = SentenceEmbedder.from_pretrained(device=DEVICE, precision="float32").embed(SENTENCES)
-    np.testing.assert_allclose(found, SentenceEmbedder.from_pretrained(precision="float32").embed(SENTENCES), atol=1e-3)
-
-
-def test_a_file_is_embedded_on_the_gpu(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("\n".join(" ".join(sentence) for sentence in SENTENCES) + "\n")
-    vectors = []
-    for device in ("cpu", DEVICE):
-        out = tmp_path / f"{device.partition(':')[0]}-out.npz"
-        embed_file(Elmo.from_pretrained(device=device, precision="float32"), tmp_path / "in.txt", out)
-        with np.load(out) as archive:
-            vectors.append(archive["vectors"])
-        out.unlink()
-    np.testing.assert_allclose(vectors[1], vectors[0], atol=TOLERANCE)
 
 
 def test_training_takes_the_same_steps_as_on_the_cpu(tmp_path: Path, texts: dict[str, Path]) -> None:

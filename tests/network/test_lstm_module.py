@@ -43,43 +43,6 @@ def test_without_clips_it_equals_torchs_projected_lstm() -> None:
     torch.testing.assert_close(state.cell, last_cell[0].detach(), atol=1e-12, rtol=0)
 
 
-def test_clips_bound_cell_and_output() -> None:
-    torch.manual_seed(0)
-    layer = ProjectedLSTM(4, 6, 3, cell_clip=0.1, projection_clip=0.05)
-    layer.reset_parameters()
-    with torch.no_grad():
-        outputs, state = layer(10 * torch.randn(2, 20, 4), LSTMState(torch.zeros(2, 3), torch.zeros(2, 6)))
-    assert state.cell.abs().max() == pytest.approx(0.1)
-    assert outputs.abs().max() <= 0.05
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_padding_yields_zero_and_leaves_the_state_alone(reverse: bool) -> None:
-    torch.manual_seed(0)
-    layer = ProjectedLSTM(4, 6, 3, 3.0, 3.0)
-    layer.reset_parameters()
-    inputs, start = torch.randn(2, 5, 4), LSTMState(torch.randn(2, 3), torch.randn(2, 6))
-    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    with torch.no_grad():
-        outputs, state = layer(inputs, start, mask, reverse)
-        alone, alone_state = layer(inputs[1:, :2], LSTMState(start.hidden[1:], start.cell[1:]), None, reverse)
-    assert not outputs[1, 2:].any()
-    torch.testing.assert_close(outputs[1:, :2], alone)
-    torch.testing.assert_close(state.hidden[1:], alone_state.hidden)
-    torch.testing.assert_close(state.cell[1:], alone_state.cell)
-
-
-def test_reading_in_reverse_is_reading_the_reversed_text() -> None:
-    torch.manual_seed(0)
-    layer = ProjectedLSTM(4, 6, 3, 3.0, 3.0)
-    layer.reset_parameters()
-    inputs, start = torch.randn(2, 70, 4), LSTMState(torch.zeros(2, 3), torch.zeros(2, 6))
-    with torch.no_grad():
-        reverse, _ = layer(inputs, start, None, True)
-        flipped, _ = layer(inputs.flip(1), start)
-    torch.testing.assert_close(reverse, flipped.flip(1))
-
-
 def test_residual_adds_the_dropped_out_input_from_layer_1_on() -> None:
     torch.manual_seed(0)
     stack = LSTMStack(2, 6, 3, None, None, skip_connections=True, dropout=0.5).train()
@@ -87,7 +50,6 @@ def test_residual_adds_the_dropped_out_input_from_layer_1_on() -> None:
     with torch.no_grad():
         second = stack.layers[1]
         assert isinstance(second, ProjectedLSTM)
-        assert second.projection is not None
         second.projection.zero_()  # the second layer's own output is now zero: what is left is the residual
         states = [LSTMState(torch.zeros(4, 3), torch.zeros(4, 6)) for _ in range(2)]
         outputs, _ = stack(torch.randn(4, 50, 3), states)

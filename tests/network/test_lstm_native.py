@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from elmokit.engine.interface import NetworkInput
 from elmokit.engine.lstm import LSTM
@@ -87,40 +90,52 @@ def run_engine(
     return [*padded, *(torch.from_numpy(part) for state in parts for part in state)]
 
 
+class Case(NamedTuple):
+    """Sizes and settings of a batch, and the seed of its numbers."""
+
+    n_rows: int
+    n_steps: int
+    n_layers: int
+    projection: int
+    extra: int
+    clips: tuple[float | None, float | None]
+    reverse: bool
+    seed: int
+
+    def draw(self) -> tuple[LSTMStack, Tensor, list[LSTMState]]:
+        """Return a stack, its inputs and the states of its layers."""
+        torch.manual_seed(self.seed)
+        hidden = self.projection + self.extra
+        stack = random_stack(self.n_layers, hidden, self.projection, self.clips)
+        states = random_states(self.n_layers, self.n_rows, hidden, self.projection)
+        return stack, torch.randn(self.n_rows, self.n_steps, self.projection), states
+
+
+SIZES = (15, 9, 3, 40)  # at most, of rows, steps, layers and outputs
+CASES = st.builds(
+    Case,
+    *(st.integers(1, most) for most in SIZES),
+    extra=st.integers(0, 50),
+    clips=st.tuples(CLIPS, CLIPS),
+    reverse=st.booleans(),
+    seed=st.integers(0, 10_000),
+)
+
+
 @IN_ALL_PRECISIONS
 def test_every_precision_equals_the_reference(precision: Precision) -> None:
-    @settings(max_examples=10)  # for each case
-    @given(
-        n_rows=st.integers(1, 15),
-        n_steps=st.integers(1, 9),
-        n_layers=st.integers(1, 3),
-        projection=st.integers(1, 40),
-        extra=st.integers(0, 50),
-        clips=st.tuples(CLIPS, CLIPS),
-        reverse=st.booleans(),
-        seed=st.integers(0, 10_000),
-    )
-    def check(
-        n_rows: int,
-        n_steps: int,
-        n_layers: int,
-        projection: int,
-        extra: int,
-        clips: tuple[float | None, float | None],
-        reverse: bool,
-        seed: int,
-    ) -> None:
-        torch.manual_seed(seed)
-        stack = random_stack(n_layers, projection + extra, projection, clips)
-        states = random_states(n_layers, n_rows, projection + extra, projection)
-        inputs, lengths = torch.randn(n_rows, n_steps, projection), torch.randint(0, n_steps + 1, (n_rows,))
-        mask = torch.arange(n_steps) < lengths[:, None]
-        found = run_engine(stack, inputs, states, lengths, reverse, precision)
-        for one, exact in zip(found, exact_stack(stack, inputs, states, mask, reverse, precision), strict=True):
+    @settings(max_examples=10)  # for each precision
+    @given(case=CASES)
+    def check(case: Case) -> None:
+        stack, inputs, states = case.draw()
+        lengths = torch.randint(0, case.n_steps + 1, (case.n_rows,))
+        mask = torch.arange(case.n_steps) < lengths[:, None]
+        found = run_engine(stack, inputs, states, lengths, case.reverse, precision)
+        for one, exact in zip(found, exact_stack(stack, inputs, states, mask, case.reverse, precision), strict=True):
             assert_rounded(one, exact)
         if precision == "float32":
             with torch.no_grad():
-                outputs, after = stack(inputs, states, mask, reverse)
+                outputs, after = stack(inputs, states, mask, case.reverse)
             for one, other in zip([*outputs, *(part for state in after for part in state)], found, strict=True):
                 assert torch.equal(one, other)
 
@@ -128,37 +143,15 @@ def test_every_precision_equals_the_reference(precision: Precision) -> None:
 
 
 @settings(max_examples=20)
-@given(
-    n_rows=st.integers(1, 15),
-    n_steps=st.integers(1, 9),
-    n_layers=st.integers(1, 3),
-    projection=st.integers(1, 40),
-    extra=st.integers(0, 50),
-    clips=st.tuples(CLIPS, CLIPS),
-    reverse=st.booleans(),
-    density=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-    seed=st.integers(0, 10_000),
-)
-def test_any_mask_equals_the_reference(
-    n_rows: int,
-    n_steps: int,
-    n_layers: int,
-    projection: int,
-    extra: int,
-    clips: tuple[float | None, float | None],
-    reverse: bool,
-    density: float,
-    seed: int,
-) -> None:
-    torch.manual_seed(seed)
-    stack = random_stack(n_layers, projection + extra, projection, clips)
-    states = random_states(n_layers, n_rows, projection + extra, projection)
-    inputs, mask = torch.randn(n_rows, n_steps, projection), torch.rand(n_rows, n_steps) < density
-    exact = exact_stack(stack, inputs, states, mask, reverse, "float32")
+@given(case=CASES, density=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+def test_any_mask_equals_the_reference(case: Case, density: float) -> None:
+    stack, inputs, states = case.draw()
+    mask = torch.rand(case.n_rows, case.n_steps) < density
+    exact = exact_stack(stack, inputs, states, mask, case.reverse, "float32")
     for backend in ("auto", "reference"):
         with pytest.MonkeyPatch.context() as patch, torch.no_grad():
             patch.setenv(VARIABLE, backend)
-            outputs, after = stack(inputs, states, mask, reverse)
+            outputs, after = stack(inputs, states, mask, case.reverse)
         for one, expected in zip([*outputs, *(part for state in after for part in state)], exact, strict=True):
             assert_rounded(one, expected)
 
@@ -177,18 +170,6 @@ def test_a_long_batch_equals_the_reference(n_rows: int, dim: int, monkeypatch: p
         reference, reference_states = stack(inputs, states, mask, True)
     torch.testing.assert_close(fast, reference, atol=1e-5, rtol=0)
     torch.testing.assert_close([*fast_states], [*reference_states], atol=1e-5, rtol=0)
-
-
-def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "float32")
-    torch.manual_seed(0)
-    stack, states = random_stack(2, 300, 40, (3.0, 3.0)), random_states(2, 9, 300, 40)
-    inputs = torch.randn(9, 5, 40) * torch.arange(1, 10).view(-1, 1, 1)
-    with torch.no_grad():
-        together, _ = stack(inputs, states)
-        for row in range(9):
-            alone, _ = stack(inputs[row : row + 1], [LSTMState(*(part[row : row + 1] for part in s)) for s in states])
-            assert torch.equal(together[-1][row], alone[-1][0])
 
 
 def test_nan_stays_nan(monkeypatch: pytest.MonkeyPatch) -> None:

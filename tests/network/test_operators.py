@@ -147,7 +147,6 @@ def some_characters(dtype: torch.dtype) -> Characters:
 
 def responses(layer: nn.Module, dtype: torch.dtype) -> Tensor:
     vectors = some_characters(dtype).vectors
-    assert vectors is not None
     every = nn.functional.conv1d(vectors.mT, weight_of(layer), layer.bias)  # type: ignore[arg-type]
     return torch.stack([every[row, :, :n].amax(dim=1) for row, n in enumerate((5, 3, 1))])
 

@@ -67,6 +67,5 @@ def test_gradients_reach_the_table_of_a_tied_softmax(inputs: tuple[Tensor, Tenso
     tied = TiedSoftmax(table).double()
     tied.reset_parameters()
     soft_target_loss(tied, softmax(6, 2), inputs[0], inputs[1]).backward()
-    assert table.weight.grad is not None
     assert not table.weight.grad[0].any()
     assert table.weight.grad[1:].any()

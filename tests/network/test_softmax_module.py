@@ -28,13 +28,6 @@ def test_loss_and_gradients_equal_cross_entropy_over_all_scores_at_once(softmax:
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=0)
 
 
-def test_surprisals_average_to_the_loss(softmax: FullSoftmax) -> None:
-    hidden, words = torch.randn(300, 4, dtype=torch.float64), torch.randint(11, (300,))
-    nats = softmax.nats(hidden, words)
-    assert nats.shape == (300,)
-    torch.testing.assert_close(nats.mean(), softmax(hidden, words).detach())
-
-
 def test_the_compiled_surprisals_equal_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = FullSoftmax(1700, 24)
     layer.reset_parameters(torch.Generator().manual_seed(0))

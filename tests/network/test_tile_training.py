@@ -22,13 +22,13 @@ from elmokit.network.operators import takes_tiles
 from elmokit.network.softmax_losses import draw_sample, sampled_softmax_loss
 from elmokit.network.softmax_module import FullSoftmax
 from elmokit.network.tile_layers import TileLinear, dropout
-from tests.helpers.instruction_sets import build
+from tests.helpers.instruction_sets import build, one_per_set
 
 # Rounding moves each factor by up to 2^-9 of itself; many such errors, of random signs, meet in a gradient.
 NEAR, NEAR_GRADIENT = 0.005, 0.02
 
 
-@pytest.fixture(params=["amx", "avx512-bf16", pytest.param("emulated", marks=pytest.mark.slow)])
+@pytest.fixture(params=one_per_set("amx", "avx512-bf16", "emulated"))
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
     library = build(request.param)
     monkeypatch.setattr(backends, "native_library", lambda: library)
