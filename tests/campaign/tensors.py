@@ -128,7 +128,6 @@ def own_format(storage: Any, extras: bool) -> Callable[[Path, RandomChange], Non
             if extras:
                 sentences = [sentence.split() for sentence in SENTENCES]
                 model = SentenceEmbedder(Elmo(model)).fit(sentences, 8).elmo.model
-                assert model.whitening is not None
                 assert model.vocabulary is not None
                 weights = np.linspace(0.5, 2, len(model.vocabulary), dtype=np.float32)
                 of_sif = SentencePooling(), model.whitening.mean, model.whitening.projection

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,16 +85,6 @@ def test_requests_that_wait_together_are_computed_together() -> None:
     assert Queue().run(scenario) == ([[0], [20, 22], [40, 42], [60, 62]], [[0], [10, 11, 20, 21, 30, 31]])
 
 
-def test_the_first_request_waits_for_others() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> Any:
-        first = submit(batcher, model, [1], 4)
-        await asyncio.sleep(0.05)
-        # Together they fill a batch, so that the time is not waited for.
-        return await asyncio.gather(first, submit(batcher, model, [2], 4))
-
-    assert Queue(wait_seconds=30, batch_tokens=12).run(scenario) == ([[2], [4]], [[1, 2]])
-
-
 def test_a_large_request_does_not_hold_up_a_small_one() -> None:
     numbers = list(range(1000))
 
@@ -128,27 +117,6 @@ def test_a_long_sentence_is_computed_although_short_ones_keep_coming() -> None:
     assert [7] in batches[:3]
 
 
-def test_different_computations_that_arrive_together_are_all_computed() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> Any:
-        return await asyncio.gather(*(submit(batcher, model, [n], 1, key=str(n)) for n in range(5)))
-
-    results, batches = Queue(wait_seconds=0.01).run(scenario)
-    assert results == [[2 * n] for n in range(5)]
-    assert batches == [[n] for n in range(5)]
-
-
-def test_different_computations_take_turns() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> None:
-        waiting = [await busy(batcher, model)]
-        waiting += [submit(batcher, model, list(range(200)), 1), submit(batcher, model, [-2], 1, key="other")]
-        await asyncio.sleep(0)
-        model.may_compute.set()
-        await asyncio.gather(*waiting)
-
-    _, batches = Queue().run(scenario)
-    assert batches[2] == [-2]
-
-
 def test_an_error_reaches_only_the_request_that_caused_it() -> None:
     async def scenario(batcher: Batcher, model: Model) -> Any:
         first = await busy(batcher, model)
@@ -177,17 +145,6 @@ def test_a_full_queue_says_when_to_try_again(limits: dict[str, int]) -> None:
     assert Queue(**limits).run(scenario)[0] == [4]
 
 
-def test_a_request_larger_than_the_queue_is_accepted_if_nothing_else_waits() -> None:
-    async def scenario(batcher: Batcher, model: Model) -> Any:
-        large = submit(batcher, model, [1], 50)
-        await asyncio.sleep(0)
-        with pytest.raises(Problem, match="queue is full"):
-            await submit(batcher, model, [2], 1)
-        return await large
-
-    assert Queue(max_tokens=10).run(scenario) == ([2], [[1]])
-
-
 def test_what_waits_of_a_cancelled_request_is_dropped() -> None:
     async def scenario(batcher: Batcher, model: Model) -> Any:
         first = await busy(batcher, model)
@@ -199,18 +156,3 @@ def test_what_waits_of_a_cancelled_request_is_dropped() -> None:
         return await asyncio.gather(first, other)
 
     assert Queue().run(scenario) == ([[0], [6]], [[0], [3]])
-
-
-def test_metrics_are_read_while_another_process_forgets_one_that_ended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def forgotten(pid: int, folder: str) -> None:
-        """Do what is done when another process was faster."""
-        ended.unlink()
-        raise FileNotFoundError
-
-    ended = tmp_path / "gauge_livesum_999999999.db"
-    ended.touch()
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    monkeypatch.setattr("elmokit.serve.metrics.mark_process_dead", forgotten)
-    assert Metrics().text() == b""

@@ -25,7 +25,6 @@ from elmokit.storage.text_files import (
     read_text,
 )
 from elmokit.text.text import Text
-from elmokit.text.tokenize import split_tokens
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -271,10 +270,6 @@ def test_a_carriage_return_inside_a_line_ends_it_only_for_bilm_tf(tmp_path: Path
     path.write_bytes(b"The ca\rt .\r\n")
     assert list(read_lines(path)) == ["The ca\rt ."]
     assert list(read_lines(path, universal_newlines=True)) == ["The ca", "t ."]
-
-
-def test_tokens_are_split_at_spaces_and_tabs_only() -> None:
-    assert split_tokens(" a  b\tc\u00a0d\u3000e ") == ["a", "b", "c\u00a0d\u3000e"]
 
 
 def test_a_directory_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ def stored(model: PretrainedBiLM, tmp_path: Path) -> Path:
 
 
 def weights(model: PretrainedBiLM) -> dict[str, Tensor]:
-    assert model.softmax is not None
     arrays = {**model.arrays, **{f"softmax.{name}": part for name, part in model.softmax.arrays.items()}}
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 

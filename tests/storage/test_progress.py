@@ -7,76 +7,43 @@ import pytest
 
 from elmokit.storage.progress import ProgressBar, Stage, format_duration
 
+Report = tuple[float, str, int, int | None]
+"""When a stage reports, in seconds, its name, what is done, and of how much."""
+SENTENCES = Stage("reading", "sentences")
+LINES: dict[str, tuple[list[Report], list[str]]] = {
+    "a line every half minute": (
+        [(0, "", 0, 1000), (10, "", 100, 1000), (31, "", 200, 1000), (40, "", 300, 1000), (62, "", 400, 1000)],
+        [" 20% of 1,000 words, 3 min left", " 40% of 1,000 words, 2 min left"],
+    ),
+    "no total": ([(0, "count", 0, None), (99, "count", 5000, None)], ["count: 5,000 words"]),
+    "what an earlier run has done and the first step do not count": (
+        [(0, "index", 500, 1000), (25, "index", 600, 1000), (40, "index", 800, 1000), (41, "index", 1000, 1000)],
+        ["index:  80% of 1,000 words, 15 s left"],
+    ),
+    "a slow first step": (
+        [(0, "embed", 0, 1000), (29, "embed", 10, 1000), (31, "embed", 20, 1000), (69, "embed", 400, 1000)],
+        ["embed:   2% of 1,000 words, 3 min left", "embed:  40% of 1,000 words, 62 s left"],
+    ),
+    "a count that falls starts anew": (
+        [(0, "answer", 900, 1000), (3, "answer", 0, 1000), (4, "answer", 10, 1000), (40, "answer", 20, 1000)],
+        ["answer:   2% of 1,000 words, 59 min left"],
+    ),
+    "a stage with a unit of its own": (
+        [(0, SENTENCES, 2000, None), (40, SENTENCES, 4000, None), (80, "embed", 0, 90), (120, "embed", 9, 90)],
+        ["reading: 4,000 sentences", "embed:  10% of 90 words"],
+    ),
+}
 
-def test_without_a_terminal_a_line_with_the_time_left_appears_every_half_minute(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    now = [0.0]
-    with ProgressBar("B", clock=lambda: now[0]) as progress:
-        for done, second in ((0, 0), (100, 10), (200, 31), (300, 40), (400, 62)):
-            now[0] = second
-            progress("", done, 1000)
-        progress("count", 0, None)
-        now[0] += 100
-        progress("count", 5000, None)
-    assert capsys.readouterr().err.splitlines() == [
-        " 20% of 1,000 B, 3 min left",
-        " 40% of 1,000 B, 2 min left",
-        "count: 5,000 B",
-    ]
 
-
-def test_each_stage_estimates_its_time_without_what_an_earlier_run_has_done(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("name", LINES)
+def test_without_a_terminal_a_stage_has_lines_with_the_time_left(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reports, expected = LINES[name]
     now = [0.0]
     with ProgressBar("words", clock=lambda: now[0]) as progress:
-        progress("index", 500, 1000)
-        now[0] = 25
-        progress("index", 600, 1000)  # the first step, which is not counted
-        now[0] = 40
-        progress("index", 800, 1000)
-        progress("index", 1000, 1000)  # within the half minute
-        progress("sort", 0, None)
-        now[0] = 80
-        progress("sort", 5, None)
-    assert capsys.readouterr().err.splitlines() == ["index:  80% of 1,000 words, 15 s left", "sort: 5 words"]
-
-
-def test_a_stage_can_name_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    with ProgressBar("tokens", clock=lambda: now[0]) as progress:
-        for stage, done, total in (
-            (Stage("reading", "sentences"), 2000, None),
-            (Stage("reading", "sentences"), 4000, None),
-            ("embedding", 0, 90_000),
-            ("embedding", 9000, 90_000),
-        ):
+        for second, stage, done, total in reports:
+            now[0] = second
             progress(stage, done, total)
-            now[0] += 40
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["reading: 4,000 sentences", "embedding:  10% of 90,000 tokens"]
-    assert Stage("reading", "sentences") == "reading"
-
-
-def test_a_count_that_falls_begins_a_new_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    with ProgressBar("words", clock=lambda: now[0]) as progress:
-        for done, second in ((0, 0), (10, 1), (900, 2), (0, 3), (10, 4), (20, 40)):
-            now[0] = second
-            progress("answer", done, 1000)
-    assert capsys.readouterr().err.splitlines() == ["answer:   2% of 1,000 words, 59 min left"]
-
-
-def test_a_slow_first_step_does_not_spoil_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    with ProgressBar("words", clock=lambda: now[0]) as progress:
-        progress("embed", 0, 1000)
-        for done, second in ((10, 29), (20, 31), (110, 40), (400, 69)):
-            now[0] = second
-            progress("embed", done, 1000)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["embed:   2% of 1,000 words, 3 min left", "embed:  40% of 1,000 words, 62 s left"]
+    assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_on_a_terminal_there_is_a_bar_per_stage_and_lines_go_above_it(monkeypatch: pytest.MonkeyPatch) -> None:

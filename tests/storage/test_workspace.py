@@ -25,20 +25,17 @@ from elmokit.storage.workspace import (
     check_folder,
     read_workspace,
 )
+from tests.helpers.killing import Killed
 
 SETTINGS = {"what": "numbers", "layers": (0, 2)}
 
 
-class Interrupted(BaseException):
-    """Ends a run in the middle."""
-
-
 def interrupted_run(folder: Path) -> None:
-    with contextlib.suppress(Interrupted), Workspace(folder, SETTINGS) as run:
+    with contextlib.suppress(Killed), Workspace(folder, SETTINGS) as run:
         run.append("rows", np.arange(4, dtype="<i4"))
         run.commit({"n_done": 2}, state=b"after two")
         run.append("rows", np.arange(99, dtype="<i4"))
-        raise Interrupted
+        raise Killed
 
 
 def committed(folder: Path) -> Committed:
@@ -86,9 +83,9 @@ def test_readers_see_what_is_committed_while_a_writer_appends(tmp_path: Path) ->
 
 
 def test_a_run_without_commits_leaves_nothing_behind(tmp_path: Path) -> None:
-    with contextlib.suppress(Interrupted), Workspace(tmp_path / "run", SETTINGS) as run:
+    with contextlib.suppress(Killed), Workspace(tmp_path / "run", SETTINGS) as run:
         run.append("rows", b"1234")
-        raise Interrupted
+        raise Killed
     assert not list(tmp_path.iterdir())
 
 
@@ -164,7 +161,6 @@ def test_one_process_writes_at_a_time_and_another_can_wait(tmp_path: Path) -> No
     )
     command = [sys.executable, "-c", code, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         with pytest.raises(LockedError, match="Another process"), Workspace(tmp_path / "run", {}):
             pass
