@@ -37,7 +37,6 @@ def rotated(model: PretrainedBiLM) -> PretrainedBiLM:
 
 def test_every_way_of_embedding_is_aligned(model: PretrainedBiLM, rotated: PretrainedBiLM) -> None:
     plain, elmo, alignment = Elmo(model), Elmo(rotated), rotated.alignment
-    assert alignment is not None
     expected = [alignment.apply(array, [0, 1, 2]) for array in plain.embed(SENTENCES)]
 
     def check(found: object, wanted: Floats) -> None:
@@ -73,8 +72,6 @@ def test_predictions_do_not_depend_on_the_alignment(model: PretrainedBiLM, rotat
 def test_an_alignment_is_stored_with_the_model(model: PretrainedBiLM, rotated: PretrainedBiLM, tmp_path: Path) -> None:
     save_model(rotated, tmp_path / "model", "float16")
     again = open_model(tmp_path / "model")
-    assert again.alignment is not None
-    assert rotated.alignment is not None
     np.testing.assert_array_equal(again.alignment.matrices, rotated.alignment.matrices)
     np.testing.assert_array_equal(again.alignment.offsets, rotated.alignment.offsets)
     assert describe(again)["alignment"] == "stored with the model"
@@ -113,6 +110,5 @@ def test_convert_stores_published_matrices_and_reports_what_hdf5_cannot_hold(she
     torch.save(torch.eye(64), "matrix.pth")
     assert shell("convert", "model", "aligned", "--alignment", "matrix.pth").code == 0
     alignment = open_model("aligned").alignment
-    assert alignment is not None
     np.testing.assert_array_equal(alignment.matrices, [np.eye(64)] * 3)
     assert "alignment" in shell("convert", "aligned", "out.hdf5").err

@@ -4,9 +4,6 @@ import copy
 import io
 import json
 import re
-import signal
-import threading
-import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from elmokit.embedding.corpus import BackgroundWriter, embed_file
 from elmokit.embedding.elmo import Elmo
@@ -24,7 +20,6 @@ from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.precision import VARIABLE
-from elmokit.engine.threads import set_threads
 from elmokit.errors import OutputError, TextError
 from elmokit.formats.save import save_model
 from elmokit.network import backends
@@ -32,6 +27,7 @@ from elmokit.storage import workspace
 from elmokit.text.text import Text
 from tests.conftest import random_model
 from tests.helpers.instruction_sets import choose_kernels_as_if
+from tests.helpers.killing import Killed
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\nthe cat sat .\n"
 
@@ -65,10 +61,6 @@ def test_each_line_becomes_a_dataset_under_its_number(elmo: Elmo, text: Path, tm
         np.testing.assert_allclose(file["2"][...], expected, atol=1e-5)
 
 
-class Stopped(BaseException):
-    """Ends a run in the middle."""
-
-
 def lines(n: int) -> str:
     return "".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(n))
 
@@ -96,30 +88,10 @@ def interrupted_run(elmo: Elmo, source: str | Path, output: Path, layout: Layout
     def stop(stage: str, done: int, total: int | None) -> None:
         journal = partial_folder(output) / "journal.json"
         if journal.exists() and json.loads(journal.read_text())["progress"]:
-            raise Stopped
+            raise Killed
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         embed_file(elmo, source, output, layout, progress=stop)
-
-
-def test_a_run_is_resumed_with_another_number_of_threads_to_the_same_bytes(
-    elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if backends.native_library() is None:
-        pytest.skip("no C functions")
-    monkeypatch.setattr(workspace, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr("elmokit.engine.threads.available_threads", lambda: 4)
-    text, n_before = tmp_path / "text.txt", torch.get_num_threads()
-    text.write_text(lines(60))
-    try:
-        set_threads(1)
-        embed_file(elmo, text, tmp_path / "whole.hdf5", Layout(batch_tokens=8))
-        interrupted_run(elmo, text, tmp_path / "parts.hdf5")
-        set_threads(3)
-        embed_file(elmo, text, tmp_path / "parts.hdf5", Layout(batch_tokens=8))
-    finally:
-        set_threads(n_before)
-    assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
 
 def test_standard_input_is_resumed_from_its_start(elmo: Elmo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,17 +111,6 @@ def test_standard_input_is_resumed_from_its_start(elmo: Elmo, tmp_path: Path, mo
     give(text)
     embed_file(elmo, "-", tmp_path / "parts.hdf5", Layout(batch_tokens=8, use_sentence_keys=True))
     assert (tmp_path / "parts.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
-
-
-def test_a_finished_output_is_replaced_only_on_request(elmo: Elmo, text: Path, tmp_path: Path) -> None:
-    embed_file(elmo, text, tmp_path / "out.hdf5")
-    before = (tmp_path / "out.hdf5").read_bytes()
-    text.write_text("another text\n")
-    with pytest.raises(OutputError, match="already exists"):
-        embed_file(elmo, text, tmp_path / "out.hdf5")
-    assert (tmp_path / "out.hdf5").read_bytes() == before
-    embed_file(elmo, text, tmp_path / "out.hdf5", overwrite=True)
-    assert (tmp_path / "out.hdf5").read_bytes() != before
 
 
 @pytest.mark.parametrize("changed", ["instructions", "precision"])
@@ -219,33 +180,3 @@ def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> Non
         list(map(behind.put, [partial(broken, item) for item in range(1000)]))
     with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(1) as behind:
         behind.put(partial(broken, 7))
-
-
-def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
-    handled: list[int] = []
-    n_interrupts = 0
-
-    def interrupt(*_: object) -> None:
-        nonlocal n_interrupts
-        n_interrupts += 1
-        raise KeyboardInterrupt
-
-    def slowly(item: int) -> None:
-        for number in range(3):
-            time.sleep(0.03)  # until the main thread waits: it does not notice a signal that comes just before
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            # On a busy machine, the next one could come before Python has noticed this one, and both would be one.
-            for _ in range(100):
-                if n_interrupts > number:
-                    break
-                time.sleep(0.01)
-        handled.append(item)
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        # The first Ctrl-C comes while the block ends by itself and waits for its last item.
-        with pytest.raises(KeyboardInterrupt), BackgroundWriter(1) as behind:
-            behind.put(partial(slowly, 1))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert handled == [1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import BatchEmbedder, embed_file
+from elmokit.embedding.corpus import embed_file
 from elmokit.embedding.documents import PIECE_TOKENS, by_document
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.output_format import read_about
-from elmokit.embedding.outputs.writer import partial_folder
 from elmokit.embedding.sentence_vectors import SentenceEmbedder
 from elmokit.engine.architecture import PRESETS
 from elmokit.engine.precision import Precision
 from elmokit.engine.threads import set_threads
 from elmokit.network.bilm import BiLMState
 from elmokit.pretrained.model import PretrainedBiLM
-from elmokit.storage import workspace
 from elmokit.text.text import Text
 from tests.conftest import random_model
 
@@ -177,42 +174,3 @@ def test_sentence_vectors_of_documents_are_pooled_from_their_token_vectors(tmp_p
     ]
     with np.load(tmp_path / "out.npz") as file:
         np.testing.assert_array_equal(file["vectors"], expected)
-
-
-class Stopped(BaseException):
-    """Ends a run in the middle."""
-
-
-@pytest.mark.slow
-def test_a_run_over_documents_is_resumed_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr("elmokit.embedding.corpus.POOL_BATCHES", 1)
-    text, elmo = tmp_path / "text.txt", Elmo(random_model())
-    text.write_text("".join("\n" if number % 7 == 0 else f"the cat {'sat ' * (number % 5)}.\n" for number in range(50)))
-    documents, layout = Text(text, documents=True), Layout(batch_tokens=24)
-    embed_file(elmo, documents, tmp_path / "whole.hdf5", layout)
-    done = [0]
-
-    def stop(stage: str, n_done: int, total: int | None) -> None:
-        if n_done > done[-1] + 30 and json.loads((partial_folder(parts) / "journal.json").read_text())["progress"]:
-            done.append(n_done)
-            raise Stopped
-
-    parts = tmp_path / "parts.hdf5"
-    while not parts.exists():
-        try:
-            embed_file(elmo, documents, parts, layout, progress=stop)
-        except Stopped:
-            continue
-    assert len(done) >= 3
-    assert parts.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
-
-
-def test_a_pool_is_bounded_and_its_state_is_that_of_its_last_document() -> None:
-    embedder = BatchEmbedder(Elmo(random_model()), Layout(batch_tokens=4), documents=True)
-    pools = list(embedder.read_pools([["the", "cat"]] * 100))
-    assert max(map(len, pools)) == 32
-    for pool, is_start in (([["the"], []], True), ([[], ["the"]], False)):
-        list(embedder.compute(pool, [0, 1]))
-        assert embedder.state is not None
-        assert np.array_equal(embedder.state.cell, embedder.elmo.start_state.cell) == is_start

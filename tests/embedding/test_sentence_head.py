@@ -36,7 +36,6 @@ def head_of(model: PretrainedBiLM, weights: float) -> SentenceHead:
 
 
 def test_a_head_maps_each_word_and_weights_it(model: PretrainedBiLM) -> None:
-    assert model.vocabulary is not None
     elmo, dim = Elmo(model), model.config.output_dim
     weights = np.ones(len(model.vocabulary), np.float32)
     weights[model.vocabulary.ids["cat"]], weights[model.vocabulary.unknown_id] = 3.0, 0.5
@@ -62,7 +61,6 @@ def test_a_head_may_read_the_row_of_each_word_after_its_vector(storage: Storage,
     head = SentenceHead(SentencePooling("mean"), mean, projection, np.ones(len(model.vocabulary), np.float32))
     save_model(model.replace(sentence_head=head), tmp_path / "model", storage)
     stored = open_model(tmp_path / "model")
-    assert stored.vocabulary is not None
     tokens, elmo = ["the", "zebra", "cat", "zebra"], Elmo(stored)
     table = stored.arrays["token_layer.word_embedding.weight"]
     rows = table[[stored.vocabulary.ids["the"] + 1, 0, stored.vocabulary.ids["cat"] + 1, 0]]
@@ -87,7 +85,6 @@ def test_a_head_is_stored_with_the_model(trained: PretrainedBiLM, tmp_path: Path
 
 
 def test_a_model_with_another_vocabulary_has_no_head(trained: PretrainedBiLM, tmp_path: Path) -> None:
-    assert trained.vocabulary is not None
     assert trained.replace(card={}).sentence_head is trained.sentence_head
     other = trained.replace(vocabulary=Vocabulary([*trained.vocabulary.words[:-1], "another"]), softmax=None)
     for model in (other, trained.replace(vocabulary=None, softmax=None)):

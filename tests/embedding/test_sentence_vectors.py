@@ -85,7 +85,6 @@ def test_an_iterator_gives_the_same_vectors_one_by_one(elmo: Elmo) -> None:
 def test_whitened_vectors_have_mean_zero_and_unit_covariance(elmo: Elmo) -> None:
     sentences, pooling = random_sentences(3000), SentencePooling(layers=1)  # more than are in memory at a time
     whitening = SentenceEmbedder(elmo, pooling).fit(sentences).linear_map
-    assert whitening is not None
     vectors = (SentenceEmbedder(elmo, pooling).embed(sentences) - whitening.mean) @ whitening.projection
     np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-2)
     np.testing.assert_allclose(covariance(vectors), np.eye(vectors.shape[1]), atol=1e-2)
@@ -97,7 +96,6 @@ def test_each_token_is_whitened_and_counts_by_its_weight_alone(elmo: Elmo, layer
     sentence = ["the", "zebra", "sat"]
     (vectors,) = elmo.embed([sentence], layers=layers)
     rows = vectors if vectors.ndim == 2 else np.concatenate(list(vectors), axis=1)
-    assert embedder.linear_map is not None
     mapped = (rows - embedder.linear_map.mean) @ embedder.linear_map.projection
     weights = np.array([embedder.weight(token) for token in sentence])
     expected = weights / weights.sum() @ (mapped / np.linalg.norm(mapped, axis=1, keepdims=True))
@@ -116,7 +114,6 @@ def test_mapped_words_that_are_kept_change_no_bit_and_follow_the_map_and_the_mod
     fresh = SentenceEmbedder(elmo, linear_map=elmo.model.sentence_head)
     np.testing.assert_array_equal(embedder.embed([first]), fresh.embed([first]))
 
-    assert elmo.model.vocabulary is not None
     words = elmo.model.vocabulary.words
     head, others = elmo.model.sentence_head, Vocabulary([*words[:3], *reversed(words[3:])])
     # "cat" has the row of another word.
@@ -189,7 +186,6 @@ def test_a_row_of_the_table_is_a_weighting_everywhere(elmo: Elmo, monkeypatch: p
     sentences = random_sentences(300)
     means = embedder.embed(sentences)
     whitening = embedder.fit(sentences).linear_map
-    assert whitening is not None
     assert whitening.pooling == pooling
     whitened = (means - whitening.mean) @ whitening.projection
     np.testing.assert_allclose(covariance(whitened), np.eye(whitened.shape[1]), atol=1e-3)
@@ -207,8 +203,6 @@ def test_n_components_keeps_the_directions_of_largest_variance(elmo: Elmo) -> No
     pooling = SentencePooling(layers=1)
     all_of_them = SentenceEmbedder(elmo, pooling).fit(sentences).linear_map
     two = SentenceEmbedder(elmo, pooling).fit(sentences, n_components=2).linear_map
-    assert all_of_them is not None
-    assert two is not None
     np.testing.assert_allclose(two.projection, all_of_them.projection[:, :2], atol=1e-5)
 
 

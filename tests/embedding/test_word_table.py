@@ -21,8 +21,7 @@ from elmokit.text.vocabulary import Vocabulary
 from elmokit.training.losses import WindowLosses
 from elmokit.training.results import TrainingResult
 from tests.helpers.instruction_sets import machine_library
-from tests.helpers.killing import Killed
-from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
+from tests.helpers.tiny_training import Reports, newest_checkpoint
 from tests.helpers.weights import softmax_of
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
@@ -53,7 +52,6 @@ def model_of(result: TrainingResult) -> PretrainedBiLM:
 @pytest.mark.slow
 def test_the_softmax_shares_the_rows_of_the_table(model: PretrainedBiLM) -> None:
     table = model.arrays["token_layer.word_embedding.weight"]
-    assert model.softmax is not None
     assert model.softmax.config.kind == "tied"
     assert np.array_equal(model.softmax.weight, table[1:])
     assert isinstance(softmax_of(model), TiedSoftmax)
@@ -61,7 +59,6 @@ def test_the_softmax_shares_the_rows_of_the_table(model: PretrainedBiLM) -> None
 
 
 def test_a_word_outside_the_vocabulary_is_its_spelling_alone(model: PretrainedBiLM) -> None:
-    assert model.vocabulary is not None
     known, unknown = model.encode(["cat", "zebra"])
     assert (known[0], unknown[0]) == (model.vocabulary.ids["cat"] + 1, 0)
     vectors = Computer(model).word_vectors(["cat", "zebra"])
@@ -74,7 +71,6 @@ def test_a_word_outside_the_vocabulary_is_its_spelling_alone(model: PretrainedBi
 
 
 def test_another_vocabulary_gives_the_words_other_rows_at_once(model: PretrainedBiLM) -> None:
-    assert model.vocabulary is not None
     elmo, reordered = Elmo(model), Vocabulary([*model.vocabulary.words[:3], *model.vocabulary.words[:2:-1]])
     before = elmo.embed([["the", "cat"]], layers=0)[0]
     model = model.replace(vocabulary=reordered)
@@ -108,17 +104,6 @@ def test_a_table_of_integers_stays_so_in_memory_and_gives_the_bits_of_its_number
     assert np.array_equal(integers(ids), numbers(ids))
     n_words, dim = stored.arrays["token_layer.word_embedding.weight"].shape
     assert numbers.n_bytes - integers.n_bytes == n_words * (4 * dim - dim - 4)
-
-
-@pytest.mark.slow
-def test_an_interrupted_training_resumes_with_the_same_result(model: PretrainedBiLM) -> None:
-    Path("text.txt").write_text(TEXT)
-    settings = {**SIZES, "tokens": 200, "save_every": 2, "log_every": 2}
-    with pytest.raises(Killed):
-        train("text.txt", held_out="text.txt", out="stopped", report=kill_after(6), **settings)
-    resumed = train("text.txt", held_out="text.txt", out="stopped", report=lambda _: None, **settings)
-    for name, array in model.arrays.items():
-        assert np.array_equal(model_of(resumed).arrays[name], array), name
 
 
 def test_dropped_words_are_read_by_their_characters(model: PretrainedBiLM) -> None:

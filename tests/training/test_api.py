@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,29 +25,18 @@ from elmokit import (
 from elmokit.embedding.computer import Computer
 from elmokit.embedding.start_state import calibrated
 from elmokit.engine.layer_selection import LayerAlignment
-from elmokit.errors import ConfigError, TrainingError
+from elmokit.errors import TrainingError
 from elmokit.formats.folder import load_folder
 from elmokit.lm.perplexity import Perplexity
 from elmokit.tasks.trained_bilm import copy_for_training
 from elmokit.text.vocabulary import Vocabulary, name_words
-from elmokit.training.reports import (
-    CountingProgress,
-    CountingStart,
-    ModelSizes,
-    TextCounts,
-    TrainingProgress,
-    TrainingSpeed,
-)
-from elmokit.training.training_run import checkpoints
 from tests.conftest import random_model
 from tests.helpers import tiny_training
-from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import (
     TEXT,
     Reports,
     assert_same_weights,
     config_of,
-    kill_after,
     log_lines,
     newest_checkpoint,
 )
@@ -208,27 +196,6 @@ def test_train_in_python_and_in_the_shell_make_the_same_run(
     assert "Counting 1 file" in shown.err
 
 
-@pytest.mark.usefixtures("rare_evaluations")
-def test_the_callback_gets_counts_sizes_speed_and_every_line_of_the_log(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("elmokit.training.loop.N_WARM_STEPS", 4)
-    reports = Reports()
-    Path("dev.txt").write_text(TEXT)
-    train(corpus, held_out="dev.txt", out="run", report=reports, log_every=2, **SETTINGS)
-    kinds = Counter(type(report) for report in reports)
-    assert kinds == {
-        CountingStart: 1,
-        CountingProgress: 1,
-        TextCounts: 1,
-        ModelSizes: 1,
-        TrainingSpeed: 1,
-        TrainingProgress: 4,
-    }
-    assert [line.n_steps for line in reports.lines] == [2, 3, 4, 6]
-    assert all(str(report) for report in reports)
-
-
 @pytest.mark.slow
 def test_finetune_takes_a_model_or_its_path_and_compares_before_and_after(corpus: Path) -> None:
     # A fifth of the perplexity is left, or less, with each of eight seeds.
@@ -248,59 +215,7 @@ def test_a_vocabulary_can_be_given_as_an_object(corpus: Path) -> None:
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "the", "."])
     settings = {name: value for name, value in SETTINGS.items() if name != "max_words"}
     result = train(corpus, held_out=corpus, out="run", vocabulary=vocabulary, report=Reports(), **settings)
-    assert result.model.vocabulary is not None
     assert result.model.vocabulary.words == vocabulary.words
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["train", "words", "finetune", "distill"])
-@pytest.mark.usefixtures("rare_evaluations")
-def test_the_same_call_continues_an_interrupted_run(kind: str, corpus: Path) -> None:
-    more: dict[str, Any] = {"input": "words", "softmax": "tied"} if kind == "words" else {}
-    kind = kind.replace("words", "train")
-    straight = start(kind, "straight", **more)
-    with pytest.raises(Killed):
-        start(kind, "run", report=kill_after(1), **more)
-    assert checkpoints(Path("run"))
-    reports = Reports()
-    resumed = start(kind, "run", report=reports, **more)
-    assert not any(isinstance(report, CountingProgress) for report in reports)  # the text is not counted again
-    assert resumed.perplexity.mean_nats == straight.perplexity.mean_nats
-    assert_same_weights(resumed.model, straight.model)
-    if kind == "train":
-        longer = start(kind, "run", tokens=80, **more)
-        assert config_of("run").tokens == 80
-        assert longer.perplexity.mean_nats != straight.perplexity.mean_nats
-
-
-@pytest.mark.slow
-def test_overwriting_starts_anew(corpus: Path) -> None:
-    first = start("train", "run")
-    assert first.perplexity.n_sentences == 40
-    second = start("train", "run", batch_size=4, overwrite=True)
-    assert config_of("run").batch_size == 4
-    assert second.best_step <= 3
-    assert [checkpoint.n_steps for checkpoint in checkpoints(Path("run"))] == [2, 3]
-    with pytest.raises(ConfigError):
-        start("train", "run", batch_size=0, overwrite=True)
-    assert config_of("run").batch_size == 4  # a mistake deletes nothing
-
-
-@pytest.mark.parametrize(("kind", "save_every"), [("train", 2), pytest.param("finetune", 1000, marks=pytest.mark.slow)])
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
-    kind: str, save_every: int, corpus: Path
-) -> None:
-    def kill(report: object) -> None:
-        if Path("run/model").exists():
-            raise Killed
-
-    settings = {"log_every": 1, "eval_every": 2, "save_every": save_every}
-    with pytest.raises(Killed):
-        start(kind, "run", report=kill, **settings)
-    assert not checkpoints(Path("run"))
-    straight, again = start(kind, "straight", **settings), start(kind, "run", **settings)
-    assert_same_weights(again.model, straight.model)
-    assert again.before_and_after == straight.before_and_after
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from elmokit.training.windows import WindowStream
 from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.many_langs_files import toy_model
-from tests.helpers.shell import Shell
 from tests.helpers.tiny_training import Reports, kill_after, newest_checkpoint
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
@@ -190,8 +189,6 @@ def test_a_student_learns_from_its_teacher(corpus: Path) -> None:
     model = elmokit.open_model("run")
     # An ordinary model: nothing of the teacher is left in it.
     assert set(model.arrays) == set(small_student().arrays)
-    assert model.vocabulary is not None
-    assert teacher.vocabulary is not None
     assert model.vocabulary.words == teacher.vocabulary.words
     assert model.card["train"]["distillation"]["prediction_weight"] == 1.0
 
@@ -226,15 +223,3 @@ def test_what_is_learned_is_said(corpus: Path, model: PretrainedBiLM) -> None:
     result = distill(model, "last", tokens=180, text_weight=0.0, prediction_weight=0.0, patience=1, report=reports)
     assert result.best_step == 180 / (4 * 5)
     assert any("so perplexities are meaningless, and the last model is kept" in said for said in reports.notices)
-
-
-@pytest.mark.slow
-def test_the_command_distills_and_resumes(shell: Shell) -> None:
-    Path("corpus.txt").write_text(TEXT, encoding="utf-8")
-    arguments = "--preset tiny --projection-dim 16 --batch-size 2 --window-length 5 --text-weight 0.5"
-    command = ("distill", "model", "corpus.txt", "--held-out", "corpus.txt", "--out", "run", *arguments.split())
-    ran = shell(*command, "--tokens", "40")
-    assert ran.code == 0, ran.err
-    assert "learns the layers and predictions of its teacher" in ran.err
-    assert shell(*command, "--tokens", "60").code == 0
-    assert elmokit.open_model("run").card["n_predictions"] == 60

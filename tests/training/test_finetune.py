@@ -73,7 +73,6 @@ def test_old_words_keep_their_probability_and_unk_shares_its_own_with_the_new(
     monkeypatch.setattr(transfer, "NOISE", 0.0)
     model = model_with(kind)
     carried = with_softmax_over(model, NEW, COUNTS, 3)
-    assert carried.softmax is not None
     assert carried.softmax.config == SOFTMAXES[kind]
     before, after = probabilities(model), probabilities(carried)
     old_words = Vocabulary(WORDS)
@@ -156,7 +155,6 @@ def test_a_new_inner_layer_changes_no_probability_and_losing_one_is_said() -> No
     with_layer, without = SOFTMAXES["with an inner layer"], SOFTMAXES["tied"]
     model = model_with("tied")
     added = with_softmax_over(model, words, COUNTS, 3, with_layer)
-    assert added.softmax is not None
     assert added.softmax.config == with_layer
     torch.testing.assert_close(probabilities(added), probabilities(model))
     assert describe_transfer(model, added)[1].endswith("from the word table; its inner layer of 6 units is new")

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-import elmokit
 from elmokit.storage.workspace import Workspace
 from elmokit.tasks import task_loop
 from elmokit.tasks.run import train_task
-from elmokit.training.reports import TrainingProgress, TrainingReport
-from elmokit.training.training_run import Run, TrainingInterrupted, checkpoints, stop_requests
+from elmokit.training.training_run import Run, stop_requests
 from tests.helpers.task_examples import changed, tiny
-from tests.helpers.tiny_training import Reports, log_lines, newest_checkpoint
+from tests.helpers.tiny_training import newest_checkpoint
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\na cat and a dog ran on .\nthe mat sat .\n" * 30
 SETTINGS: dict[str, Any] = {
@@ -102,29 +100,6 @@ def signal_after(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     patch.setattr(owner, name, interrupt)
-
-
-def stop_at(step: int) -> Any:
-    def report(message: TrainingReport) -> None:
-        if isinstance(message, TrainingProgress) and message.n_steps == step:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    return report
-
-
-@pytest.mark.slow
-def test_a_stopped_training_saves_a_checkpoint_and_resumes_with_the_same_result() -> None:
-    settings: dict[str, Any] = {**SETTINGS, "tokens": 400}
-    elmokit.train("text.txt", held_out="text.txt", out="straight", report=Reports(), **settings)
-    with pytest.raises(TrainingInterrupted, match="Stopped after step 4, and saved a checkpoint"):
-        elmokit.train("text.txt", held_out="text.txt", out="stopped", report=stop_at(4), **settings)
-    assert [checkpoint.path.name for checkpoint in checkpoints(Path("stopped"))] == ["step-00000004"]
-    elmokit.train("text.txt", held_out="text.txt", out="stopped", report=Reports(), **settings)
-    straight, stopped = (newest_checkpoint(run).path for run in ("straight", "stopped"))
-    for name in ("model/model.safetensors", "optimizer.safetensors", "state.safetensors"):
-        assert (straight / name).read_bytes() == (stopped / name).read_bytes()
-    logs = [log_lines(Path(run)) for run in ("straight", "stopped")]
-    assert [line["losses"] for line in logs[0]] == [line["losses"] for line in logs[1]]
 
 
 @pytest.mark.slow

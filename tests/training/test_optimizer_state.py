@@ -76,7 +76,6 @@ def test_ten_steps_of_bilm_tf_restart(bilm_tf_run: Path, tmp_path: Path, kept: b
     assert ("The optimizer continues with the state of" in "\n".join(reports.notices)) == kept
     newest = newest_checkpoint(tmp_path / "run").path
     trained, sums = load_folder(newest / "model"), load_file(newest / "optimizer.safetensors")
-    assert trained.softmax is not None
     arrays = {**trained.arrays, **{f"softmax.{name}": array for name, array in trained.softmax.arrays.items()}}
     weights = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     rows = [*bilm_tf_rows(trained.config), *(TensorRow(f"softmax.{k}", f"softmax/{v}") for k, v in SOFTMAX)]
@@ -128,7 +127,6 @@ def test_an_own_checkpoint_keeps_its_optimizer(bilm_tf_run: Path, text: Path, tm
 
 def test_rows_of_words_are_kept_and_new_words_start_anew(bilm_tf_run: Path) -> None:
     model = open_model(bilm_tf_run)
-    assert model.vocabulary is not None
     words = model.vocabulary.words
     other = Vocabulary([*words[:3], "zebra", *words[10:2:-1]])
     changed = with_softmax_over(model, other, {"zebra": 1}, 1)

@@ -95,7 +95,6 @@ def start_of(name: str, folder: Path) -> tuple[PretrainedBiLM, BiLMConfig]:
 def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     model, sizes = start_of(name, tmp_path / "checkpoint")
-    assert model.softmax is not None
     assert model.vocabulary is not None
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
@@ -122,7 +121,6 @@ def test_six_steps_of_bilm_tf_to_its_digits(name: str, tmp_path: Path) -> None:
         assert line.gradient_norm == pytest.approx(norm, abs=1e-5)
     newest = newest_checkpoint(tmp_path / "run").path
     trained = load_folder(newest / "model")
-    assert trained.softmax is not None
     softmax = {f"softmax.{name}": array for name, array in trained.softmax.arrays.items()}
     tensors = {name: torch.from_numpy(array.copy()) for name, array in {**trained.arrays, **softmax}.items()}
     for key, (total, squares) in SUMS[name].items():

@@ -9,11 +9,8 @@ from pathlib import Path
 import torch
 
 from elmokit.training.training_run import Run, checkpoints, last_checkpoint
+from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import log_lines
-
-
-class Interrupted(BaseException):
-    """Ends a run in the middle."""
 
 
 def save(run: Run, *steps: int) -> None:
@@ -23,18 +20,17 @@ def save(run: Run, *steps: int) -> None:
 
 
 def test_a_commit_names_its_checkpoint_and_the_log_ends_there(tmp_path: Path) -> None:
-    with contextlib.suppress(Interrupted), Run(tmp_path, {}) as run:
+    with contextlib.suppress(Killed), Run(tmp_path, {}) as run:
         run.commit({"n_words": 7})
         assert last_checkpoint(run.committed) is None
         save(run, 9, 10, 100)
         run.log({"n_steps": 101})
-        raise Interrupted
+        raise Killed
     assert [checkpoint.n_steps for checkpoint in checkpoints(tmp_path)] == [10, 100]  # the newest two
     assert len(log_lines(tmp_path)) == 4
     with Run(tmp_path, {}) as run:
         newest = last_checkpoint(run.committed)
         assert run.progress == {"n_words": 7, "n_steps": 100, "counters": [100]}
-    assert newest is not None
     assert newest.tensors("state")["x"].tolist() == [100]
     assert log_lines(tmp_path) == [{"n_steps": 9}, {"n_steps": 10}, {"n_steps": 100}]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -23,12 +22,10 @@ from elmokit.embedding.outputs.layout import Layout
 from elmokit.embedding.outputs.output_format import VectorFileLayout, output_format, output_formats, read_about
 from elmokit.embedding.reading import SentenceCounts
 from elmokit.errors import FormatError, MissingExtraError, OutputError
-from elmokit.storage import workspace
 from elmokit.text.text import Text
 from elmokit.version import __version__
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
-from tests.helpers.shell import Shell
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\n the cat  sat .\u00a0\n"
 SENTENCES = [
@@ -192,65 +189,6 @@ def test_proteins_have_their_identifiers(elmo: Elmo, tmp_path: Path, suffix: str
     embed_file(elmo, Text(tmp_path / "proteins.fasta", kind="fasta"), tmp_path / f"out{suffix}")
     columns = read(tmp_path / f"out{suffix}")
     assert (columns["id"], columns["tokens"]) == (["one", "two"], [["M", "K", "V"], ["A"]])
-
-
-class Stopped(BaseException):
-    """Ends a run in the middle."""
-
-
-def content(path: Path) -> bytes | dict[str, bytes]:
-    if path.suffix != ".npz":
-        return path.read_bytes()
-    with zipfile.ZipFile(path) as archive:  # which stores the time of writing
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-CASES = [
-    *((".hdf5", start, {}) for start in ("warm", "zero", "stateful")),
-    (".hdf5", "warm", {"use_sentence_keys": True}),
-    *(
-        pytest.param(*suffix.values, start, {}, marks=suffix.marks)
-        for suffix in SUFFIXES
-        for start in ("warm", "pooled")
-    ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "start", "options"), CASES)
-def test_a_run_interrupted_several_times_writes_the_same_file(
-    suffix: str, start: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workspace, "COMMIT_SECONDS", 0.0)
-    text, whole, parts = tmp_path / "text.txt", tmp_path / f"whole{suffix}", tmp_path / f"parts{suffix}"
-    text.write_text("".join(f"{'the cat ' * (number % 5)}{'sat' if number % 7 else ''} .\n" for number in range(120)))
-    is_pooled = start == "pooled"
-    elmo = Elmo(random_model(), start="warm" if is_pooled else start)
-    model = SentenceEmbedder(elmo, SentencePooling("mean", layers=(0, 2))) if is_pooled else elmo
-    layout = Layout(batch_tokens=24, batch_size=5, dtype="float16", **options)
-    embed_file(model, text, whole, layout)
-    done, n_stops = [0], 0
-    while not parts.exists():
-        left = 31
-
-        def stop(stage: str, n_done: int, total: int | None) -> None:
-            nonlocal left
-            if stage != "embedding":
-                return
-            if left == 31:  # the first report says what earlier runs have done
-                done.append(n_done)
-            left -= 1
-            if left < 0 and done[-1] < 550:
-                raise Stopped
-
-        try:
-            embed_file(model, text, parts, layout, progress=stop)
-        except Stopped:
-            n_stops += 1
-    assert n_stops >= 2
-    assert done == sorted(done)
-    assert content(parts) == content(whole)
-    assert {path.name for path in tmp_path.iterdir()} == {text.name, whole.name, parts.name}
 
 
 POOLINGS = [SentencePooling("mean", layers="all"), SentencePooling("sif"), SentencePooling("sif", layers=(0, 2))]

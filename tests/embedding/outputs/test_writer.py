@@ -9,7 +9,7 @@ import pytest
 from elmokit.embedding.outputs.writer import ResumableWriter, format_bytes, open_resumable, partial_folder
 from elmokit.embedding.reading import CorpusSentence
 from elmokit.engine.state import State
-from elmokit.errors import TextError
+from elmokit.errors import OutputError, TextError
 from tests.helpers.killing import Killed
 
 SETTINGS = {"layers": "all", "batch": 2048}
@@ -49,7 +49,6 @@ def test_another_text_is_not_resumed(output: Path, text: list[CorpusSentence]) -
 def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
     with open_resumable(output, SETTINGS) as writer:
-        assert writer.state is not None
         np.testing.assert_array_equal(writer.state.cell, STATE.cell)
         np.testing.assert_array_equal(writer.state.hidden, STATE.hidden)
 
@@ -61,6 +60,14 @@ def test_a_run_that_overwrites_is_resumed_without_overwrite(output: Path) -> Non
     with open_resumable(output, SETTINGS) as writer:
         assert done(writer) == (1, 2, 1)
     assert output.read_bytes() != b"an earlier output"
+
+
+def test_an_output_that_appeared_beside_a_partial_one_is_kept(output: Path) -> None:
+    run_killed_after_one(output)
+    output.write_text("of another program")
+    with pytest.raises(OutputError, match="already exists"), open_resumable(output, SETTINGS):
+        pytest.fail("the block must not run")
+    assert output.read_text() == "of another program"
 
 
 def test_sizes_are_short() -> None:
