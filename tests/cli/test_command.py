@@ -120,13 +120,6 @@ def test_signature_and_docstring_make_flags_and_help() -> None:
     ]
 
 
-def test_the_help_shows_the_usual_options_and_names_the_flag_that_shows_all() -> None:
-    usual = run(measure, "--help").output
-    assert "More options:" not in usual
-    assert "--help-all" in usual
-    assert usual.splitlines()[-1].strip() == "elmokit measure a b --all"
-
-
 def test_values_have_the_types_of_the_signature() -> None:
     files = (Path("a"), Path("b"))
     few = run(measure, "a", "b", "c", "--ratio", "1").output
@@ -146,23 +139,6 @@ def test_flags_can_have_underscores() -> None:
     assert [run(dump, flag, "run").output for flag in ("--save_dir", "--save-dir")] == ["run\n", "run\n"]
 
 
-def test_each_setting_is_an_option_with_its_default() -> None:
-    assert shown(train)[2:] == [
-        "Options:",
-        "--out TEXT Where to.",
-        "--rate FLOAT How fast. [default: 0.25]",
-        "--kind [a|b] Which one. [default: a]",
-        "-q, --quiet Print results, warnings and errors only.",
-        "--help Show this message and exit.",
-        "--help-all Show all 7 options.",
-        "More options:",
-        "--layers N[,N...] Which layers.",
-        "--is-quiet / --no-is-quiet Say less. [default: no]",
-        "--is-loud / --calm Say more. [default: yes]",
-        "--texts PATH What to read.",
-    ]
-
-
 def test_only_settings_that_were_given_are_returned() -> None:
     given = ["text", "--rate", "2", "--layers", "0,2", "--no-is-quiet"]
     assert run(train, *given).output == "{'rate': 2.0, 'layers': (0, 2), 'is_quiet': False}\n"
@@ -172,11 +148,6 @@ def test_only_settings_that_were_given_are_returned() -> None:
     assert run(train, "text", "--calm").output == "{'is_loud': False}\n"
     repeated = run(train, "text", "--texts", "a", "--texts", "b").output
     assert repeated == f"{{'texts': {(Path('a'), Path('b'))}}}\n"
-
-
-def test_some_fields_can_become_options_under_names_of_their_own() -> None:
-    options = setting_options(Settings, {}, {"quiet": "is_quiet", "sort": "kind"})
-    assert [(option.name, option.opts) for option in options] == [("quiet", ["--quiet"]), ("sort", ["--sort"])]
 
 
 @dataclass(frozen=True)

@@ -367,22 +367,6 @@ def test_help_and_import_do_not_wait_for_torch(folder: Path) -> None:
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_number_of_lines(folder: Path) -> None:
-    code = "import resource, sys\nfrom elmokit.cli.main import main\ntry:\n    main()\nfinally:\n"
-    code += "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    peaks = []
-    for n_lines in (500, 5000):
-        Path("long.txt").write_text("".join(f"{'the cat sat on the mat ' * 3}{n}\n" for n in range(n_lines)))
-        arguments = ["embed", "long.txt", f"{n_lines}.hdf5", "--model", "model", "--batch-tokens", "512"]
-        command = [sys.executable, "-c", code, *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(ran.stdout) * 1024)
-    written = Path("5000.hdf5").stat().st_size - Path("500.hdf5").stat().st_size
-    assert written > 60_000_000
-    assert peaks[1] - peaks[0] < written / 2  # HDF5 fills a cache of some 25 MB, then no more
-
-
 def test_a_pipe_is_read_once_and_whole(shell: Shell) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"the cat\nthe dog sat\n")

@@ -51,7 +51,6 @@ def fell(run: str, times: float = 0.8) -> bool:
 
 
 def weights(model: PretrainedBiLM) -> dict[str, torch.Tensor]:
-    assert model.softmax is not None
     own = {f"softmax.{name}": array for name, array in model.softmax.arrays.items()}
     return {name: torch.from_numpy(array.copy()) for name, array in {**model.arrays, **own}.items()}
 
@@ -72,9 +71,7 @@ def test_from_a_folder_of_ours_with_the_old_domain_beside(shell: Shell) -> None:
     assert ran.code == 0, ran.err
     assert fell("run")
     tuned = open_model("run")
-    assert tuned.vocabulary is not None
     assert tuned.vocabulary.words == open_model("model").vocabulary.words  # type: ignore[union-attr]
-    assert tuned.start_state is not None
     assert np.abs(tuned.start_state.cell).sum() > 0  # not the old weights' own
     found = perplexities("run")
     assert set(found) == {"held-out", "old text"}
@@ -136,7 +133,6 @@ def test_beside_its_own_dump_the_checkpoint_with_its_softmax_is_taken(shell: She
     assert shell("convert", "ckpt", "again.hdf5").code == 0  # has no place for a softmax
     assert checkpoint.softmax is not None
     for softmax in (softmax_of(open_model("run/initial")), softmax_of(open_model("ours"))):
-        assert softmax is not None
         torch.testing.assert_close(softmax.state_dict(), softmax_of(checkpoint).state_dict())
 
 
@@ -151,7 +147,6 @@ def test_from_a_published_file_that_has_no_softmax(shell: Shell, n_layers: int) 
     assert fell("run", times=0.9)
     tuned = open_model("run")
     assert tuned.config == config
-    assert tuned.vocabulary is not None
     assert set(tuned.vocabulary.words) == {"<S>", "</S>", "<UNK>", *NEW_TEXT.split()}
 
 

@@ -104,21 +104,6 @@ def test_every_option_has_a_help_text(name: str) -> None:
     assert not [option.name for option in ALL[name].params if isinstance(option, click.Option) and not option.help]
 
 
-@pytest.mark.parametrize("name", [name for name, command in ALL.items() if not isinstance(command, click.Group)])
-def test_a_model_is_an_option_in_every_command(name: str) -> None:
-    arguments = {parameter.name for parameter in ALL[name].params if isinstance(parameter, click.Argument)}
-    assert "model" not in arguments
-
-
-@pytest.mark.parametrize("name", ["", "vocab", "task", "embed"])
-def test_every_command_has_help_all(shell: Shell, name: str) -> None:
-    ran = shell(*name.split(), "--help-all")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(f"Usage: elmokit {name}".rstrip())
-    usual = shell(*name.split(), "--help")
-    assert ("--help-all" in usual.out) == ("More options:" in ran.out)
-
-
 def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> None:
     for command in (["info"], ["bench"], ["serve"]):
         ran = shell(*command, "original")
@@ -127,24 +112,6 @@ def test_a_model_as_an_argument_is_answered_with_the_option(shell: Shell) -> Non
     ran = shell("embed", "a.txt", "b.hdf5", "c.txt", "--device", "cpu")
     expected = "elmokit: Unexpected argument 'c.txt'. Pass a model with --model. Try 'elmokit embed --help'.\n"
     assert ran.err == expected
-
-
-def test_commands_are_completed_without_importing_them() -> None:
-    code = """
-import sys
-from elmokit.cli.main import main
-sys.argv = ["elmokit"]
-try:
-    main()
-finally:
-    print(sorted(name for name in sys.modules if name.startswith("elmokit.cli.")), file=sys.stderr)
-"""
-    completion = {"_ELMOKIT_COMPLETE": "bash_complete", "COMP_WORDS": "elmokit ev", "COMP_CWORD": "1"}
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, env=os.environ | completion, capture_output=True, text=True, check=False)
-    assert ran.stdout == "plain,evaluate\n"
-    names = ("command", "main", "running")
-    assert ran.stderr.strip() == str([f"elmokit.cli.{name}" for name in names])
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_one(shell: Shell) -> None:

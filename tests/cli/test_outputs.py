@@ -35,43 +35,6 @@ def test_an_output_over_a_link_replaces_the_file_behind_it_and_keeps_its_mode(sh
         assert Path(name).stat().st_mode & 0o777 == 0o640
 
 
-def test_a_finished_output_beside_a_partial_one_is_not_replaced_unless_the_run_was_to_replace_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from elmokit.embedding.corpus import BatchEmbedder
-
-    Path("long.txt").write_text("the cat sat .\n" * 100)
-    command = ("embed", "long.txt", "out.hdf5", "--model", "model", "--batch-tokens", "64")
-
-    def interrupted(*flags: str) -> None:
-        n_calls = 0
-        original = BatchEmbedder.compute
-
-        def compute(self: BatchEmbedder, *arguments: object) -> object:
-            nonlocal n_calls
-            n_calls += 1
-            if n_calls == 3:
-                raise KeyboardInterrupt
-            return original(self, *arguments)  # type: ignore[arg-type]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(BatchEmbedder, "compute", compute)
-            patch.setattr("elmokit.storage.workspace.COMMIT_SECONDS", 0.0)
-            assert shell(*command, *flags).code == 130
-
-    interrupted()
-    Path("out.hdf5").write_text("of another program")
-    ran = shell(*command)
-    assert ran.code == 2
-    assert "out.hdf5 already exists" in ran.err
-    assert Path("out.hdf5").read_text() == "of another program"
-    interrupted("--overwrite")
-    assert Path("out.hdf5").read_text() == "of another program"
-    assert shell(*command).code == 0
-    with h5py.File("out.hdf5") as file:
-        assert file["0"].shape[1] == 4
-
-
 def test_a_carriage_return_in_a_token_ends_no_row(shell: Shell) -> None:
     Path("inside.txt").write_bytes(b"The ca\rt sat .\nA dog ran .\n")
     ran = shell("surprisal", "inside.txt", "--model", "model")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from elmokit.cli.task_commands import format_evaluation
 from elmokit.errors import TextError
-from elmokit.tasks.task_loop import TaskEvaluation
 from elmokit.tasks.task_table import TASKS
 from elmokit.text.first_lines import refuse_other_formats
 from tests.helpers.shell import Shell
@@ -75,9 +73,3 @@ def test_the_fraction_of_words_without_a_vector_is_printed(task_shell: Shell) ->
     # before training, so that the wrong file costs nothing
     assert ran.err.startswith("words: no pretrained vector for 81.8% of the training words, 75.0% of the tokens\n")
     assert "epoch 1/1" in ran.err
-
-
-def test_a_line_about_an_evaluation_shows_loss_and_scores_and_marks_the_best() -> None:
-    scores = {"f1": 50.0, "precision": 40.0}
-    best = TaskEvaluation(1, 2, 3, 40, 0.5, 0.01, scores, True)
-    assert format_evaluation(best) == "seed 1  epoch 2/3  loss 0.5000  dev f1 50.00  precision 40.00  *"

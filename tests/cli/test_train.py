@@ -142,14 +142,3 @@ def test_settings_are_checked_before_the_text_is_counted(shell: Shell, corpus: P
         ran = shell(*command, *flags)
         assert ran.code == 2
         assert "Counting" not in ran.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "n_samples", "is_told"), [("mat on the", 2, True), ("the . mat", 2, False)])
-def test_words_that_do_not_descend_in_frequency_are_reported_where_that_matters(
-    shell: Shell, corpus: Path, words: str, n_samples: int, is_told: bool
-) -> None:
-    Path("words.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *words.split(), ""]))
-    ran = shell(*START, "--vocabulary", "words.txt", "--tokens", "20", "--n-samples", str(n_samples))
-    assert ran.code == 0, ran.err
-    assert ("The vocabulary is not sorted by frequency" in ran.err) == is_told
