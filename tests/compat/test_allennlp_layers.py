@@ -129,7 +129,6 @@ def test_lstm_layers_are_zero_past_each_length_and_keep_states_of_both_direction
     for row, length in enumerate(LENGTHS):
         assert not output[:, row, length:].any()
         assert output[:, row, :length].all()
-    assert lstm._states is not None
     assert lstm._states[0].shape == (2, 4, 10)
     assert lstm._states[1].shape == (2, 4, 14)
 
@@ -137,7 +136,6 @@ def test_lstm_layers_are_zero_past_each_length_and_keep_states_of_both_direction
 def test_states_grow_and_rows_that_are_not_read_keep_theirs() -> None:
     lstm = random_lstm()
     lstm(torch.rand(2, 3, 3), mask_of([3, 2], 3))
-    assert lstm._states is not None
     two = lstm._states[1].clone()
     lstm(torch.rand(1, 3, 3), mask_of([3], 3))
     assert not torch.equal(lstm._states[1][:, 0], two[:, 0])
@@ -165,7 +163,6 @@ def test_a_batch_continues_where_the_previous_one_ended() -> None:
 def test_states_are_reset_wholly_or_by_row() -> None:
     lstm = random_lstm()
     lstm(torch.rand(3, 2, 3), mask_of([2, 2, 2], 2))
-    assert lstm._states is not None
     lstm._states = lstm._states[0].transpose(0, 1).contiguous().transpose(0, 1), lstm._states[1]  # not contiguous
     before = lstm._states[0].clone()
     lstm.reset_states(torch.tensor([True, False, True]))

@@ -87,41 +87,31 @@ def test_a_string_is_split_at_any_white_space(tmp_path: Path) -> None:
     assert vocabulary.encode("10\u00a0cats\u300010\tcats\n").tolist() == [0, 3, 4, 3, 4, 1]
 
 
+CHARACTERS = {
+    "th": [258, 116, 104, 259, 260],
+    "thhhhh": [258, 116, 104, 104, 259],
+    "Āt": [258, 196, 128, 116, 259],
+    "<S>": [258, 256, 259, 260, 260],
+    "</S>": [258, 257, 259, 260, 260],
+}
+
+
 def test_words_become_bytes_between_marks_cut_to_length(tmp_path: Path) -> None:
     vocabulary = UnicodeCharsVocabulary(file_of(tmp_path / "v", "the", "Āt", "<S>", "</S>", "<UNK>"), 5)
-    assert vocabulary.word_to_char_ids("th").tolist() == [258, 116, 104, 259, 260]
-    assert vocabulary.word_to_char_ids("thhhhh").tolist() == [258, 116, 104, 104, 259]
-    assert vocabulary.word_to_char_ids("Āt").tolist() == [258, 196, 128, 116, 259]
-    assert vocabulary.word_char_ids.shape == (5, 5)
-    assert vocabulary.word_char_ids[1].tolist() == [258, 196, 128, 116, 259]
-
-
-def test_boundary_words_have_boundary_characters(tmp_path: Path) -> None:
-    vocabulary = UnicodeCharsVocabulary(file_of(tmp_path / "v", "the", "<S>", "</S>", "<UNK>"), 5)
-    begin, end = [258, 256, 259, 260, 260], [258, 257, 259, 260, 260]
-    for word, chars, row in (("<S>", begin, vocabulary.bos), ("</S>", end, vocabulary.eos)):
+    for word, chars in CHARACTERS.items():
         assert vocabulary.word_to_char_ids(word).tolist() == chars
-        assert vocabulary.word_char_ids[row].tolist() == chars
-    assert vocabulary.bos_chars.tolist() == begin
-    assert vocabulary.eos_chars.tolist() == end
-
-
-def test_without_boundaries_in_the_file_the_last_word_keeps_its_characters(tmp_path: Path) -> None:
-    vocabulary = UnicodeCharsVocabulary(file_of(tmp_path / "v", "the", "cat"), 5)
-    assert vocabulary.word_char_ids[-1].tolist() == [258, 99, 97, 116, 259]
-    assert vocabulary.word_to_char_ids("<S>").tolist() == vocabulary.bos_chars.tolist()
+    assert vocabulary.word_char_ids.shape == (5, 5)
+    assert vocabulary.word_char_ids[1:4].tolist() == [CHARACTERS[word] for word in ("Āt", "<S>", "</S>")]
+    assert (vocabulary.bos_chars.tolist(), vocabulary.eos_chars.tolist()) == (CHARACTERS["<S>"], CHARACTERS["</S>"])
+    without = UnicodeCharsVocabulary(file_of(tmp_path / "w", "the", "cat"), 5)  # the last word is no boundary
+    assert without.word_char_ids[-1].tolist() == [258, 99, 97, 116, 259]
+    assert without.word_to_char_ids("<S>").tolist() == CHARACTERS["<S>"]
 
 
 def test_characters_of_a_sentence_and_of_its_reverse(tmp_path: Path) -> None:
     vocabulary = UnicodeCharsVocabulary(file_of(tmp_path / "v", "<S>", "</S>", "<UNK>", "the", "."), 5)
     forward = vocabulary.encode_chars("th thhhhh Āt")
-    assert forward.tolist() == [
-        [258, 256, 259, 260, 260],
-        [258, 116, 104, 259, 260],
-        [258, 116, 104, 104, 259],
-        [258, 196, 128, 116, 259],
-        [258, 257, 259, 260, 260],
-    ]
+    assert forward.tolist() == [CHARACTERS[word] for word in ("<S>", "th", "thhhhh", "Āt", "</S>")]
     reverse = vocabulary.encode_chars(["Āt", "thhhhh", "th"], reverse=True, split=False)
     assert reverse.tolist() == forward[::-1].tolist()
 

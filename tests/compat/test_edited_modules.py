@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import parametrize
 
 from elmokit import ElmoModule
 from elmokit.compat.allennlp import Elmo, batch_to_ids
@@ -110,13 +110,6 @@ class Doubled(nn.Module):
         return 2 * self.inner(*inputs)
 
 
-class DoubledLinear(nn.Linear):
-    """As an adapter replaces a layer: a subclass with the same parameters."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 2 * super().forward(inputs)
-
-
 class Double(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return 2 * weight
@@ -131,34 +124,14 @@ class DoubledTensor(Tensor):
         return 2 * result.as_subclass(Tensor) if function is nn.functional.linear else result
 
 
-def _subclass(parent: nn.Module, name: str) -> None:
-    old = parent.get_submodule(name)
-    assert isinstance(old, nn.Linear)
-    new = DoubledLinear(old.in_features, old.out_features, bias=old.bias is not None)
-    new.load_state_dict(old.state_dict())
-    setattr(parent, name, new)
-
-
 def _replace(parent: nn.Module, name: str, new: Callable[[nn.Module], nn.Module]) -> None:
     setattr(parent, name, new(parent.get_submodule(name)))
-
-
-def _override(parent: nn.Module, name: str) -> None:
-    module = parent.get_submodule(name)
-    forward = module.forward
-    module.forward = lambda *inputs: 2 * forward(*inputs)  # type: ignore[method-assign]
 
 
 def _parametrize(parent: nn.Module, name: str) -> None:
     module = parent.get_submodule(name)
     for kind in [kind for kind, _ in module.named_parameters()]:
         parametrize.register_parametrization(module, kind, Double())
-
-
-def _with_mask(parent: nn.Module, name: str) -> None:
-    module = parent.get_submodule(name)
-    for kind in [kind for kind, _ in module.named_parameters()]:
-        prune.custom_from_mask(module, kind, 2 * torch.ones_like(getattr(module, kind)))
 
 
 def _other_weights(parent: nn.Module, name: str) -> None:
@@ -173,11 +146,8 @@ def _hook(parent: nn.Module, name: str) -> None:
 
 CHANGES: dict[str, Callable[[nn.Module, str], object]] = {
     "a hook": _hook,
-    "a subclass": _subclass,
     "a wrapper": lambda parent, name: _replace(parent, name, Doubled),
-    "a forward of its own": _override,
     "parametrizations": _parametrize,
-    "prune": _with_mask,
     "a tensor subclass": _other_weights,
 }
 CHANGED = [
@@ -257,7 +227,6 @@ def test_an_adapter_is_trained_in_a_frozen_bilm(name: str, inner: str, files: tu
     adapter = case.module.get_submodule(inner)
     assert isinstance(adapter, LowRank)
     for weight in (adapter.up.weight, adapter.down.weight):
-        assert weight.grad is not None
         assert weight.grad.abs().max() > 0
     assert adapter.inner.weight.grad is None
 

@@ -106,9 +106,7 @@ def test_a_simple_elmo_model_with_its_softmax_has_the_words(tmp_path: Path) -> N
     save_folder(random_model(), tmp_path / "full")
     elmo = ElmoModel()
     elmo.load(tmp_path / "full", full=True)
-    assert elmo.vocab is not None
     assert [elmo.vocab.id_to_word(index) for index in range(elmo.vocab.size)] == WORDS
-    assert elmo.model is not None
     assert elmo.model.can_predict
 
 

@@ -137,7 +137,6 @@ def test_a_lexicon_composes_only_to_its_own_characters() -> None:
 def test_a_model_without_a_list_of_words_reads_marks_in_ascii(model: PretrainedBiLM, tmp_path: Path) -> None:
     bare = model.replace(vocabulary=None, softmax=None)
     np.testing.assert_array_equal(bare.encode(["n’t"]), bare.encode(["n't"]))
-    assert model.config.char_cnn is not None
     bytes_of = encode_tokens(["n’t"], model.config.char_cnn.max_chars)
     np.testing.assert_array_equal(bare.replace(exact_marks=True).encode(["n’t"]), bytes_of)
     save_model(bare.replace(exact_marks=True), tmp_path / "saved")
@@ -189,7 +188,6 @@ def test_a_fine_tuned_model_keeps_how_it_reads_marks(model: PretrainedBiLM, fold
     settings: dict[str, Any] = {**SETTINGS, "held_out": "text.txt", "out": "run", "report": Reports()}
     del settings["preset"], settings["max_words"]
     tuned = elmokit.finetune(model, "text.txt", exact_marks=True, **settings)
-    assert tuned.model is not None
     assert tuned.model.exact_marks
     with pytest.raises(OutputError, match="exact marks True, and now it is not set"):
         elmokit.finetune(model, "text.txt", **settings)
