@@ -11,6 +11,9 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+VIEWS = ["senses", "sentence", "layers"]
+AT_THE_TOP = "figure[data-layer='2']"  # the map has moved to the top layer
+PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle machine
 
 
 @contextlib.contextmanager
@@ -25,15 +28,10 @@ def launched() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def new_page(browser: Any, address: str, patience: int, **options: Any) -> Iterator[Any]:
-    """Open a page in a window of its own. Faults of the page's scripts fail the test.
-
-    Args:
-        patience: How long each wait may take, in milliseconds.
-        **options: Of the window, such as ``color_scheme``.
-    """
+def new_page(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """Open a page in a window of its own, with options such as ``color_scheme``. Faults of scripts fail the test."""
     context = browser.new_context(**options)
-    context.set_default_timeout(patience)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,14 +139,3 @@ def test_model_card_tells_the_unknown_words_beside_the_perplexity(whitened: Pret
     card = HubModel(whitened).generate_model_card(language="tr")
     assert f"{row} 5.0% of the words, which the perplexity counts as `<UNK>`. |" in card.text
     assert 'sentence = "..."  # in the language of the model' in card.text  # no English sentence for Turkish
-
-
-@pytest.mark.parametrize(
-    ("entries", "is_english"), [({}, False), ({"language": "en"}, True), ({"language": ["en", "de"]}, False)]
-)
-def test_model_card_has_an_english_sentence_for_an_english_model_alone(
-    model: PretrainedBiLM, entries: dict[str, Any], is_english: bool
-) -> None:
-    assert ("The bank" in HubModel(model).generate_model_card(**entries).text) == is_english
-    card = HubModel(model.replace(card={"language": "English"})).generate_model_card()
-    assert "The bank" in card.text

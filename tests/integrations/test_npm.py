@@ -79,8 +79,3 @@ def test_the_package_is_packed_and_works_where_it_is_installed(tmp_path: Path) -
     assert layer_1.startswith("layer 1")
     assert layer_2.startswith("layer 2")
     assert "river" in layer_2
-
-
-def test_the_example_is_short() -> None:
-    for path in (ROOT / "examples/javascript").iterdir():
-        assert len(path.read_text().splitlines()) < 60

@@ -13,7 +13,6 @@ import torch
 
 from elmokit import Elmo, PretrainedBiLM, SentenceEmbedder, SentencePooling
 from elmokit.errors import ConfigError
-from elmokit.pretrained.pooling_names import WEIGHTINGS
 from elmokit.pretrained.sentence_pooling import SentenceHead
 from tests.conftest import TABLE, random_model
 from tests.helpers.hosts import need_host
@@ -93,16 +92,6 @@ def test_a_model_without_word_frequencies_has_means_as_in_the_sentence_embedder(
         pooling = ElmoPooling.from_elmo(elmo.elmo)
     expected = SentenceEmbedder(elmo.elmo, SentencePooling("mean")).embed(TOKENS)
     np.testing.assert_allclose(transformer(elmo, pooling).encode(TEXTS), expected, atol=1e-5)
-
-
-def test_a_new_weighting_in_the_table_is_not_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHTINGS, "rare", lambda probability, smoothing: smoothing + 2 / probability**0.5)  # type: ignore[misc]
-    elmo, pooling = ElmoEmbeddings(random_model()), SentencePooling("rare")  # type: ignore[arg-type]
-    vectors = transformer(elmo, ElmoPooling.from_elmo(elmo.elmo, pooling)).encode(TEXTS)
-    expected = SentenceEmbedder(elmo.elmo, pooling).embed(TOKENS)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    means = SentenceEmbedder(elmo.elmo, SentencePooling("mean")).embed(TOKENS)
-    assert np.abs(vectors - means).max() > 0.01
 
 
 def test_the_trained_head_of_a_model_gives_the_vectors_of_the_sentence_embedder(tmp_path: Path) -> None:

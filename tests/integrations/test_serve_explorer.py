@@ -27,7 +27,7 @@ from elmokit.serve.app import PAGE, application
 from elmokit.serve.examples import EXAMPLES
 from elmokit.serve.serve_config import ServeConfig
 from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, held, launched, open_view
+from tests.helpers.browser import AT_THE_TOP, CHROMIUM, VIEWS, open_view
 from tests.helpers.browser import new_page as new_page_at
 from tests.helpers.http_client import Client, running
 
@@ -37,27 +37,12 @@ pytestmark = [
 ]
 TOKENS = ["The", "bank", "raised", "its", "rate", "."]
 TEXT = " ".join(TOKENS)
-VIEWS = ["senses", "sentence", "layers"]
-PROJECT = Path(__file__).parents[2]
-PATIENCE = 90_000  # milliseconds: the slowest wait takes 3 seconds on an idle machine
-
-
-@pytest.fixture(scope="module")
-def server(served: ServedModel) -> Iterator[Client]:
-    with running(application(served, ServeConfig())) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as opened:
-        yield opened
 
 
 def new_page(browser: Any, client: Client, address: str = "", **options: Any) -> AbstractContextManager[Any]:
     """Open the explorer in a window of its own."""
     base = f"http://127.0.0.1:{client.port}"
-    return new_page_at(browser, f"{base}/{address}", PATIENCE, base_url=base, **options)
+    return new_page_at(browser, f"{base}/{address}", base_url=base, **options)
 
 
 @pytest.fixture
@@ -65,9 +50,6 @@ def page(browser: Any, server: Client) -> Iterator[Any]:
     with new_page(browser, server) as opened:
         opened.wait_for_selector(AT_THE_TOP)
         yield opened
-
-
-AT_THE_TOP = "figure[data-layer='2']"  # the map has moved to the top layer
 
 
 def show(page: Any, text: str) -> None:
@@ -101,16 +83,6 @@ def test_the_heat_map_shows_the_surprisal_of_each_direction(page: Any) -> None:
 
 
 SHARE = "button => getComputedStyle(button).getPropertyValue('--share')"
-
-
-def test_pointing_at_a_token_shows_the_expected_words(page: Any) -> None:
-    show(page, TEXT)
-    page.get_by_role("button", name="its, ").hover()
-    page.wait_for_selector("#detail:has-text('Expected here')")
-    expected = LanguageModel.from_pretrained().substitutes(TOKENS, 3, n=8)
-    detail = page.locator("#detail").text_content()
-    assert "Surprisal in nats" in detail
-    assert all(one.word in detail for one in expected)
 
 
 def test_a_token_chosen_by_keyboard_shows_neighbors_and_substitutes(page: Any, served: ServedModel) -> None:
@@ -258,49 +230,6 @@ def test_the_map_moves_from_layer_0_to_the_top(browser: Any, server: Client) -> 
 POINT = 30  # pixels
 
 
-def test_no_point_hides_another(page: Any) -> None:
-    for layer in (2, 1, 0):
-        page.get_by_label(str(layer), exact=True).check(force=True)
-        page.wait_for_selector(f"figure[data-layer='{layer}']")
-        assert distances(points(page))[np.triu_indices(8, 1)].min() > POINT - 1
-
-
-def test_a_point_shows_its_sentence_by_pointer_tap_and_keyboard(browser: Any, server: Client) -> None:
-    with new_page(browser, server, "#word=play&layer=2", has_touch=True) as page:
-        page.wait_for_selector(AT_THE_TOP)
-        dots, shown = page.locator(".point"), ".bubble:has-text('{}')"
-        assert page.locator(".bubble").is_hidden()
-        dots.nth(4).hover()
-        page.wait_for_selector(shown.format("The children play in the garden."))
-        assert page.locator(".numbered .lit").text_content() == "5The children play in the garden."
-        page.mouse.move(1, 1)
-        page.wait_for_selector(".bubble", state="hidden")
-        dots.nth(5).tap()
-        page.wait_for_selector(shown.format("They play football every Sunday."))
-        dots.nth(6).focus()
-        page.wait_for_selector(shown.format("She learned to play the piano."))
-        box, figure = page.locator(".bubble, .map").evaluate_all(
-            "all => all.reverse().map((one) => one.getBoundingClientRect()).map(({left, right}) => [left, right])"
-        )
-        assert figure[0] <= box[0] < box[1] <= figure[1]
-
-
-def test_the_map_does_not_move_where_motion_is_reduced(browser: Any, server: Client) -> None:
-    with new_page(browser, server, "#word=play&layer=2", reduced_motion="reduce") as page:
-        page.wait_for_selector(AT_THE_TOP)
-        page.evaluate(RECORD)
-        page.get_by_label("0", exact=True).check(force=True)
-        page.wait_for_selector("figure[data-layer='0']")
-        assert page.evaluate("window.seen") == ["0"]
-
-
-RECORD = """() => {
-  window.seen = [];
-  const figure = document.querySelector("figure");
-  new MutationObserver(() => window.seen.push(figure.dataset.layer)).observe(figure, {attributeFilter: ["data-layer"]});
-}"""
-
-
 def distances(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(rows[:, None] - rows[None], axis=-1))
 
@@ -322,16 +251,6 @@ def test_the_layers_are_compared_by_what_they_know(page: Any) -> None:
         nearest = cosines >= cosines.max(axis=-1, keepdims=True) - 1e-6
         is_right.append((nearest & (labels == labels[:, None])).sum(axis=-1) / nearest.sum(axis=-1))
     assert_allclose(senses, 100 * np.concatenate(is_right, axis=1).mean(axis=1), atol=0.06)
-
-
-def test_unknown_words_are_hatched_and_have_no_number(page: Any) -> None:
-    show(page, "The wug sat on the bench .")
-    token = page.get_by_role("button", name="wug, not in the vocabulary")
-    assert token.text_content() == "wugunknown"
-    assert "gradient" in token.evaluate("one => getComputedStyle(one).backgroundImage")
-    assert len(page.locator(".token.surprise").all()) == 6
-    token.hover()
-    page.wait_for_selector("#detail:has-text('is not in the vocabulary')")
 
 
 @pytest.mark.parametrize("view", ["senses", "sentence"])
@@ -404,67 +323,6 @@ def test_the_page_fits_a_phone(browser: Any, server: Client) -> None:
         for view in VIEWS:
             open_view(page, view)
             assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-def test_text_areas_are_as_high_as_their_text_on_a_phone(browser: Any, server: Client) -> None:
-    is_whole = "one => one.scrollHeight <= one.clientHeight && one.clientHeight > 0"
-    drawn = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
-    with new_page(browser, server, viewport={"width": 360, "height": 740}) as page:
-        page.wait_for_selector(AT_THE_TOP)
-        page.click("summary:has-text('Try a word of your own')")
-        page.evaluate(drawn)
-        assert page.locator("#sentences").evaluate(is_whole)
-        open_view(page, "sentence")
-        text = page.locator("#text")
-        assert text.evaluate(is_whole)
-        text.press_sequentially(" It rained all day, and nobody came, so we left early and went home.")
-        assert text.evaluate(is_whole)
-        page.set_viewport_size({"width": 320, "height": 740})
-        page.evaluate(drawn)
-        assert text.evaluate(is_whole)
-
-
-def test_the_page_says_that_it_waits_and_offers_nothing_before(page: Any) -> None:
-    with held(page, "**/v1/surprisal"):
-        with held(page, "**/v1/models"):
-            page.reload()
-            page.wait_for_selector("#progress:has-text('Waiting for the server')")
-            assert page.locator("[aria-selected=true]").get_attribute("id") == "tab-senses"
-            page.click("#tab-sentence")  # nothing is known yet, and nothing is wrong
-            for hidden in ("#tools", "#sentence-form", "#senses-form", "#problem"):
-                assert page.locator(hidden).is_hidden()
-        page.wait_for_selector("#progress:has-text('Computing')")
-        assert page.locator("#tools").is_hidden()
-    page.wait_for_selector("#panel-sentence .token")
-    page.wait_for_selector("#progress:empty", state="attached")
-    assert page.get_by_role("button", name="Save as SVG").is_enabled()
-    with held(page, "**/v1/surprisal"):
-        page.get_by_label("A sentence, or a few").fill("Prices fell .")
-        page.get_by_role("button", name="Show").click()
-        page.wait_for_selector("#progress:has-text('Computing')")
-        for name in ("Save as SVG", "Save as PNG", "Copy link", "Copy as Python"):
-            assert page.get_by_role("button", name=name).is_disabled()  # what is shown is of another text
-        assert not Axe().run(page, "#progress").response["violations"]
-    page.wait_for_selector(".token:has-text('Prices')")
-    assert page.get_by_role("button", name="Save as SVG").is_enabled()
-
-
-def test_a_page_that_could_not_start_starts_with_the_next_click(page: Any) -> None:
-    page.route("**/v1/examples", lambda route: route.abort())
-    page.reload()
-    page.wait_for_selector("#problem:has-text('The server does not answer')")
-    assert page.locator("#tools").is_hidden()
-    page.unroute("**/v1/examples")
-    open_view(page, "layers")
-    assert page.locator("#problem").is_hidden()
-
-
-def test_tabs_follow_the_arrow_keys(page: Any) -> None:
-    page.locator("#tab-senses").focus()
-    for name in ("sentence", "layers", "senses"):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_selector(f"#panel-{name}:not([hidden])")
-        assert page.evaluate("document.activeElement.id") == f"tab-{name}"
 
 
 def test_nothing_comes_from_another_host_and_the_page_is_small(browser: Any, server: Client) -> None:

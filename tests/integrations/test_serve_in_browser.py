@@ -25,22 +25,16 @@ pytest.importorskip("axe_playwright_python")
 
 from axe_playwright_python.sync_playwright import Axe
 
-from elmokit.serve.app import application
 from elmokit.serve.examples import SENTENCES
-from elmokit.serve.serve_config import ServeConfig
-from elmokit.serve.served_model import ServedModel
-from tests.helpers.browser import CHROMIUM, held, launched, new_page, open_view
-from tests.helpers.http_client import Client, running
+from tests.helpers.browser import AT_THE_TOP, CHROMIUM, VIEWS, held, new_page, open_view
+from tests.helpers.http_client import Client
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "packages/js"
 EXAMPLE = ROOT / "examples/javascript/surprisal.html"
 MAKE_TRY = runpy.run_path(str(ROOT / "docs/make_try.py"))
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 TEXT = "The bank didn't raise its rate (yet)."
-VIEWS = ["senses", "sentence", "layers"]
-AT_THE_TOP = "figure[data-layer='2']"  # the map has moved to the top layer
-PATIENCE = 60_000  # milliseconds
 MAX_BYTES = 16_000_000
 LARGEST_DIFFERENCE = 0.05
 """Of numbers of the two engines: they round differently, and an input may move to the next of 255 levels in int8."""
@@ -83,20 +77,8 @@ def site(folder: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def server(served: ServedModel) -> Iterator[Client]:
-    with running(application(served, ServeConfig())) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with launched() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def page(browser: Any, site: Site) -> Iterator[Any]:
-    with new_page(browser, site.address, PATIENCE) as opened:
+    with new_page(browser, site.address) as opened:
         opened.wait_for_selector(AT_THE_TOP)
         yield opened
 
@@ -137,7 +119,6 @@ def test_page_engine_and_model_are_small_and_all_kept_for_use_without_a_network(
     assert n_bytes < MAX_BYTES
     assert f"{n_bytes / 1e6:.0f} MB" in files["server.js"].decode()  # which says how much is loaded
     kept = re.search(r'"files": (\[.*?\])', files["service-worker.js"].decode())
-    assert kept is not None
     assert {*files} - {"service-worker.js"} == {*json.loads(kept[1])}
 
 
@@ -167,7 +148,7 @@ def test_answers_are_those_of_the_server(page: Any, server: Client) -> None:
 @needs_browser
 @pytest.mark.slow
 def test_the_page_works_without_a_network_once_it_was_loaded(browser: Any, folder: Path) -> None:
-    with serving(folder) as site, new_page(browser, site.address, PATIENCE) as page:
+    with serving(folder) as site, new_page(browser, site.address) as page:
         page.wait_for_selector(AT_THE_TOP)
         page.evaluate("navigator.serviceWorker.ready.then(() => {})")
         page.wait_for_function("navigator.serviceWorker.controller !== null")
@@ -183,7 +164,7 @@ def test_the_page_works_without_a_network_once_it_was_loaded(browser: Any, folde
 @needs_browser
 @pytest.mark.slow
 def test_every_view_shows_something_and_the_page_answers_while_the_engine_computes(browser: Any, site: Site) -> None:
-    with new_page(browser, site.address, PATIENCE, viewport={"width": 360, "height": 740}) as page:
+    with new_page(browser, site.address, viewport={"width": 360, "height": 740}) as page:
         page.wait_for_selector(AT_THE_TOP)
         for view in VIEWS:
             open_view(page, view)
@@ -207,7 +188,7 @@ def test_every_view_shows_something_and_the_page_answers_while_the_engine_comput
 @needs_browser
 @pytest.mark.slow
 def test_the_page_says_that_the_model_is_loaded_and_that_the_engine_computes(browser: Any, site: Site) -> None:
-    with new_page(browser, site.address, PATIENCE, service_workers="block") as page:
+    with new_page(browser, site.address, service_workers="block") as page:
         with held(page, "**/model.safetensors"):
             page.reload()
             page.wait_for_selector("#progress:has-text('Loading the engine and the model, 15 MB')")
@@ -242,7 +223,7 @@ def test_the_example_colors_words_while_somebody_types(browser: Any, tmp_path: P
     shutil.copytree(PACKAGE / "src", tmp_path / "elmokit/src")
     shutil.copytree(ROOT / "elmokit/models/en-mini", tmp_path / "elmokit/models/en-mini")
     shutil.copy(EXAMPLE, tmp_path)
-    with serving(tmp_path) as site, new_page(browser, f"{site.address}{EXAMPLE.name}", PATIENCE) as page:
+    with serving(tmp_path) as site, new_page(browser, f"{site.address}{EXAMPLE.name}") as page:
         page.wait_for_selector("#words span:has-text('keyboard')")
         page.get_by_label("A sentence").press_sequentially(" The end")
         page.wait_for_selector("#words span:has-text('end')")

@@ -14,9 +14,6 @@ from tests.conftest import edited_model
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from elmokit import SentenceEmbedder, SentencePooling
@@ -91,14 +88,6 @@ def test_a_model_whose_files_change_is_opened_again(tmp_path: Path, how: str) ->
             (path / "model.safetensors").write_bytes(weights)
         expected = SentenceEmbedder.by_name(Elmo(model), "mean").embed(TOKENS)
         np.testing.assert_allclose(vectorizer.transform(TOKENS), expected, atol=1e-5)
-
-
-def test_a_grid_search_chooses_pooling_and_layers(model: str) -> None:
-    pipeline = make_pipeline(ElmoVectorizer(model), LogisticRegression())
-    grid = {"elmovectorizer__pooling": ["mean", "sif"], "elmovectorizer__layers": [0, [0, 1], "all"]}
-    search = GridSearchCV(pipeline, grid, cv=2).fit(["the cat", "the dog", "a cat", "a dog"], [0, 1, 0, 1])
-    assert len(search.cv_results_["params"]) == 6
-    assert search.predict(["the cat"]) in ([0], [1])
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
