@@ -4,6 +4,9 @@ import copy
 import io
 import json
 import re
+import signal
+import threading
+import time
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -180,3 +183,33 @@ def test_an_error_while_writing_is_raised_by_the_next_put_or_at_the_end() -> Non
         list(map(behind.put, [partial(broken, item) for item in range(1000)]))
     with pytest.raises(OSError, match="disk full at 7"), BackgroundWriter(1) as behind:
         behind.put(partial(broken, 7))
+
+
+def test_the_thread_ends_with_the_block_even_if_interrupted_repeatedly() -> None:
+    handled: list[int] = []
+    n_interrupts = 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal n_interrupts
+        n_interrupts += 1
+        raise KeyboardInterrupt
+
+    def slowly(item: int) -> None:
+        for number in range(3):
+            time.sleep(0.03)  # until the main thread waits: it does not notice a signal that comes just before
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            # On a busy machine, the next one could come before Python has noticed this one, and both would be one.
+            for _ in range(100):
+                if n_interrupts > number:
+                    break
+                time.sleep(0.01)
+        handled.append(item)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        # The first Ctrl-C comes while the block ends by itself and waits for its last item.
+        with pytest.raises(KeyboardInterrupt), BackgroundWriter(1) as behind:
+            behind.put(partial(slowly, 1))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [1]

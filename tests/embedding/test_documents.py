@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from elmokit.embedding.corpus import embed_file
+from elmokit.embedding.corpus import BatchEmbedder, embed_file
 from elmokit.embedding.documents import PIECE_TOKENS, by_document
 from elmokit.embedding.elmo import Elmo, Vectors
 from elmokit.embedding.outputs.layout import Layout
@@ -174,3 +174,12 @@ def test_sentence_vectors_of_documents_are_pooled_from_their_token_vectors(tmp_p
     ]
     with np.load(tmp_path / "out.npz") as file:
         np.testing.assert_array_equal(file["vectors"], expected)
+
+
+def test_a_pool_is_bounded_and_its_state_is_that_of_its_last_document() -> None:
+    embedder = BatchEmbedder(Elmo(random_model()), Layout(batch_tokens=4), documents=True)
+    pools = list(embedder.read_pools([["the", "cat"]] * 100))
+    assert max(map(len, pools)) == 32
+    for pool, is_start in (([["the"], []], True), ([[], ["the"]], False)):
+        list(embedder.compute(pool, [0, 1]))
+        assert np.array_equal(embedder.state.cell, embedder.elmo.start_state.cell) == is_start

@@ -197,6 +197,7 @@ def test_keys_are_as_distinct_as_sentences(first: str, second: str, n: int, m: i
 def test_plain_sentences_are_their_own_keys() -> None:
     assert sentence_key("100 % of the cats .") == "100 % of the cats ."
     assert sentence_key("a / b") == "a %2F b"
+    assert sentence_key(".") == "%2E"
 
 
 def test_the_map_is_read_from_a_path(tmp_path: Path) -> None:

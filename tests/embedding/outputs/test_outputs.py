@@ -26,6 +26,7 @@ from elmokit.text.text import Text
 from elmokit.version import __version__
 from tests.conftest import random_model
 from tests.helpers.paths import ROOT
+from tests.helpers.shell import Shell
 
 TEXT = "the cat sat .\n\nthe dog ran on\u00a0the mat\n the cat  sat .\u00a0\n"
 SENTENCES = [
@@ -269,6 +270,16 @@ def test_the_command_pools_sentences(shell: Shell) -> None:
     assert "has no whitening" in refused.err
     assert shell("convert", "model", "white", "--whiten", "text.txt").code == 0
     assert shell("embed", "text.txt", "white.npz", "--model", "white", "--pool", "whitened").code == 0
+    refused = shell("embed", "text.txt", "out.npz", "--model", "white", "--pool", "whitened", "--top")
+    assert refused.code == 2
+    assert "has its own" in refused.err
+
+
+def test_the_command_refuses_to_pool_what_the_model_has_no_map_for(shell: Shell) -> None:
+    refused = shell("embed", "text.txt", "out.npz", "--model", "model", "--pool", "whitened")
+    assert refused.code == 2
+    assert "has no whitening" in refused.err
+    assert shell("convert", "model", "white", "--whiten", "text.txt").code == 0
     refused = shell("embed", "text.txt", "out.npz", "--model", "white", "--pool", "whitened", "--top")
     assert refused.code == 2
     assert "has its own" in refused.err
