@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +67,6 @@ def test_the_shipped_options_are_the_recipe(tmp_path: Path) -> None:
     assert config.tokens == 10 * 300_253 * 2_560
     recipe = RECIPES["bilm-tf"]
     assert config == TrainingConfig(**{**vars(recipe), "epochs": None, "tokens": config.tokens})
-
-
-def test_the_rate_warms_up_and_falls_as_a_cosine_and_is_constant_as_in_bilm_tf() -> None:
-    config = TrainingConfig(learning_rate=0.5)
-    found = [config.learning_rate_at(share) for share in (0.0, 0.01, 0.02, 0.51, 1.0, 1.5)]
-    assert found == pytest.approx([0.005, 0.25, 0.5, 0.5 * (0.05 + 0.95 / 2), 0.025, 0.025])
-    shares = [share / 50 for share in range(1, 51)]
-    assert all(config.learning_rate_at(one) >= config.learning_rate_at(other) for one, other in pairwise(shares))
-    assert [RECIPES["bilm-tf"].learning_rate_at(share) for share in (0.0, 0.01, 1.0)] == [0.2] * 3
 
 
 def test_the_options_of_the_test_run_describe_its_model(bilm_tf_run: Path) -> None:
