@@ -69,13 +69,13 @@ SENTENCE = "(S (NP (PRP She)) (VP (VBD read) (NP (DT a) (NN book))) (. .))"
 CONSTITUENTS = [
     ("(S (NP (PRP She))", "line 1: a tree starts here"),
     (f"{SENTENCE}\n\n(S", "line 3: a tree starts here"),
-    ("She left", "line 1: unexpected 'She'"),
-    (f"{SENTENCE}\n)", "line 2: unexpected ')'"),
-    ("(S (NP she he))", "unexpected 'he'"),
-    ("(S she (NP he))", "unexpected '('"),
-    ("(S (NP (PRP he) she))", "unexpected 'she'"),
-    ("(S ())", "unexpected ')'"),
-    ("(S)", "unexpected ')'"),
+    ("She left", "line 1: 'She' is unexpected"),
+    (f"{SENTENCE}\n)", "line 2: ')' is unexpected"),
+    ("(S (NP she he))", "'he' is unexpected"),
+    ("(S she (NP he))", "'(' is unexpected"),
+    ("(S (NP (PRP he) she))", "'she' is unexpected"),
+    ("(S ())", "')' is unexpected"),
+    ("(S)", "')' is unexpected"),
 ]
 PAIRS = [
     (PAIR.replace("sentence2", "other"), "line 1: the pair has no sentence2 or sentence_B"),
