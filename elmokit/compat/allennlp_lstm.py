@@ -28,13 +28,13 @@ from elmokit.network.operators import (
     LSTMParts,
     add,
     are_hidden,
-    has_memory,
     join_directions,
     lstm_layer,
     needs_gradient,
     run_lstm,
     take_rows,
 )
+from elmokit.network.tensors import has_memory
 
 HiddenAndCell = tuple[Tensor, Tensor]
 
