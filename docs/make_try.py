@@ -27,6 +27,7 @@ PACKAGE = ROOT / "packages/js"
 SERVICE_WORKER = "service-worker.js"
 LEFT_OUT = "sentence_head.safetensors"
 """The file of the model that the explorer does not read."""
+USUAL_PORT = 8300
 SERVER_LINKS = re.compile(r'<p id="server-links">.*?</p>', re.DOTALL)
 IN_BROWSER = (
     '<p id="server-links">The engine and the model run in this browser: your text stays on this device, and the page '
@@ -73,11 +74,22 @@ class Files(http.server.SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-def show(port: int) -> None:
+def file_server(folder: Path, port: int | None = None) -> http.server.ThreadingHTTPServer:
+    """Return a web server of files for this machine. Without a port: the usual one, or a free one if that is taken."""
+    handler = functools.partial(Files, directory=str(folder))
+    if port is not None:
+        return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    try:
+        return http.server.ThreadingHTTPServer(("127.0.0.1", USUAL_PORT), handler)
+    except OSError:
+        return http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+
+def show(port: int | None) -> None:
     """Serve the page to this machine, open it in a browser, and wait for Ctrl-C."""
     with tempfile.TemporaryDirectory() as name:
         write_try_page(Path(name))
-        with http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Files, directory=name)) as server:
+        with file_server(Path(name), port) as server:
             address = f"http://127.0.0.1:{server.server_port}/"
             print(f"The explorer is at {address} (stop with Ctrl-C)", flush=True)
             webbrowser.open(address)
@@ -90,7 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Show the explorer in a browser, or write it into a directory.")
     parser.add_argument("directory", nargs="?", type=Path, help="write it here, for any web server")
     parser.add_argument(
-        "--port", type=int, default=8300, help="show it at this port of this machine; 0 takes a free one"
+        "--port",
+        type=int,
+        help=f"show it at this port of this machine (default: {USUAL_PORT}, or a free one if it is taken)",
     )
     arguments = parser.parse_args()
     if arguments.directory is None:

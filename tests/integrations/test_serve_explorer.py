@@ -123,7 +123,7 @@ def test_a_paragraph_is_read_as_a_document_and_shown_by_its_words(page: Any, ser
         item = page.locator("div:has(> h3:text-is('Layer 2')) li").first.text_content()
         assert item == f"{nearest.similarity:.2f}{' '.join(nearest.words).replace(' .', '.')}"
         assert "The sum of its 2 tokens" in page.locator("#detail").text_content()
-        page.get_by_label("alone").check(force=True)
+        page.get_by_label("separately").check(force=True)
         page.wait_for_url("**reading=alone**")
         page.wait_for_selector("[aria-busy]", state="detached")
 
@@ -135,7 +135,7 @@ def test_an_unknown_word_is_expected_the_second_time_with_the_words_of_its_text_
     show(page, text)
     unknown = page.locator(".token.unknown")
     assert unknown.count() == 2
-    page.get_by_label("with their words").check(force=True)
+    page.get_by_label("with a cache").check(force=True)
     page.wait_for_url("**reading=cache**")
     page.wait_for_selector("[aria-busy]", state="detached")
     assert unknown.count() == 1
@@ -145,7 +145,7 @@ def test_an_unknown_word_is_expected_the_second_time_with_the_words_of_its_text_
     assert f"Zbigniew, {mean:.1f} nats" in page.locator("button.token").nth(3).get_attribute("aria-label")
     page.get_by_role("button", name="Zbigniew, ").last.click()
     page.wait_for_selector("h2:has-text('Neighbors of “Zbigniew”')")
-    page.get_by_label("after others").check(force=True)
+    page.get_by_label("as a document").check(force=True)
     page.wait_for_url("**reading=document**")
     page.wait_for_selector("[aria-busy]", state="detached")
     assert unknown.count() == 2
@@ -195,6 +195,14 @@ def test_senses_are_compared_by_layer(page: Any) -> None:
             assert note.endswith(f"with the same sense: {same:.2f}, with different senses: {other:.2f}.")
         else:
             assert note == "Layer 0. No context yet: one vector for all of them."
+
+
+@pytest.mark.parametrize("width", [1000, 1280])
+def test_tables_of_similarities_are_shown_whole(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.click("summary:has-text('Similarity of each two')")
+    hidden = page.locator(".tables > *").evaluate_all("all => all.map((one) => one.scrollWidth - one.clientWidth)")
+    assert hidden == [0, 0, 0]
 
 
 def points(page: Any) -> np.ndarray:
@@ -278,6 +286,23 @@ def test_pictures_are_saved_as_svg_and_png(page: Any, view: str, tmp_path: Path)
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     size = [int.from_bytes(header[at : at + 4], "big") for at in (16, 20)]
     assert size == [2 * int(root.attrib[name]) for name in ("width", "height")]
+
+
+def test_a_saved_picture_breaks_long_sentences_into_lines(page: Any, tmp_path: Path) -> None:
+    sentence = " ".join(["The steep bank was covered with flowers, trees and a row of old chestnuts"] * 3)
+    page.click("summary:has-text('Try a word of your own')")
+    page.get_by_label("A word", exact=True).fill("bank")
+    page.get_by_label("Sentences that contain it").fill(f"A bank lends money.\n\n{sentence}")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_selector("h2:has-text('“bank” in 2 sentences')")
+    with page.expect_download() as download:
+        page.click("#save-svg")
+    download.value.save_as(tmp_path / "picture.svg")
+    page.goto((tmp_path / "picture.svg").as_uri())
+    edges = page.locator("text").evaluate_all("all => all.map((one) => one.getBBox().x + one.getBBox().width)")
+    assert max(edges) < 960
+    shown = " ".join(page.locator("text").all_text_contents())
+    assert sentence in shown
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -122,6 +122,13 @@ def test_page_engine_and_model_are_small_and_all_kept_for_use_without_a_network(
     assert {*files} - {"service-worker.js"} == {*json.loads(kept[1])}
 
 
+def test_a_second_explorer_takes_a_free_port(tmp_path: Path) -> None:
+    """Two people who share a machine, or one who starts it twice."""
+    (tmp_path / "index.html").write_text("explorer")
+    with MAKE_TRY["file_server"](tmp_path) as first, MAKE_TRY["file_server"](tmp_path) as second:
+        assert first.server_port != second.server_port
+
+
 @needs_browser
 @pytest.mark.slow
 def test_answers_are_those_of_the_server(page: Any, server: Client) -> None:

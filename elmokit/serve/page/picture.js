@@ -4,6 +4,7 @@ import { spaced } from "./dom.js";
 import { placed } from "./geometry.js";
 
 const WIDTH = 960;
+const SENTENCE_SIZE = 16;
 const FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif";
 const SERIF = "Georgia, 'Times New Roman', serif";
 const INK = "#1b1e24";
@@ -17,8 +18,8 @@ const MARKS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const escaped = (text) => String(text).replace(/[&<>"]|(?![\t\n\r])[\0-\x1f\ufffe\uffff]/g, (one) => MARKS[one] ?? "\ufffd");
 
 const pen = document.createElement("canvas").getContext("2d");
-function widthOf(text, size, family = FONT) {
-  pen.font = `${size}px ${family}`;
+function widthOf(text, size, family = FONT, weight = 400) {
+  pen.font = `${weight} ${size}px ${family}`;
   return pen.measureText(text).width;
 }
 
@@ -34,9 +35,28 @@ ${parts.join("\n")}
 `;
 }
 
+/** Return a sentence as lines of SVG that are at most so wide, with its word marked. */
+function sentenceLines({ tokens, position, color }, room) {
+  const lines = [];
+  let used = 0;
+  for (const [index, token] of spaced(tokens).entries()) {
+    const isMarked = index === position;
+    const width = widthOf(token, SENTENCE_SIZE, FONT, isMarked ? 700 : 400);
+    const startsLine = !lines.length || (token.startsWith(" ") && used + width > room);
+    const shown = escaped(startsLine ? token.trimStart() : token);
+    if (startsLine) {
+      lines.push("");
+      used = 0;
+    }
+    used += width;
+    lines[lines.length - 1] += isMarked ? `<tspan font-weight="700" fill="${SENSES[color]}">${shown}</tspan>` : shown;
+  }
+  return lines;
+}
+
 /** Draw the occurrences of a word: its sentences, and a map of each layer. */
 export function sensesPicture(word, items, maps, notes) {
-  const [margin, gap, radius, lineHeight] = [32, 20, 12, 30];
+  const [margin, gap, radius] = [32, 20, 12];
   const parts = [text(margin, 50, `“${escaped(word)}” in ${items.length} sentences`, { size: 26, weight: 700 })];
   const nSenses = Math.max(...items.map(({ sense }) => sense)) + 1;
   const columns = Math.min(2, nSenses);
@@ -45,17 +65,15 @@ export function sensesPicture(word, items, maps, notes) {
   const dot = (x, y, number) =>
     `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="${radius}" fill="${SENSES[items[number].color]}"/>` +
     text(x, y + 4.5, number + 1, { size: 13, anchor: "middle", fill: "#ffffff", weight: 700 });
-  items.forEach(({ tokens, position, sense, color }, number) => {
-    const column = sense % columns;
-    const [x, y] = [margin + column * columnWidth, heights[column]];
-    const parted = spaced(tokens);
-    const room = columnWidth - 2 * radius - 24;
-    const size = Math.max(9, Math.min(16, (16 * room) / widthOf(parted.join(""), 16)));
-    const marked = parted.map((token, index) =>
-      index === position ? `<tspan font-weight="700" fill="${SENSES[color]}">${escaped(token)}</tspan>` : escaped(token),
-    );
-    parts.push(dot(x + radius, y - 5, number), text(x + 2 * radius + 10, y, marked.join(""), { size }));
-    heights[column] += lineHeight;
+  items.forEach((item, number) => {
+    const column = item.sense % columns;
+    const x = margin + column * columnWidth;
+    parts.push(dot(x + radius, heights[column] - 5, number));
+    for (const line of sentenceLines(item, columnWidth - 2 * radius - 24)) {
+      parts.push(text(x + 2 * radius + 10, heights[column], line, { size: SENTENCE_SIZE }));
+      heights[column] += 20;
+    }
+    heights[column] += 10;
   });
   const perRow = Math.min(3, maps.length);
   const width = (WIDTH - 2 * margin - (perRow - 1) * gap) / perRow;

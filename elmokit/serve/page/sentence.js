@@ -8,7 +8,7 @@ const MOST_NATS = 12; // from here on, the color is at its strongest
 const N_WORDS = 8;
 const DIRECTIONS = { both: "both sides", forward: "from the left", backward: "from the right" };
 const NUMBERS = { ...DIRECTIONS, both: "on average" };
-const READINGS = { document: "after others", cache: "with their words", alone: "alone" };
+const READINGS = { document: "as a document", cache: "with a cache", alone: "separately" };
 const SURPRISAL = "https://en.wikipedia.org/wiki/Information_content";
 
 /**
@@ -90,7 +90,7 @@ function introduction(text, directions, direction, reading, change) {
   }
   const controls = [radios("direction", "The model reads", choices, direction, (value) => change({ direction: value }))];
   if (text.sentence_lengths.length > 1) {
-    controls.push(radios("reading", "Each sentence", READINGS, reading, (value) => change({ reading: value })));
+    controls.push(radios("reading", "Sentences are read", READINGS, reading, (value) => change({ reading: value })));
   }
   const again = reading === "cache" ? "Words that the text has had are expected again. " : "";
   return [element("p", { class: "lead" }, lead, again, more, "."), element("div", { class: "row between" }, ...controls, legend)];
@@ -192,7 +192,7 @@ function substitutes({ tokens, sentence_lengths: lengths, expected }, position, 
   const sentence = inContext(tokens.slice(first, first + lengths[number]), position - first, blank);
   const parts = [element("h2", {}, `What the model expects in place of “${tokens[position]}”`), element("p", { class: "cloze" }, sentence)];
   if (directions.includes("both")) {
-    parts.push(element("p", { class: "note" }, "The model never sees the word itself. Both sides: the words that the left and the right agree on."));
+    parts.push(element("p", { class: "note" }, "The model never sees the word itself. Both sides: words that both directions expect."));
   }
   return [...parts, element("div", { class: "columns" }, ...columns)];
 }
