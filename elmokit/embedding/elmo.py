@@ -63,9 +63,9 @@ class Elmo:
             disables the cache.
         device: Where to compute, such as "cuda" (needs PyTorch); None for the CPU.
 
-            Raises:
-                ConfigError: ``model`` is not an opened model, ``start`` or ``token_cache_mib`` is invalid, or the
-                    device is not available.
+    Raises:
+        ConfigError: ``model`` is not an opened model, ``start`` or ``token_cache_mib`` is invalid, or the device is not
+            available.
         MissingExtraError: The device needs PyTorch, which is not installed.
         FormatError: The weights contain NaN or infinity.
 
