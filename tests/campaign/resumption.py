@@ -35,7 +35,7 @@ from tests.campaign.interruptions import (
 from tests.helpers.children import run_elmokit
 
 N_RESUMED = 300
-RESUMED = ("embed", "embed to parquet", "embed stateful", "neighbors index", "evaluate minimal-pairs")
+RESUMED = ("embed", "embed to parquet", "embed stateful", "neighbors index")
 TRAINED = ("train", "finetune", "task train", "task train, biLM too")
 
 
@@ -77,8 +77,7 @@ def conditions(name: str) -> dict[str, Condition]:
             "precision int8": Condition({"ELMOKIT_BACKEND": "int8"}),
             "precision bfloat16, as a flag": Condition({}, ("--precision", "bfloat16")),
         }
-    if name != "evaluate minimal-pairs":
-        found["a device that is missing"] = Condition({}, _device(name, "cuda"))
+    found["a device that is missing"] = Condition({}, _device(name, "cuda"))
     return found
 
 
