@@ -15,6 +15,7 @@ import contextlib
 import filecmp
 import json
 from collections.abc import Callable
+from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from elmokit.engine.state import Floats
 from elmokit.errors import FormatError, OutputError
 from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
-from elmokit.formats.format import Format, Storage, guess_foreign
+from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
 from elmokit.formats.sidecars import (
     OPTIONS,
     VOCABULARY,
@@ -130,14 +131,36 @@ def _check_own_file(weights: Path, name: str, overwrite: bool) -> None:
     """Check that a file next to the weights may be written."""
     # Not even with `overwrite` if it belongs to another model in the directory, which would open wrong.
     path = own_file(weights, name)
-    others = [file for file in hdf5_files(path.parent) if file != weights]
-    is_shared = any(own_file(other, name) == path for other in others)
-    if is_shared or (path.exists() and not weights.exists()):
+    owner = _other_weights(weights, name)
+    if owner is None and path.name == name:  # other formats only read the plain names
+        owner = _other_format(path)
+    if owner is None and path.exists() and not weights.exists():
+        owner = "another model there"
+    if owner is not None:
         raise OutputError(
-            f"{weights} needs the file {path.name}, which belongs to another model there. Choose another name or "
-            "directory."
+            f"{weights} needs the file {path.name}, which belongs to {owner}. Choose another name or directory."
         )
     check_output_path(path, overwrite)
+
+
+def _other_weights(weights: Path, name: str) -> str | None:
+    """Name other HDF5 weights in the directory that read the same options or words, or would if they existed."""
+    path = own_file(weights, name)
+    for other in hdf5_files(path.parent):
+        own = own_file(other, name)
+        reads_plain_name = path.name == name and not own.exists()
+        if other != weights and (own == path or reads_plain_name) and not guess_hdf5(other):
+            return str(other)
+    return None
+
+
+def _other_format(path: Path) -> str | None:
+    """Describe a model of another format that reads a file with this name in the directory."""
+    for other in FORMATS:
+        is_read = any(fnmatch(path.name, pattern) for pattern in other.files)
+        if is_read and other is not FORMAT and other.recognizes(path.parent):
+            return f"{other.description} in {path.parent}"
+    return None
 
 
 def _is_options(path: Path) -> bool:
