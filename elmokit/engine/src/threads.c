@@ -11,6 +11,9 @@ void run_team(int64_t n_threads, void (*work)(const member *, void *), void *con
     (void)n_threads;
     work(&ALONE, context);
 }
+void run_short_team(int64_t n_threads, void (*work)(const member *, void *), void *context) {
+    run_team(n_threads, work, context);
+}
 void share_work(int64_t n_threads, void (*work)(const member *, void *), void *context) {
     run_team(n_threads, work, context);
 }
@@ -21,6 +24,7 @@ void leave(void) {}
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -114,12 +118,31 @@ static void await(counter *it, long long goal, int n_spins) {
     give(&it->guard);
 }
 
+/* A thread whose core another program has taken gets it back after some milliseconds, as long as several short calls take.
+   After a call that waited this long, the next short calls are computed by one thread each. */
+enum { LATE_MICROSECONDS = 1000, CALLS_ALONE = 16 };
+static atomic_int n_alone; /* how many of them are left */
+
+static int64_t microseconds(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+}
+
 struct team {
     void (*work)(const member *, void *);
     void *context;
+    int is_short;
     atomic_llong n_arrived; /* at barriers, since the team began */
     counter phase;          /* barriers that all members have passed */
 };
+
+/* Wait for a member of a team. */
+static void await_member(const team *of, counter *it, long long goal) {
+    const int64_t start = of->is_short ? microseconds() : 0;
+    await(it, goal, SPINS);
+    if (of->is_short && microseconds() - start > LATE_MICROSECONDS) atomic_store(&n_alone, CALLS_ALONE);
+}
 
 void meet(const member *me) {
     if (me->n_threads == 1) return;
@@ -129,7 +152,7 @@ void meet(const member *me) {
     if (arrival % me->n_threads == me->n_threads - 1)
         advance(&of->phase);
     else
-        await(&of->phase, round + 1, SPINS);
+        await_member(of, &of->phase, round + 1);
 }
 
 /* Its counters are here and not in the team, whose memory ends with the call: a worker still reads a counter after the
@@ -234,14 +257,14 @@ static void return_workers(worker *taken) {
 }
 
 /* Run `work` in this thread and in idle workers; if `all_work`, wait until all of them have joined. */
-static void run(int64_t n_threads, void (*work)(const member *, void *), void *context, int all_work) {
+static void run(int64_t n_threads, void (*work)(const member *, void *), void *context, int all_work, int is_short) {
     int64_t n_taken = 0, thread = 1;
     worker *workers = n_threads > 1 ? take_workers(n_threads - 1, &n_taken) : NULL;
     if (!n_taken) {
         work(&ALONE, context);
         return;
     }
-    team own = {.work = work, .context = context};
+    team own = {.work = work, .context = context, .is_short = is_short};
     prepare_counter(&own.phase);
     for (worker *each = workers; each; each = each->next) {
         each->place = (member){thread++, n_taken + 1, &own};
@@ -253,17 +276,23 @@ static void run(int64_t n_threads, void (*work)(const member *, void *), void *c
         int offer = OPEN;
         /* Waking a thread can take longer than the whole call, above all on a virtual machine. */
         if (!all_work && atomic_compare_exchange_strong(&each->offer, &offer, WITHDRAWN)) continue;
-        await(&each->finished, each->n_joined + 1, SPINS);
+        await_member(&own, &each->finished, each->n_joined + 1);
         each->n_joined++;
     }
     return_workers(workers);
 }
 
 void run_team(int64_t n_threads, void (*work)(const member *, void *), void *context) {
-    run(n_threads, work, context, 1);
+    run(n_threads, work, context, 1, 0);
+}
+
+void run_short_team(int64_t n_threads, void (*work)(const member *, void *), void *context) {
+    const int is_alone = n_threads > 1 && atomic_load(&n_alone) > 0;
+    if (is_alone) atomic_fetch_sub(&n_alone, 1);
+    run(is_alone ? 1 : n_threads, work, context, 1, 1);
 }
 
 void share_work(int64_t n_threads, void (*work)(const member *, void *), void *context) {
-    run(n_threads, work, context, 0);
+    run(n_threads, work, context, 0, 0);
 }
 #endif

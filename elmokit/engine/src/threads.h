@@ -33,6 +33,10 @@ enum { SMALL_WORK = 1 << 22 };
 /* Run `work` in up to n_threads threads, and return when all of them have ended. Each computes its part, and they may meet. */
 void run_team(int64_t n_threads, void (*work)(const member *me, void *context), void *context);
 
+/* The same for a call of a few milliseconds at most: if another program takes a core of such a call, one thread computes each
+   of the next ones. */
+void run_short_team(int64_t n_threads, void (*work)(const member *me, void *context), void *context);
+
 /* The same for work that any number of threads can do: each takes the next item until none is left. A thread that is not
    awake before the others have finished is not waited for. They may not meet. */
 void share_work(int64_t n_threads, void (*work)(const member *me, void *context), void *context);

@@ -6,6 +6,9 @@
 #include "lstm.h"
 #include "training.h"
 
+/* Multiplications of a call that takes a few milliseconds at most. */
+enum { SHORT_WORK = 1 << 26 };
+
 typedef struct {
     const elmokit_layer_call *given;
     lstm_layer layer;
@@ -202,5 +205,8 @@ void elmokit_run_layer(int64_t n_threads, const elmokit_layer_call *given, char 
     place_call(given, memory, &one);
     plan(&one);
     const int64_t work = given->n_rows * given->n_steps * 4 * given->hidden_dim * (given->input_dim + given->dim);
-    run_team(work < SMALL_WORK ? 1 : n_threads, run_call, &one);
+    if (work < SHORT_WORK)
+        run_short_team(work < SMALL_WORK ? 1 : n_threads, run_call, &one);
+    else
+        run_team(n_threads, run_call, &one);
 }
