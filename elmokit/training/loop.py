@@ -56,6 +56,9 @@ from elmokit.training.training_state import TrainingState, new_or_restored_state
 from elmokit.training.training_text import TrainingCorpus
 from elmokit.training.windows import Window
 
+EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
+"""Why training pauses."""
+
 
 class ThroughputMeter:
     """Speed and remaining time of training, in any unit, such as predictions.
@@ -67,15 +70,22 @@ class ThroughputMeter:
         self._started = self._last_time = time.monotonic()
         self._n_at_start = self._n_last = n_done
         self._is_warm = False
+        self._pauses: dict[str, list[float]] = {}
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time of the block, an evaluation or a checkpoint, from both."""
+    def paused(self, reason: str) -> Iterator[None]:
+        """Exclude the time of the block, such as an evaluation, from the speed and from ``step_done``."""
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
         self._last_time += seconds
         self._started += seconds
+        self._pauses.setdefault(reason, []).append(seconds)
+
+    def pauses_left(self, reason: str, n_left: int) -> float:
+        """Estimate the seconds of ``n_left`` more pauses for a reason; 0 if there has been none yet."""
+        past = self._pauses.get(reason)
+        return 0.0 if past is None else n_left * sum(past) / len(past)
 
     def rate(self, n_done: int) -> float:
         """Return the units per second since the last call."""
@@ -85,7 +95,7 @@ class ThroughputMeter:
         return rate
 
     def step_done(self, n_done: int, total: int) -> float:
-        """Note that a step is done, and estimate the seconds to ``total``."""
+        """Note that a step is done, and estimate the seconds to ``total`` without pauses."""
         now = time.monotonic()
         seconds = max(0, total - n_done) * (now - self._started) / max(1, n_done - self._n_at_start)
         if not self._is_warm:
@@ -260,8 +270,11 @@ class _TrainingLoop:
     def run_to_end(self, stop: StopRequest) -> Perplexity:
         """Train until the length is reached or early stopping ends it, and return the last held-out perplexity."""
         counters = self.state.counters
-        result = self._evaluate_and_keep_best() if self.evaluates_first else None
         meter, n_first = ThroughputMeter(counters.n_predictions), counters.n_steps
+        result = None
+        if self.evaluates_first:
+            with meter.paused(EVALUATION):
+                result = self._evaluate_and_keep_best()
         while not self._is_over():
             # The schedule is in predictions instead of steps, so it does not depend on the batch size or the number of
             # processes.
@@ -269,9 +282,9 @@ class _TrainingLoop:
             gradient_norm = self._step(learning_rate)
             new_result = None
             if self._evaluates_now():
-                with meter.paused():
+                with meter.paused(EVALUATION):
                     new_result = result = self._evaluate_and_keep_best()
-            seconds_left = meter.step_done(counters.n_predictions, self.n_total)
+            seconds_left = self._seconds_left(meter)
             if new_result is not None or counters.n_steps % self.config.log_every == 0:
                 self._log(learning_rate, gradient_norm, meter, seconds_left, new_result)
             if counters.n_steps == n_first + N_WARM_STEPS and not self._is_complete():
@@ -280,13 +293,29 @@ class _TrainingLoop:
             # whether to stop, because each may get its signal during another step, and all save together.
             stops = self.world.any(stop.is_made, self.state.device)
             if stops or self._is_over() or counters.n_steps % self.config.save_every == 0:
-                with meter.paused():
+                with meter.paused(CHECKPOINT):
                     self.state.save(self.run, self.world, self._calibrated)
             if stops:
                 raise TrainingInterrupted(f"Stopped after step {counters.n_steps:,}, and saved a checkpoint.")
         if result is None:  # a run that was complete when it was resumed takes no step
             result = self._evaluate()
         return result
+
+    def _seconds_left(self, meter: ThroughputMeter) -> float:
+        """Note that a step is done, and estimate the remaining time with its evaluations and checkpoints."""
+        seconds = meter.step_done(self.state.counters.n_predictions, self.n_total)
+        for reason, every in ((EVALUATION, self.eval_every), (CHECKPOINT, self.config.save_every)):
+            seconds += meter.pauses_left(reason, self._n_times_left(every))
+        return seconds
+
+    def _n_times_left(self, every: int) -> int:
+        """Count the steps left after which something is done that is done every so many steps and after the last."""
+        n_steps, n_left = self.state.counters.n_steps, self._n_steps_left()
+        last_step = n_steps + n_left
+        n_times = last_step // every - n_steps // every
+        if n_left and last_step % every:
+            n_times += 1
+        return n_times
 
     def _log(
         self,

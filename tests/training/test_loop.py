@@ -23,10 +23,12 @@ from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
 from elmokit.training.bilm_run import TrainingSetup
+from elmokit.training.loop import _TrainingLoop
 from elmokit.training.losses import WindowLosses
 from elmokit.training.reports import TrainingCallback
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_state import TrainingState
 from elmokit.training.training_text import TrainingCorpus
 from elmokit.training.windows import WindowStream
 from tests.helpers.killing import Killed
@@ -133,6 +135,30 @@ def test_a_resumed_run_ends_with_the_numbers_of_an_uninterrupted_one(
     assert steps == sorted(set(steps))
     assert resumed.mean_nats == straight.mean_nats
     assert_same_weights(trained(tmp_path / "stopped"), trained(tmp_path / "straight"))
+
+
+@pytest.mark.usefixtures("rare_evaluations")
+def test_the_time_left_includes_evaluations_and_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def lasts(owner: type, name: str, seconds: float) -> None:
+        function = getattr(owner, name)
+
+        def slowly(*args: object) -> object:
+            now[0] += seconds
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, slowly)
+
+    lasts(_TrainingLoop, "_step", 1.0)
+    lasts(_TrainingLoop, "_evaluate", 10.0)
+    lasts(TrainingState, "save", 100.0)
+    run_training(tmp_path, dataclasses.replace(CONFIG, tokens=8 * 4 * 5, eval_every=3, save_every=5, log_every=1))
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["n_steps"] for line in lines] == list(range(1, 9))
+    # Evaluations after steps 3, 6 and 8, and checkpoints after 5 and 8. How long they take is not known at first.
+    assert [line["seconds_left"] for line in lines] == [7.0, 6.0, 25.0, 24.0, 23.0, 112.0, 111.0, 0.0]
 
 
 @pytest.mark.usefixtures("rare_evaluations")

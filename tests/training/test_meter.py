@@ -28,9 +28,11 @@ def test_a_first_step_or_an_early_evaluation_does_not_multiply_the_time_that_is_
     meter = ThroughputMeter(100)
     now[0] = 2.0
     assert meter.step_done(140, 180) == 2.0  # 20 per second
-    with meter.paused():
+    assert meter.pauses_left("evaluation", 3) == 0.0
+    with meter.paused("evaluation"):
         now[0] = 11.0
     assert meter.rate(140) == 20.0
+    assert meter.pauses_left("evaluation", 3) == 27.0
     now[0] = 13.0
     assert meter.rate(160) == 10.0
     assert meter.step_done(160, 210) == 5.0  # 20 in 2 seconds
