@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from numbers import Real
 from pathlib import Path
@@ -36,6 +38,7 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C or SIGTERM, as in shells."""
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """pip's index of PyTorch builds without CUDA, which saves gigabytes."""
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def requirement(extra: str) -> str:
@@ -265,3 +268,22 @@ def missing_advice(value: object) -> str:
     if value is None or is_nan or type(value).__name__ in ("NAType", "NaTType"):
         return " This is a missing value from a table; replace it with an empty string, as fillna('') does in pandas."
     return ""
+
+
+def warn_caller(message: str) -> None:
+    """Issue a ``UserWarning`` that points to the line that called elmokit.
+
+    Unlike a fixed ``stacklevel``, this works from any depth: a model is often opened, or computes for the first time,
+    far below the public call.
+    """
+    caller = sys._getframe()
+    while caller.f_back is not None and caller.f_code.co_filename.startswith(_PACKAGE):
+        caller = caller.f_back
+    warnings.warn_explicit(
+        message,
+        UserWarning,
+        filename=caller.f_code.co_filename,
+        lineno=caller.f_lineno,
+        module=caller.f_globals.get("__name__"),
+        registry=caller.f_globals.setdefault("__warningregistry__", {}),
+    )

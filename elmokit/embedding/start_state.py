@@ -7,7 +7,6 @@ before. A fixed state that is typical of sentence boundaries has neither problem
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -18,7 +17,7 @@ from elmokit.embedding.computer import Computer
 from elmokit.embedding.documents import read_on
 from elmokit.engine.interface import NetworkInput
 from elmokit.engine.state import State
-from elmokit.errors import TextError
+from elmokit.errors import TextError, warn_caller
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.batching import number_tokens
 
@@ -53,11 +52,10 @@ def note_start(model: PretrainedBiLM) -> None:
     from elmokit.storage.progress import is_quiet  # imported here because most models need no note
 
     if not is_quiet():
-        warnings.warn(
+        warn_caller(
             f"{model.source_name} has no stored start state, so each sentence starts from the state after an empty "
             "one. For the numbers of AllenNLP and bilm-tf, choose the start 'stateful'; for those of TF-Hub, 'zero' "
             "(start= in Python, --start; elmokit convert --start stores one).",
-            stacklevel=3,
         )
 
 

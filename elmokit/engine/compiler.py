@@ -16,7 +16,6 @@ import functools
 import os
 import platform
 import stat
-import warnings
 from pathlib import Path
 
 from elmokit.engine.c_sources import (
@@ -29,7 +28,7 @@ from elmokit.engine.c_sources import (
 )
 from elmokit.engine.instruction_sets import INSTRUCTION_SETS, InstructionSet, requested_sets
 from elmokit.engine.library import Library
-from elmokit.errors import ElmoError, OutputError
+from elmokit.errors import ElmoError, OutputError, warn_caller
 
 # A compiler wrapper that hangs, for example on a network license, must not hang the program: NumPy computes then.
 BUILD_SECONDS = 180
@@ -108,7 +107,7 @@ def _compiled(name: str, instructions: InstructionSet) -> Library:
             with tempfile.TemporaryDirectory(prefix="elmokit-") as directory:
                 library = _compiled_in(Path(directory), name, instructions)
             # Not in silence: every process compiles for seconds, and someone may have prepared the directory.
-            warnings.warn(f"The C kernels are compiled for this process only: {problem}", stacklevel=5)
+            warn_caller(f"The C kernels are compiled for this process only: {problem}")
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode(errors="replace").strip().splitlines()
         lines.sort(key=lambda line: "error:" not in line)  # before the first error come the headers that lead to it

@@ -7,7 +7,6 @@ A sentence gets the same bits in any batch, in any order and with any number of 
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Mapping, Sequence
 
 from elmokit.engine import compiler
@@ -19,6 +18,7 @@ from elmokit.engine.precision import BackendRequest, Computation, Precision, eng
 from elmokit.engine.state import Floats, Ids, State
 from elmokit.engine.threads import n_threads
 from elmokit.engine.token_layer import TokenLayer
+from elmokit.errors import warn_caller
 
 
 class Engine(Network):
@@ -85,8 +85,7 @@ def open_engine(config: BiLMConfig, arrays: Mapping[str, Floats], request: Backe
 @functools.cache
 def _warn_once(why: str) -> None:
     """Warn that there are no C functions: not for every model that a process opens."""
-    warnings.warn(
+    warn_caller(
         f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and three to five "
         "times slower. On Linux, install a wheel of elmokit or a C compiler.",
-        stacklevel=3,
     )

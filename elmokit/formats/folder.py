@@ -21,7 +21,6 @@
 from __future__ import annotations
 
 import codecs
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -34,7 +33,15 @@ from elmokit.engine.architecture import BiLMConfig, Shape, tensor_shapes
 from elmokit.engine.precision import Precision
 from elmokit.engine.softmax import SoftmaxConfig, WordSoftmax
 from elmokit.engine.state import Floats, State
-from elmokit.errors import FormatError, ModelError, ModelNotFoundError, OutputError, TensorMismatchError, reading
+from elmokit.errors import (
+    FormatError,
+    ModelError,
+    ModelNotFoundError,
+    OutputError,
+    TensorMismatchError,
+    reading,
+    warn_caller,
+)
 from elmokit.formats.format import Format, Storage
 from elmokit.formats.tensor_rows import FileArrays, read_through, same_rows
 from elmokit.pretrained.model import PretrainedBiLM, Weights, read_row_words
@@ -283,20 +290,18 @@ def _read_softmax(
     """Read the softmax; None if there is none, or if its kind is no longer supported."""
     # Vectors do not need the missing part.
     if isinstance(table, dict) and table.get("kind") == "adaptive":
-        warnings.warn(
+        warn_caller(
             f"{folder} has the adaptive softmax of version 0.2, which is ignored: the model gives vectors but cannot "
             "predict words. elmokit finetune trains a new softmax.",
-            stacklevel=3,
         )
         return None
     if not (folder / "softmax.safetensors").exists():
         if table is not None:
             # It may have been removed to save space.
-            warnings.warn(
+            warn_caller(
                 f"{folder} has no softmax.safetensors, although its config.json describes it, so it gives vectors but "
                 "cannot predict words. Copy that file, too; or, if it was removed on purpose, remove softmax from "
                 "config.json.",
-                stacklevel=3,
             )
         return None
     if vocabulary is None:

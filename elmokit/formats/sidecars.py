@@ -15,7 +15,6 @@ Models that read characters do not need one.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import ChainMap
 from pathlib import Path
 
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elmokit.config import read_json
-from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError
+from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundError, TensorMismatchError, warn_caller
 from elmokit.formats.tensor_rows import is_finite
 from elmokit.pretrained.model import PretrainedBiLM, TokenTable, Weights, read_row_words
 from elmokit.storage.hdf5_files import HDF5_SUFFIXES, damage_as_format_error, open_hdf5, read_dataset
@@ -88,10 +87,9 @@ def given_or_found(given: Path | None, found: Path | None) -> Path | None:
         return given
     words = read_words(given)
     if len(words) == len(theirs) and (difference := first_difference(words, theirs)) is not None:
-        warnings.warn(
+        warn_caller(
             f"{given} differs from {found}, which is stored with the model: {difference}. If the model was trained "
             "with the stored words, all results are wrong.",
-            stacklevel=2,
         )
     return given
 

@@ -119,8 +119,9 @@ def test_a_cache_that_cannot_be_used_is_left_alone_with_a_warning(why: str, buil
     if why.startswith("another") and os.geteuid() != 0:
         pytest.skip("only root can give a directory away")
     UNUSABLE[why](built.parent)
-    with pytest.warns(UserWarning, match=f"for this process only.*{built.parents[1]}"):
+    with pytest.warns(UserWarning, match=f"for this process only.*{built.parents[1]}") as caught:
         assert compiler.load_library() is not None
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o1777])

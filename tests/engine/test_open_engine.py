@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from elmokit import Elmo, LanguageModel
 from elmokit.engine import compiler, engine
 from elmokit.engine.engine import Engine, open_engine
 from elmokit.engine.reference import ReferenceEngine
@@ -46,6 +49,25 @@ def test_without_them_numpy_computes_and_one_warning_says_why(monkeypatch: pytes
         assert isinstance(network, ReferenceEngine)
         assert network.computation().precision == "float32"
         assert network.token_vectors(random_ids(CONFIG, 3)).dtype == np.float32
+
+
+def from_the_included_model() -> Elmo:
+    elmo = Elmo.from_pretrained()
+    elmo.embed([["a"]])
+    return elmo
+
+
+@pytest.mark.parametrize("use", [from_the_included_model, lambda: LanguageModel.from_pretrained().surprisal([["a"]])])
+def test_the_warning_points_to_the_line_that_called_elmokit(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[], object]
+) -> None:
+    without_library(monkeypatch)
+    with pytest.warns(UserWarning, match="there is no compiler") as caught:
+        use()
+    (warning,) = caught
+    lines, first_line = inspect.getsourcelines(use)
+    assert warning.filename == __file__
+    assert first_line <= warning.lineno < first_line + len(lines)
 
 
 def test_the_reference_is_used_without_a_warning_where_it_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
