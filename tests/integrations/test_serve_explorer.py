@@ -305,6 +305,31 @@ def test_a_saved_picture_breaks_long_sentences_into_lines(page: Any, tmp_path: P
     assert sentence in shown
 
 
+@pytest.mark.parametrize("view", ["senses", "sentence"])
+def test_a_saved_picture_shortens_words_that_are_wider_than_it(page: Any, view: str, tmp_path: Path) -> None:
+    word = "Donaudampfschifffahrtsgesellschaftskapitän" * 5
+    text = f"We saw {word} there."
+    if view == "sentence":
+        show(page, text)
+        page.get_by_role("button", name=f"{word}, ").click()
+        page.wait_for_selector("h2:has-text('What the model expects in place of')")
+    else:
+        page.click("summary:has-text('Try a word of your own')")
+        page.get_by_label("A word", exact=True).fill(word)
+        page.get_by_label("Sentences that contain it").fill(f"{text}\n\nNobody saw {word} here.")
+        page.get_by_role("button", name="Compare").click()
+        page.wait_for_selector("h2:has-text('in 2 sentences')")
+    with page.expect_download() as download:
+        page.click("#save-svg")
+    download.value.save_as(tmp_path / "picture.svg")
+    page.goto((tmp_path / "picture.svg").as_uri())
+    boxes = page.locator("text").evaluate_all("all => all.map((one) => [one.getBBox().x, one.getBBox().width])")
+    assert all(left >= 32 and left + width <= 928 for left, width in boxes)
+    shortened = [one for one in page.locator("text").all_text_contents() if "Donaudampfschiff" in one]
+    assert len(shortened) > 1
+    assert all("…" in one for one in shortened)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_copied_python_code_computes_what_is_shown(browser: Any, server: Client, view: str) -> None:
     allowed = {"permissions": ["clipboard-read", "clipboard-write"]}

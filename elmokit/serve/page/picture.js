@@ -23,6 +23,17 @@ function widthOf(text, size, family = FONT, weight = 400) {
   return pen.measureText(text).width;
 }
 
+/** Cut a word that is wider than the room for it, and end it with an ellipsis. */
+function shortened(word, room, size, family = FONT, weight = 400) {
+  if (widthOf(word, size, family, weight) <= room) return word;
+  let shown = "";
+  for (const character of word) {
+    if (widthOf(`${shown}${character}…`, size, family, weight) > room) break;
+    shown += character;
+  }
+  return `${shown}…`;
+}
+
 function text(x, y, content, { size = 15, anchor = "start", fill = INK, weight = 400, family = FONT } = {}) {
   return `<text x="${x.toFixed(1)}" y="${y.toFixed(1)}" font-family="${escaped(family)}" font-size="${size}" font-weight="${weight}" text-anchor="${anchor}" fill="${fill}">${content}</text>`;
 }
@@ -39,9 +50,11 @@ ${parts.join("\n")}
 function sentenceLines({ tokens, position, color }, room) {
   const lines = [];
   let used = 0;
-  for (const [index, token] of spaced(tokens).entries()) {
+  for (const [index, whole] of spaced(tokens).entries()) {
     const isMarked = index === position;
-    const width = widthOf(token, SENTENCE_SIZE, FONT, isMarked ? 700 : 400);
+    const weight = isMarked ? 700 : 400;
+    const token = shortened(whole, room, SENTENCE_SIZE, FONT, weight);
+    const width = widthOf(token, SENTENCE_SIZE, FONT, weight);
     const startsLine = !lines.length || (token.startsWith(" ") && used + width > room);
     const shown = escaped(startsLine ? token.trimStart() : token);
     if (startsLine) {
@@ -57,7 +70,9 @@ function sentenceLines({ tokens, position, color }, room) {
 /** Draw the occurrences of a word: its sentences, and a map of each layer. */
 export function sensesPicture(word, items, maps, notes) {
   const [margin, gap, radius] = [32, 20, 12];
-  const parts = [text(margin, 50, `“${escaped(word)}” in ${items.length} sentences`, { size: 26, weight: 700 })];
+  const room = WIDTH - 2 * margin - widthOf(`“” in ${items.length} sentences`, 26, FONT, 700);
+  const name = escaped(shortened(word, room, 26, FONT, 700));
+  const parts = [text(margin, 50, `“${name}” in ${items.length} sentences`, { size: 26, weight: 700 })];
   const nSenses = Math.max(...items.map(({ sense }) => sense)) + 1;
   const columns = Math.min(2, nSenses);
   const columnWidth = (WIDTH - 2 * margin) / columns;
@@ -102,18 +117,20 @@ export function sensesPicture(word, items, maps, notes) {
  */
 export function textPicture(words, mostNats, title, gap) {
   const [margin, size, padding, height] = [32, 28, 12, 66];
+  const room = WIDTH - 2 * margin;
   const parts = [
     '<pattern id="unknown" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="8" height="8" fill="#ffffff"/><rect width="3" height="8" fill="#d4d8de"/></pattern>',
   ];
   const rows = [];
   let used = 0;
-  for (const [index, { word, sentence_index: sentence }] of words.entries()) {
+  for (const [index, { word: whole, sentence_index: sentence }] of words.entries()) {
+    const word = shortened(whole, room - 2 * padding, size, SERIF);
     const width = Math.max(44, widthOf(word, size, SERIF) + 2 * padding);
-    if (sentence !== words[index - 1]?.sentence_index || used + width > WIDTH - 2 * margin) {
+    if (sentence !== words[index - 1]?.sentence_index || used + width > room) {
       rows.push([]);
       used = 0;
     }
-    rows.at(-1).push({ ...words[index], width, x: used });
+    rows.at(-1).push({ ...words[index], word, width, x: used });
     used += width + 6;
   }
   let y = 32;
@@ -136,13 +153,14 @@ export function textPicture(words, mostNats, title, gap) {
   parts.push(text(WIDTH / 2, y + 16, escaped(title), { size: 14, anchor: "middle", fill: FAINT }));
   y += 34;
   if (gap) {
-    parts.push(text(WIDTH / 2, y + 28, `In place of “${escaped(gap.token)}”, the model expects`, { size: 19, anchor: "middle", weight: 700 }));
+    const token = shortened(gap.token, room - widthOf("In place of “”, the model expects", 19, FONT, 700), 19, FONT, 700);
+    parts.push(text(WIDTH / 2, y + 28, `In place of “${escaped(token)}”, the model expects`, { size: 19, anchor: "middle", weight: 700 }));
     y += 46;
     const most = gap.words[0].probability;
     for (const { word, probability } of gap.words) {
       const width = Math.max(2, (360 * probability) / most);
       parts.push(
-        text(360, y + 19, escaped(word), { size: 18, anchor: "end", family: SERIF }),
+        text(360, y + 19, escaped(shortened(word, 360 - margin, 18, SERIF)), { size: 18, anchor: "end", family: SERIF }),
         `<rect x="374" y="${y + 3}" width="${width.toFixed(1)}" height="21" rx="4" fill="${SENSES[0]}"/>`,
         text(384 + width, y + 19, percent(probability), { fill: FAINT }),
       );
