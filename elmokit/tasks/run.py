@@ -69,7 +69,7 @@ from elmokit.tasks.task_vocabulary import (
 )
 from elmokit.tasks.trained_bilm import finetune_for_task
 from elmokit.text.batching import read_ahead
-from elmokit.text.first_lines import check_tokens, is_json_object, look_ahead
+from elmokit.text.first_lines import check_split, check_tokens, is_json_object, look_ahead
 from elmokit.text.text import Text, is_conllu
 from elmokit.text.tokenize import split_tokens
 from elmokit.training.training_run import Run, damage_errors
@@ -326,8 +326,11 @@ def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Ite
     path = _only_file(text)
     head, numbered = look_ahead(text.numbered_lines(path, formats=formats))
     if not is_conllu(path) and not any(is_json_object(line) for _, line in head):
-        sentences = (split(line) for _, line in head)
-        check_tokens(str(path), sentences, is_split=split is not split_tokens, refuse=text.refuse_raw)
+        sentences = [split(line) for _, line in head]
+        if split is split_tokens:
+            check_tokens(str(path), sentences, text.refuse_raw)
+        else:
+            check_split(str(path), sentences)
     return map(itemgetter(1), numbered)
 
 

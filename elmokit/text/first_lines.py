@@ -11,8 +11,8 @@ import csv
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import chain, groupby, islice, pairwise, takewhile
 from typing import Literal
 
 from elmokit.errors import TextError
@@ -40,7 +40,7 @@ def look_ahead(lines: Iterable[tuple[int, str]]) -> tuple[list[tuple[int, str]],
 
 def refuse_other_formats(name: str, head: Iterable[str], accepted: Sequence[str] = ()) -> None:
     """Raise a TextError if the first lines of a text are in another format, unless it is ``accepted``."""
-    lines = [line.strip() for line in head if line.strip()]
+    lines = list(filter(None, map(str.strip, head)))
     if not lines:
         return
     for format_, matches, advice in _FORMATS:
@@ -59,7 +59,8 @@ _CONLLU_LINE = re.compile(r"\d+(?:[-.]\d+)?(?:\t[^\t]+){9}|# (?:sent_id|text) = 
 _MARKUP_START = re.compile(r"<(?:!doctype\s|\?xml\s|html(?:\s[^<>]*)?>\s*(?:<|$))", re.I)
 # Markdown can begin with some HTML elements, too.
 _ELEMENT = re.compile(r"<(?!(?:a|p|div|img|h\d|center|picture|details)\s)[a-z][\w:.-]*\s[^<>]*=\s*[\"'][^<>]*>", re.I)
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
+_TAG = re.compile(r"</?([A-Za-z][\w:.-]*)(\s[^<>]*=[^<>]*)?/?>")
+_CLOSING_TAG = re.compile(r"</([A-Za-z][\w:.-]*)>")
 _JSON_OBJECT = re.compile(r'\{\s*"[^"]*"\s*:')
 # A text can begin with `[ Music ]` or `[1]`.
 _JSON_START = re.compile(r'\{\s*"[^"]*"\s*:|\[\s*(?:\{\s*"|"(?:[^"\\]|\\.)*"\s*[,\]])')
@@ -73,15 +74,15 @@ def _is_markup(lines: Sequence[str]) -> bool:
     if any(map(_MARKUP_START.match, lines[:3])) or _ELEMENT.fullmatch(lines[0]):
         return True
     # Ordinary texts have words such as `<user>` and `<unk>`, and sentence boundaries, `<s> ... </s>`.
-    tags_of = [list(_TAG.finditer(line)) for line in lines]
-    closed = {tag[2] for tags in tags_of for tag in tags if tag[1]} - {"s", "S"}
-    n_marked = 0
-    for line, tags in zip(lines, tags_of, strict=True):
-        has_markup = any(tag[2] in closed or tag[3] for tag in tags)
-        at_edge = line[0] == "<" or line[-1] == ">"
-        if at_edge and has_markup:
-            n_marked += 1
-    return 2 * n_marked > len(lines)
+    closed = set(_CLOSING_TAG.findall("\n".join(lines))) - {"s", "S"}
+    return _most(lines, lambda line: _has_markup(line, closed))
+
+
+def _has_markup(line: str, closed: Set[str]) -> bool:
+    """Check whether a line begins or ends with a mark, and has a tag with attributes or of a ``closed`` element."""
+    if line[0] != "<" and line[-1] != ">":
+        return False
+    return any(tag[1] in closed or tag[2] for tag in _TAG.finditer(line))
 
 
 def is_json_object(line: str) -> bool:
@@ -125,13 +126,13 @@ def _has_separators(lines: Sequence[str], separator: str) -> bool:
     return is_large and is_regular
 
 
+# In sentences, commas are followed by a space or the line end, and semicolons can start a smiley.
+_CELL = re.compile(r"(?![\0- ]).*[^\W_]", re.DOTALL)
+
+
 def _has_cells(row: Sequence[str]) -> bool:
-    # In sentences, commas are followed by a space or the line end, and semicolons can start a smiley.
-    others = [cell for cell in row[1:] if cell]
-    for cell in others:
-        if cell[0] <= " " or not any(map(str.isalnum, cell)):
-            return False
-    return bool(others)
+    others = list(filter(None, row[1:]))
+    return bool(others) and all(map(_CELL.match, others))
 
 
 _RESIDUES = re.compile(r"[A-Z*.-]+|[ACGTUNacgtun.-]+")
@@ -206,12 +207,13 @@ _MARKS = frozenset(
 )
 _SENTENCE_END = re.compile(r"[.!?\u2026]")
 _ENDS_SENTENCE = re.compile(r"[.!?\u2026][\W_]*$")
+_MAY_PRECEDE_SENTENCE = re.compile(rf"^$|{_ENDS_SENTENCE.pattern}")
 _ATTACHED = re.compile(r"[^\W\d_]{2,}[.,;:?!][\"')\u2019\u201d]*")
 MIN_ATTACHED = 3
 """Number of tokens such as "mat." that make a text look raw; in a text with few sentences, one suffices."""
 
 
-def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool = False, refuse: bool = False) -> None:
+def check_tokens(name: str, sentences: Iterable[Sequence[str]], refuse: bool = False) -> None:
     """Warn, or raise a TextError, if the first sentences of a text do not look tokenized.
 
     If split at spaces, a line of Japanese is one token, and in English, "mat." is read as one word. Nothing fails, but
@@ -220,42 +222,29 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], is_split: bool =
 
     Args:
         name: The name of the text.
-        sentences: The first sentences of the text, at most ``HEAD_LINES`` unless ``is_split``.
-        is_split: Whether a tokenizer has split the text; punctuation is then not checked.
+        sentences: The first sentences of the text, at most ``HEAD_LINES``.
         refuse: Raise the error in clear cases: if a token such as "mat." ends a sentence, or there are several.
     """
-    attached: list[str] = []  # tokens such as "mat."
-    n_sentences = 0
-    ends_attached = False
-    for tokens in sentences:
-        n_sentences += 1
-        if (unsplit := _unsplit_token(tokens)) is not None:
-            what = f"{unsplit[:10]!r}..., {len(unsplit)} characters, is read as one token"
-            _report(name, what, "--raw --language CODE", refuse and not is_split)
-            return
-        if not _MARKS.isdisjoint(tokens):
-            is_split = True
-        if not is_split:
-            attached += filter(_ATTACHED.fullmatch, tokens)
-            if any(map(_ENDS_SENTENCE.search, tokens[-1:])):
-                ends_attached = True
-        if len(attached) >= MIN_ATTACHED:
-            break
-    if not attached:
-        return
-    what = f"{attached[0]!r} is read as one token"
+    sentences = list(sentences)
+    doubtful = list(takewhile(_MARKS.isdisjoint, sentences))
+    check_split(name, doubtful, refuse)
+    check_split(name, sentences[len(doubtful) :])
+    attached = list(filter(_ATTACHED.fullmatch, chain.from_iterable(doubtful)))  # tokens such as "mat."
     if len(attached) >= MIN_ATTACHED:
-        _report(name, what, "--raw", refuse)
-    elif n_sentences < HEAD_LINES and not is_split:
-        _report(name, what, "--raw", refuse and ends_attached)
+        _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse)
+    elif attached and len(doubtful) == len(sentences) < HEAD_LINES:
+        ends = [tokens[-1] for tokens in filter(None, doubtful)]
+        is_clear = any(map(_ENDS_SENTENCE.search, ends))
+        _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse and is_clear)
 
 
-def _unsplit_token(tokens: Sequence[str]) -> str | None:
-    """Return the first token that is too long to be a word of a script without spaces."""
-    for token in tokens:
+def check_split(name: str, sentences: Iterable[Sequence[str]], refuse: bool = False) -> None:
+    """Warn, or raise a TextError to ``refuse``, if a token is too long to be a word of a script without spaces."""
+    for token in chain.from_iterable(sentences):
         if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
-            return token
-    return None
+            what = f"{token[:10]!r}..., {len(token)} characters, is read as one token"
+            _report(name, what, "--raw --language CODE", refuse)
+            return
 
 
 def _report(name: str, what: str, flags: str, refuse: bool) -> None:
@@ -285,13 +274,13 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     than nearly all others; or if most continue with a lower-case letter, and sentences begin with capitals.
     """
     lines = [line.strip() for line in lines]
-    pairs = _lines_with_the_next(lines)
+    pairs = list(filter(all, pairwise(lines)))  # lines with the next one, if neither is blank
     inside = [pair for pair in pairs if not _ENDS_SENTENCE.search(pair[0])]
     continued = [pair for pair in inside if pair[1][0].islower()]
     is_prose = any(map(_SENTENCE_END.search, lines))
     if not continued or not is_prose:
         return False
-    if _are_most_full(lines, pairs, inside) or _most_go_on(lines, pairs, continued):
+    if _are_most_full(lines, pairs, inside, continued) or _most_go_on(lines, pairs, continued):
         warnings.warn(
             f"The lines of {name} are wrapped, so they are joined: a blank line ends a paragraph. "
             'If they are not, pass --wrapped no (wrapped="no").',
@@ -308,25 +297,26 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
     return False
 
 
-def _lines_with_the_next(lines: Sequence[str]) -> list[tuple[str, str]]:
-    return [pair for pair in pairwise(lines) if all(pair)]
+Pairs = Sequence[tuple[str, str]]
+"""Lines with the next one."""
 
 
-def _are_most_full(lines: Sequence[str], pairs: Sequence[tuple[str, str]], inside: Sequence[tuple[str, str]]) -> bool:
+def _are_most_full(lines: Sequence[str], pairs: Pairs, inside: Pairs, continued: Pairs) -> bool:
     """Check whether most lines end inside a sentence and have no room for the next word."""
-    lengths = sorted(len(line) for line in lines if line)
+    lengths = sorted(map(len, filter(None, lines)))
     width = lengths[(len(lengths) - 1) * 9 // 10]
-    n_full = n_small = 0
-    for line, after in inside:
+
+    def is_full(pair: tuple[str, str]) -> bool:
+        line, after = pair
         next_word = after.split()[0]
-        if len(line) + 1 + len(next_word) > width:
-            n_full += 1
-            if after[0].islower():
-                n_small += 1
-    return width >= MIN_WIDTH and 2 * n_full > len(pairs) and n_small >= MIN_CONTINUED
+        return len(line) + 1 + len(next_word) > width
+
+    if width < MIN_WIDTH:
+        return False
+    return 2 * sum(map(is_full, inside)) > len(pairs) and sum(map(is_full, continued)) >= MIN_CONTINUED
 
 
-def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continued: Sequence[tuple[str, str]]) -> bool:
+def _most_go_on(lines: Sequence[str], pairs: Pairs, continued: Pairs) -> bool:
     """Check whether most lines continue with a lower-case letter, in a text whose sentences begin with capitals."""
     is_most = len(continued) >= MIN_CONTINUED and 2 * len(continued) > len(pairs)
     return is_most and _sentences_begin_with_capitals(lines)
@@ -334,14 +324,8 @@ def _most_go_on(lines: Sequence[str], pairs: Sequence[tuple[str, str]], continue
 
 def _sentences_begin_with_capitals(lines: Sequence[str]) -> bool:
     """Check whether nearly all lines that certainly begin a sentence do not begin with a lower-case letter."""
-    n_begin = n_small = 0
-    for line, after in pairwise(["", *lines]):
-        begins = not line or _ENDS_SENTENCE.search(line)
-        if after and begins:
-            n_begin += 1
-            if after[0].islower():
-                n_small += 1
-    return 5 * n_small <= n_begin
+    starts = "".join(after[:1] for line, after in pairwise(["", *lines]) if _MAY_PRECEDE_SENTENCE.search(line))
+    return 5 * sum(map(str.islower, starts)) <= len(starts)
 
 
 def join_wrapped(name: str, lines: Iterable[tuple[int, str]], wrapped: Wrapped = "auto") -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, r
 from elmokit.text.columns import InputTable, is_table, read_table
 from elmokit.text.conllu import conllu_lines
 from elmokit.text.fasta import numbered_proteins
-from elmokit.text.first_lines import Wrapped, check_tokens, join_wrapped, look_ahead, refuse_other_formats
+from elmokit.text.first_lines import Wrapped, check_split, check_tokens, join_wrapped, look_ahead, refuse_other_formats
 from elmokit.text.tokenize import ENGLISH, TextSplitter, get_tokenizer, split_tokens, text_splitter
 
 Tokenize = Callable[[str], list[str]]
@@ -155,10 +155,9 @@ class Text:
             return f"raw {self.language}" + ("" if self.wrapped == "auto" else f", wrapped: {self.wrapped}")
         if isinstance(self.kind, str):
             return self.kind
-        name = getattr(self.kind, "__qualname__", None)
         # Methods of built-in types have no module, and callable objects have no name.
-        module = getattr(self.kind, "__module__", None) or "builtins"
-        return repr(self.kind) if name is None else f"{module}.{name}"
+        module = getattr(self.kind, "__module__", "builtins")
+        return f"{module}.{getattr(self.kind, '__qualname__', self.kind)}"
 
     def lines(self) -> Iterator[Line]:
         """Yield all lines with their sentences.
@@ -178,9 +177,7 @@ class Text:
         for path in self.files:
             file = self._file_name(path)
             for number, tokens in self._numbered_sentences(path):
-                sentence = Sentence(tokens)
-                sentence.line, sentence.file = number, file
-                yield sentence
+                yield _located(tokens, number, file)
 
     def token_lists(self, on_bytes: Callable[[int], object] | None = None) -> Iterator[list[str]]:
         """Yield the same sentences as plain lists, which is faster; ``on_bytes`` is as in ``read_lines``."""
@@ -199,8 +196,9 @@ class Text:
     def document_sentences(self) -> Iterator[Iterator[Sentence]]:
         """Yield the sentences of each document; each document must be read before the next one. Errors as above."""
         for path in self.files:
+            file = self._file_name(path)
             for lines in self._document_lines(path):
-                yield _located(lines, self._file_name(path))
+                yield (_located(tokens, line.number, file) for line in lines for tokens in line.sentences)
 
     def passages(self) -> Iterator[RawPassage]:
         """Yield the raw text of each non-blank line or paragraph, or with ``documents``, of each document.
@@ -281,23 +279,25 @@ class Text:
         self, path: str | Path, split: TextSplitter, on_bytes: Callable[[int], object] | None
     ) -> Iterator[Line]:
         head, numbered = look_ahead(self.numbered_lines(path, on_bytes))
-        sentences = chain.from_iterable(split(line) for _, line in head)
-        check_tokens(text_name(path), sentences, is_split=True)
+        check_split(text_name(path), chain.from_iterable(split(line) for _, line in head))
         for number, line in join_wrapped(text_name(path), numbered, self.wrapped):
             yield Line(number, line, split(line))
 
     def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
         split = self.split
         # A caller's own function can select the column of a table.
-        formats = None if callable(self.kind) and _is_foreign(self.kind) else ()
-        numbered = self.numbered_lines(path, on_bytes, formats)
+        reads_any_format = callable(self.kind) and self.kind is not str.split
+        numbered = self.numbered_lines(path, on_bytes, None if reads_any_format else ())
         if is_conllu(path):
             if self.kind != "bilm-tf":
                 split = split_tokens  # it has words already
-        elif formats is not None:
+        elif not reads_any_format:
             head, numbered = look_ahead(numbered)
-            is_split = split not in (split_tokens, str.split)
-            check_tokens(text_name(path), [split(line) for _, line in head], is_split, self.refuse_raw)
+            sentences = [split(line) for _, line in head]
+            if self.kind == "lines":
+                check_split(text_name(path), sentences)
+            else:
+                check_tokens(text_name(path), sentences, self.refuse_raw)
         for number, line in numbered:
             tokens = split(line)
             if not tokens and self.kind == "allennlp":
@@ -351,12 +351,10 @@ def check_has_documents(path: str | Path) -> None:
         raise TextError(f"{path} is CoNLL-U, where a blank line ends a sentence; expected text with documents.")
 
 
-def _located(lines: Iterable[Line], file: str | None) -> Iterator[Sentence]:
-    for line in lines:
-        for tokens in line.sentences:
-            sentence = Sentence(tokens)
-            sentence.line, sentence.file = line.number, file
-            yield sentence
+def _located(tokens: list[str], line: int, file: str | None) -> Sentence:
+    sentence = Sentence(tokens)
+    sentence.line, sentence.file = line, file
+    return sentence
 
 
 def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]:
@@ -373,7 +371,3 @@ def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]
 
 def _words_of(line: str) -> list[list[str]]:
     return [line.split()]
-
-
-def _is_foreign(function: Tokenize) -> bool:
-    return not (getattr(function, "__module__", None) or "elmokit").startswith("elmokit")

@@ -18,7 +18,7 @@ from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError, missing_advice, needs_extra
 from elmokit.text.any_language import split_any
 from elmokit.text.english import sentence_spans, token_spans
-from elmokit.text.first_lines import Wrapped, check_tokens, join_wrapped
+from elmokit.text.first_lines import Wrapped, check_split, join_wrapped
 from elmokit.text.foreign import warn_of_entities
 from elmokit.text.marks import INVISIBLE
 
@@ -100,7 +100,7 @@ def tokenize(
         raise TextError(f"Expected raw text as one string, but got {type(text).__name__}.{missing_advice(text)}")
     check_choice("wrapped", wrapped, get_args(Wrapped))
     sentences = split_lines(text, text_splitter(language), wrapped)
-    check_tokens("the text", sentences, is_split=True)
+    check_split("the text", sentences)
     return locate_tokens(text, sentences) if offsets else sentences
 
 

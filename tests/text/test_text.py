@@ -17,7 +17,7 @@ from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.pretrained.model import PretrainedBiLM
-from elmokit.text.first_lines import HEAD_LINES, JSON, check_tokens, refuse_other_formats
+from elmokit.text.first_lines import HEAD_LINES, JSON, check_split, check_tokens, refuse_other_formats
 from elmokit.text.text import Text
 from elmokit.text.vocabulary_files import WordCounts
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
@@ -190,10 +190,10 @@ def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp
     assert lm.perplexity(tmp_path / "text.conllu") == lm.perplexity(WORDS)
 
 
-def raw_text_warnings(lines: Iterable[str], is_split: bool = False) -> list[str]:
+def raw_text_warnings(lines: Iterable[str], check: Callable[..., None] = check_tokens) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_tokens("text.txt", map(str.split, lines), is_split)
+        check("text.txt", map(str.split, lines))
     return [str(warning.message) for warning in caught]
 
 
@@ -211,7 +211,7 @@ def test_raw_text_is_recognized_by_punctuation_that_is_attached_to_words(lines: 
     (message,) = raw_text_warnings(lines)
     assert message.startswith("text.txt looks like raw text: '")
     assert "--raw" in message
-    assert not raw_text_warnings(lines, is_split=True)
+    assert not raw_text_warnings(lines, check_split)
     with pytest.raises(TextError, match="--text-kind tokens"):
         check_tokens("text.txt", map(str.split, lines), refuse=True)
 
