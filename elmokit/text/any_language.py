@@ -75,4 +75,4 @@ def _begins_sentence(token: str, end: str, has_gap: bool) -> bool:
 
 def _closes(token: str) -> bool:
     """Check for a mark that can follow the end of a sentence, such as a quotation mark."""
-    return token in _ENDS or token in "\"'" or category(token[0]) in ("Pe", "Pf")
+    return token in f"{_ENDS}\"'" or category(token[0]) in ("Pe", "Pf")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from elmokit.errors import ConfigError, TextError
 from elmokit.storage.progress import count_of
@@ -27,9 +28,9 @@ def find_column(path: str | Path, names: Sequence[str], wanted: str) -> int:
     """Return the index of a column by name; case is ignored unless a name matches exactly."""
     if wanted in names:
         return names.index(wanted)
-    for index, name in enumerate(names):
-        if name.lower() == wanted.lower():
-            return index
+    lower = [name.lower() for name in names]
+    if wanted.lower() in lower:
+        return lower.index(wanted.lower())
     raise ConfigError(f"{path} has no column {wanted!r}; its columns are {', '.join(names)}.")
 
 
@@ -63,22 +64,19 @@ def read_table(path: str | Path) -> InputTable:
             columns have the same name.
     """
     lines = [f"{line}\n" for line in read_lines(path)]  # a quoted cell may contain line ends
-    head = lines[0] if lines else ""
+    head = "".join(lines[:1])
     separators = ",;\t" if unpacked_name(path).endswith(".csv") else "\t,;"
-    delimiter = next((separator for separator in separators if separator in head), separators[0])
+    delimiter = next(filter(head.__contains__, separators), separators[0])
     try:
-        return _parse_table(path, lines, delimiter, has_quotes=True)
+        return _parse_table(path, lines, delimiter, csv.QUOTE_MINIMAL)
     except TextError:
         if delimiter != "\t":
             raise
-        return _parse_table(path, lines, delimiter, has_quotes=False)
+        return _parse_table(path, lines, delimiter, csv.QUOTE_NONE)
 
 
-def _parse_table(path: str | Path, lines: list[str], delimiter: str, has_quotes: bool) -> InputTable:
-    if has_quotes:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    else:
-        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
+def _parse_table(path: str | Path, lines: list[str], delimiter: str, quoting: Literal[0, 3]) -> InputTable:
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     rows: list[tuple[int, list[str]]] = []
     end = 0
     try:
@@ -122,6 +120,9 @@ class ColumnSentence:
         return n_columns
 
 
+_NO_COMMENT = re.compile("(?!)")
+
+
 def split_columns(line: str) -> list[str]:
     """Split a line at tabs if it has any, so tokens can contain spaces; otherwise at spaces."""
     return [column.strip(" ") for column in line.split("\t")] if "\t" in line else split_tokens(line)
@@ -132,7 +133,7 @@ def read_column_sentences(
     lines: Iterable[tuple[int, str]],
     split: Callable[[str], list[str]] = split_columns,
     boundaries: tuple[str, ...] = (DOCUMENT_START,),
-    comment: re.Pattern[str] | None = None,
+    comment: re.Pattern[str] = _NO_COMMENT,
     same_in_file: bool = True,
 ) -> Iterator[ColumnSentence]:
     """Group numbered lines of a file into sentences.
@@ -157,7 +158,7 @@ def read_column_sentences(
             if not same_in_file:
                 n_columns = None
             continue
-        if not rows and comment is not None and comment.match(line):
+        if not rows and comment.match(line):
             continue
         columns = split(line)
         if n_columns not in (None, len(columns)):

@@ -23,13 +23,11 @@ def read_conllu_rows(
     Multiword tokens (``1-2``) and empty nodes (``8.1``) are skipped.
     """
     lines = iter(lines)
-    header = next(lines, None)
-    if header is None:
-        return
+    header = next(lines, "")
     table = _Columns(path, header, wanted)
     rows: list[tuple[str, ...]] = []
     first = 0
-    for number, line in enumerate(chain([header], lines), start=1):
+    for number, line in enumerate(chain([header], lines, [""]), start=1):  # a blank line ends the last sentence
         is_comment = line.startswith("#") and (not rows or table.has_ids)  # otherwise, it can be the word "#"
         if is_comment:
             continue
@@ -43,8 +41,6 @@ def read_conllu_rows(
             if not rows:
                 first = number
             rows.append(row)
-    if rows:
-        yield first, rows
 
 
 class _Columns:
@@ -57,7 +53,6 @@ class _Columns:
             self.names = header.removeprefix(PLUS).split()
         self.wanted = [find_column(path, self.names, name) for name in wanted]
         self.has_ids = self.names[0] == "ID"
-        self.id_column = self.names.index("ID") if "ID" in self.names else None
 
     def row(self, line: str, number: int) -> tuple[str, ...] | None:
         """Return the wanted columns of a line; None if it is not a word."""
@@ -65,7 +60,7 @@ class _Columns:
         if len(cells) != len(self.names):
             n_columns = count_of(len(cells), "column")
             raise TextError(f"{self.path}, line {number}: {n_columns}, expected {len(self.names)} separated by tabs.")
-        if self.id_column is not None and not cells[self.id_column].isdigit():
+        if self.has_ids and not cells[0].isdigit():
             return None
         return tuple(cells[column] for column in self.wanted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from elmokit.errors import TextError
 from elmokit.storage.text_files import read_lines
 
 STOP = "*"
+_NO_RESIDUE = re.compile("[^A-Za-z]")
 
 
 class Protein(NamedTuple):
@@ -44,9 +46,8 @@ def numbered_proteins(path: str | Path) -> Iterator[tuple[int, Protein]]:
         residues = sequence.removesuffix(STOP)
         if has_ended:
             residues = STOP + residues  # the previous one is inside the sequence, so it is refused
-        for residue in residues:
-            if not (residue.isascii() and residue.isalpha()):  # some other letters become two of A to Z in upper case
-                raise TextError(f"{path}, line {number}: {residue!r} in {protein.identifier} is not a residue, A to Z.")
+        if wrong := _NO_RESIDUE.search(residues):
+            raise TextError(f"{path}, line {number}: {wrong[0]!r} in {protein.identifier} is not a residue, A to Z.")
         has_ended = sequence.endswith(STOP)
         protein.residues.extend(residues.upper())
     if protein is not None:

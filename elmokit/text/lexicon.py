@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elmokit.errors import FormatError
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE
-from elmokit.text.marks import MarkReader, are_composed
+from elmokit.text.marks import ExactReader, MarkReader, are_composed
 
 MIN_CHARS = 3  # a sentence boundary is a begin mark, a special character and an end mark
 
@@ -90,7 +90,7 @@ class Lexicon:
     @cached_property
     def read_exactly(self) -> MarkReader:
         """How the model reads a token with ``exact_marks``."""
-        return MarkReader(self._known, exact=True)
+        return ExactReader(self._known)
 
     @cached_property
     def _known(self) -> frozenset[str]:

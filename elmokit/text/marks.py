@@ -13,7 +13,7 @@ have forms for each position in a word.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from unicodedata import is_normalized, normalize
@@ -73,7 +73,6 @@ class MarkReader:
         chars: The characters that it knows.
         composes: Compose letters and accents in words that the model does not know.
         all_chars: The only characters that the model can read, or None for any. Composition yields no other ones.
-        exact: Read all tokens unchanged, like the original programs.
         ranks: The rank of each word by frequency, from 0, to choose its case in sentences in capitals.
     """
 
@@ -83,48 +82,35 @@ class MarkReader:
         chars: Iterable[str] = (),
         *,
         composes: bool = True,
-        all_chars: Container[str] | None = None,
-        exact: bool = False,
+        all_chars: Iterable[str] | None = None,
         ranks: Mapping[str, int] | None = None,
     ) -> None:
         self._words = words
-        self._all_chars = all_chars
-        self._exact = exact
+        self._all_chars = None if all_chars is None else frozenset(all_chars)
         self._ranks = ranks
-        known = {ord(char) for char in chars if len(char) == 1}
-        self.marks = {mark: plain for mark, plain in MARKS.items() if mark not in known}
+        known = set(chars)
+        self.marks = {mark: plain for mark, plain in MARKS.items() if chr(mark) not in known}
         """Typographic marks that the model does not know."""
-        self.forms = {form: plain for form, plain in FORMS.items() if form not in known}
+        self.forms = {form: plain for form, plain in FORMS.items() if chr(form) not in known}
         """Forms of characters that the model does not know."""
-        self.composes = composes and not exact
+        self.composes = composes
 
     def __call__(self, token: str) -> str:
-        if not isinstance(token, str) or token in self._words:
-            return token
-        if token.isascii() and token.isalnum():
+        if token in self._words or (token.isascii() and token.isalnum()):
             return token
         foreign = find_foreign(token)
         if foreign is not None and foreign not in self.foreign:
             return self._read_foreign(token, foreign)
-        if self._exact or token.isascii():
+        if token.isascii():
             return token
-        known = self._known_spelling(token)
-        if known is not None:
-            return known
-        return self.compose(token.translate(self.forms)).translate(self.marks) or token
-
-    def _known_spelling(self, token: str) -> str | None:
-        """Return another spelling of a word that the model knows, or None."""
-        if not self._words or not any(map(str.isalnum, token)):
-            return None
         for spelling in _spellings(token):
             if spelling in self._words:
                 return spelling
-        return None
+        return self.compose(token.translate(self.forms)).translate(self.marks) or token
 
     def in_case(self, tokens: Sequence[str]) -> Sequence[str]:
         """Return a sentence's tokens in the case in which the model knows them; see :func:`read_capitals`."""
-        if self._exact or self._ranks is None:
+        if self._ranks is None:
             return tokens
         read = read_capitals(tokens, self._ranks)
         if read is not tokens:
@@ -137,15 +123,12 @@ class MarkReader:
     @cached_property
     def foreign(self) -> frozenset[str]:
         """Keys of the foreign marks in the model's vocabulary, because it was trained on text with them."""
-        keys = {find_foreign(word) for word in self._words if word != UNKNOWN}
-        return frozenset(key for key in keys if key is not None)
+        return frozenset(filter(None, map(find_foreign, {*self._words} - {UNKNOWN})))
 
     def _read_foreign(self, token: str, key: str) -> str:
         """Read a token with marks of another program, with a warning."""
         marks = FOREIGN[key]
-        if self._exact and key not in NEVER_WORDS:
-            return token
-        if self._exact or marks.plain is None or (key == "unknown" and UNKNOWN not in self._words):
+        if marks.plain is None or (key == "unknown" and UNKNOWN not in self._words):
             warn_of_foreign(key, "are read as words")
             return token
         warn_of_foreign(key, f"are read as {marks.plain_name}")
@@ -161,13 +144,28 @@ class MarkReader:
         if not self.composes or token.isascii():
             return token
         composed = normalize("NFC", token)
-        if self._all_chars is not None and not all(char in self._all_chars for char in composed):
-            return token
-        return composed
+        if self._all_chars is None or self._all_chars.issuperset(composed):
+            return composed
+        return token
+
+
+class ExactReader(MarkReader):
+    """Reads all tokens unchanged, like the original programs; marks that are never words still give a warning."""
+
+    def __init__(self, words: Collection[str] = ()) -> None:
+        super().__init__(words, composes=False)
+
+    def __call__(self, token: str) -> str:
+        foreign = find_foreign(token)
+        if foreign in NEVER_WORDS and token not in self._words and foreign not in self.foreign:
+            warn_of_foreign(foreign, "are read as words")
+        return token
 
 
 def _spellings(token: str) -> Iterable[str]:
-    """Yield other spellings of a word, starting with those that most models know."""
+    """Yield other spellings of a word, starting with those that most models know; none for a mark."""
+    if not any(map(str.isalnum, token)):
+        return
     plain_forms = token.translate(FORMS)
     for form in ("NFC", "NFD"):
         spelling = normalize(form, plain_forms)
@@ -193,26 +191,23 @@ def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[s
     n_others = sum(token != token.upper() for token in tokens)
     if n_others > MAX_LOWER * n_capitals:
         return tokens
-    n_words = len(ranks)
-    read: list[str] = []
-    is_in_capitals = False
-    is_first = True
-    for token in tokens:
-        if not token.isupper():
-            read.append(token)
-            continue
-        lower = token.lower()
-        capitalized = token[:1] + lower[1:]
-        best = min(
-            lower, capitalized, token, key=lambda word: ranks.get(word, n_words)
-        )  # the first one if they are equal
-        if token not in ranks and best in ranks:
-            is_in_capitals = True
-        if is_first and best == lower and capitalized in ranks:
-            best = capitalized
-        is_first = False
-        read.append(best)
-    return read if is_in_capitals else tokens
+    read = [_in_usual_case(token, ranks) for token in tokens]
+    if not any(word in ranks and token not in ranks for token, word in zip(tokens, read, strict=True)):
+        return tokens
+    first = list(map(str.isupper, tokens)).index(True)
+    capitalized = tokens[first][:1] + read[first][1:]
+    if read[first].islower() and capitalized in ranks:
+        read[first] = capitalized
+    return read
+
+
+def _in_usual_case(token: str, ranks: Mapping[str, int]) -> str:
+    """Return a word in capitals in the case in which it is most frequent; others unchanged."""
+    if not token.isupper():
+        return token
+    lower = token.lower()
+    # The first one if they are equal.
+    return min(lower, token[:1] + lower[1:], token, key=lambda word: ranks.get(word, len(ranks)))
 
 
 def are_composed(words: Iterable[str]) -> bool:
@@ -220,7 +215,7 @@ def are_composed(words: Iterable[str]) -> bool:
     return is_normalized("NFC", "\n".join(words))  # nothing composes with a line end
 
 
-EXACT = MarkReader(exact=True)
+EXACT = ExactReader()
 """Reads all tokens unchanged, like the original programs."""
 PLAIN = MarkReader()
 """Reads all marks and codes as plain ones, for models whose vocabulary is unknown."""

@@ -22,7 +22,7 @@ from elmokit.config import check_at_least
 from elmokit.errors import FormatError, TensorMismatchError, TextError, reading
 from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, UNKNOWN, encode_tokens
 from elmokit.text.foreign import UNKNOWN_MARKS, warn_of_foreign
-from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, MarkReader, are_composed
+from elmokit.text.marks import FORM_CHARS, TYPOGRAPHIC, ExactReader, MarkReader, are_composed
 
 SPECIALS = (BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
 IGNORED_LINE = "!!!MAXTERMID"
@@ -116,7 +116,7 @@ class Vocabulary:
     @cached_property
     def read_exactly(self) -> MarkReader:
         """How a model with this vocabulary and ``exact_marks`` reads a token."""
-        return MarkReader(self.ids, exact=True)
+        return ExactReader(self.ids)
 
     @cached_property
     def zipf_probabilities(self) -> dict[str, float]:
@@ -354,10 +354,7 @@ def _parse_words(text: str) -> list[str]:
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
-    words = list(map(str.strip, lines))
-    if IGNORED_LINE in words:
-        words = [word for word in words if word != IGNORED_LINE]
-    return words
+    return [word for word in map(str.strip, lines) if word != IGNORED_LINE]
 
 
 def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
