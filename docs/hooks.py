@@ -3,7 +3,7 @@
 The documents link to files of the repository by relative paths, such as ``../../results/speed.md``, so that the links
 also work where a repository is browsed. MkDocs knows only the files below ``docs/``. So every linked file outside that
 directory becomes a page of the site (or a picture, for the pages among them), and links to it are rewritten. Notebooks
-are shown with their stored outputs, among the tutorials.
+are shown with their stored outputs, among the tutorials, with a link to download them.
 
 Search finds pages and their sections, but no source code.
 """
@@ -64,6 +64,8 @@ FOLDED = "<details"
 """What a reader unfolds, the source code of functions, is not searched either."""
 REPOSITORY = "<!-- repository -->"
 """Where the home page links to the repository, if its address is known."""
+EXPLORER = "<!-- explorer -->"
+"""Where a page links to the explorer, which is only in the site."""
 SHORT_CODE = re.compile(r"<code>([^<\n]{1,36})</code>")
 
 
@@ -90,6 +92,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if not source.startswith("docs/") and source not in added:
             added.add(source)
             files.append(_file_of(source, config))
+            if source.endswith(".ipynb"):
+                copy = posixpath.join(posixpath.dirname(_uri_of(source)), posixpath.basename(source))
+                files.append(File.generated(config, copy, abs_src_path=str(ROOT / source)))
         for target in _links(source, text):
             if not target.startswith(("docs/", "..")) and target not in added and (ROOT / target).is_file():
                 is_page = target.endswith((".md", ".ipynb"))
@@ -112,9 +117,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = re.split(f"({CODE.pattern})", markdown, flags=CODE.flags)
     parts[::2] = [LINK.sub(rewrite, part) for part in parts[::2]]
+    text = "".join(parts)
+    if source.endswith(".ipynb"):
+        title, rest = text.split("\n", 1)
+        text = f"{title}\n\n[Download this notebook]({posixpath.basename(source)}){{ .md-button }}\n{rest}"
     repository = _repository()
     button = f"[Repository]({repository}){{ .md-button }}" if repository else ""
-    return "".join(parts).replace(REPOSITORY, button)
+    explorer = posixpath.relpath(f"{TRY}index.html", here or ".")
+    text = text.replace(EXPLORER, f"[Open the explorer]({explorer}){{ .md-button }}")
+    return text.replace(REPOSITORY, button)
 
 
 def on_page_content(html: str, **kwargs: Any) -> str:
