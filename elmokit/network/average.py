@@ -9,10 +9,10 @@ from torch.optim.swa_utils import AveragedModel
 
 
 def moving_average(module: nn.Module, decay: float) -> AveragedModel:
-    """Return a copy of a module whose weights follow those of the training at a distance.
+    """Return a copy of a module that holds an exponential moving average of its weights during training.
 
     At a high learning rate, steps move the weights back and forth around a better point, and their average is closer to
-    it. It costs a second copy of the weights, and no step depends on it.
+    that point. It costs a second copy of the weights, and does not affect training.
     """
 
     def update(averaged: Any, current: Any, n_steps: Tensor | int) -> None:
@@ -20,13 +20,13 @@ def moving_average(module: nn.Module, decay: float) -> AveragedModel:
             mean.lerp_(weight, 1 - decay_at(decay, int(n_steps)))
 
     average = AveragedModel(module, multi_avg_fn=update)
-    average.n_averaged.fill_(1)  # the initial weights count, as in AllenNLP; 0 would replace them at the first step
+    average.n_averaged.fill_(1)  # counts the initial weights, as AllenNLP does; with 0, step 1 would replace them
     return average
 
 
 def decay_at(decay: float, n_steps: int) -> float:
     """Return the decay of a moving average at a step, counted from 1.
 
-    As in TensorFlow and AllenNLP, the average follows closely at first, so that it forgets the initial weights soon.
+    As in TensorFlow and AllenNLP, the decay is lower at first, so the average soon forgets the initial weights.
     """
     return min(decay, (1 + n_steps) / (10 + n_steps))

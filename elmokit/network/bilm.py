@@ -1,8 +1,8 @@
-"""The biLM: a bidirectional LSTM language model, the one network behind training, embedding and the compat modules.
+"""The biLM: a bidirectional LSTM language model, used for training, embedding and the compat modules.
 
-Characters (or word ids, or both) become token vectors, and token vectors go through the LSTM layers of each
-direction. This module does no file I/O and works on ids only: sentence boundaries are tokens like any other, added by
-``text/batching``. The LSTM state is an argument and a result, never hidden in the module.
+Characters (or word ids, or both) become token vectors, and token vectors pass through the LSTM layers of each
+direction. This module does no file I/O and only sees ids. Sentence boundaries are ordinary tokens, added by
+``text/batching``. The LSTM state is an argument and a result; the module never stores it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BiLMState(NamedTuple):
 
     @classmethod
     def from_numpy(cls, state: State) -> BiLMState:
-        """Return the state of NumPy arrays as tensors, which share their memory unless it is read-only."""
+        """Convert a state of NumPy arrays to tensors, which share its memory unless it is read-only."""
         return cls(*map(tensor_of, state))
 
     def numpy(self) -> State:
-        """Return the same state as NumPy arrays."""
+        """Convert the state to NumPy arrays."""
         return State(*(part.detach().float().cpu().numpy() for part in self))
 
     def of_direction(self, direction: int) -> list[LSTMState]:
@@ -52,15 +52,15 @@ class BiLMState(NamedTuple):
         return [LSTMState(h, c) for h, c in zip(self.hidden[direction], self.cell[direction], strict=True)]
 
     def detach(self) -> BiLMState:
-        """Return the same state without a gradient history."""
+        """Detach the state from the autograd graph."""
         return BiLMState(self.hidden.detach(), self.cell.detach())
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> BiLMState:
-        """Return the same state on another device or in another dtype."""
+        """Move the state to another device or dtype."""
         return BiLMState(self.hidden.to(device, dtype), self.cell.to(device, dtype))
 
     def repeat_row(self, n_rows: int) -> BiLMState:
-        """Repeat a state of one row for ``n_rows`` rows, without copying it."""
+        """Expand a state with one row to ``n_rows`` rows, without copying."""
         return BiLMState(self.hidden.expand(-1, -1, n_rows, -1), self.cell.expand(-1, -1, n_rows, -1))
 
     def with_zero_rows(self, rows: Tensor) -> BiLMState:
@@ -73,11 +73,11 @@ class BiLMState(NamedTuple):
         return BiLMState(self.hidden.masked_fill(where, 0), self.cell.masked_fill(where, 0))
 
     def mean_row(self) -> BiLMState:
-        """Return the mean over rows, a state of one row."""
+        """Return the mean over rows, as a state with one row."""
         return BiLMState(self.hidden.mean(dim=2, keepdim=True), self.cell.mean(dim=2, keepdim=True))
 
     def first_rows(self, n_rows: int) -> BiLMState:
-        """Return the first ``n_rows`` rows; rows that do not exist are zero."""
+        """Return the first ``n_rows`` rows; missing rows are zero."""
         missing = max(0, n_rows - self.n_rows)
         return BiLMState(*(nn.functional.pad(part, (0, 0, 0, missing))[:, :, :n_rows] for part in self))
 
@@ -105,7 +105,7 @@ class BiLM(nn.Module):
     Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k,
     forward and backward concatenated.
 
-    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. That way a model can
+    The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. A model can therefore
     be created without allocating memory, under ``torch.device("meta")``, and then filled with memory-mapped weights.
 
     Args:
@@ -137,11 +137,11 @@ class BiLM(nn.Module):
 
     @property
     def has_token_table(self) -> bool:
-        """Whether it looks some tokens up in a table of precomputed vectors."""
+        """Whether some tokens are looked up in a table of precomputed vectors."""
         return isinstance(self.token_layer, CachedCharCNN)
 
     def kernels(self) -> list[LayerKernel]:
-        """Describe what computes each LSTM layer without gradients: the forward layers, then the backward ones.
+        """Describe how each LSTM layer is computed without gradients: the forward layers, then the backward layers.
 
         Example:
             >>> BiLM(PRESETS["original"]).kernels()[0]
@@ -153,7 +153,7 @@ class BiLM(nn.Module):
         return [kernel for kernels in directions for kernel in kernels]
 
     def computation(self) -> Computation:
-        """Describe what computes all layers when no gradient is needed.
+        """Describe how all layers are computed when no gradient is needed.
 
         Example:
             >>> print(BiLM(PRESETS["original"]).computation())
@@ -163,7 +163,7 @@ class BiLM(nn.Module):
         if isinstance(self.token_layer, CharCNN | WordCharLayer):
             kernel = kernel_for(next(self.token_layer.parameters()))
         else:
-            kernel = PLAIN_KERNEL  # a lookup, or a module of somebody else's
+            kernel = PLAIN_KERNEL  # a lookup, or a module from another library
         return computation_of(kernel, self.kernels(), self.device.type, pytorch)
 
     @property
@@ -178,12 +178,12 @@ class BiLM(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Number of trainable parameters, without the zero rows that mean "no token"."""
+        """Number of trainable parameters, without the zero rows for "no token"."""
         tables = [module for module in self.token_layer.modules() if isinstance(module, nn.Embedding)]
         return sum(parameter.numel() for parameter in self.parameters()) - sum(table.embedding_dim for table in tables)
 
     def reset_parameters(self, seed: int | None = None) -> None:
-        """Initialize all weights as bilm-tf does, from a seed or from PyTorch's default generator."""
+        """Initialize all weights as bilm-tf does, from a seed or PyTorch's default generator."""
         generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
         self.token_layer.reset_parameters(generator)
         for direction in self.directions:
@@ -191,7 +191,7 @@ class BiLM(nn.Module):
             direction.reset_parameters(generator)
 
     def with_config(self, **changes: Any) -> BiLM:
-        """Return a biLM with the same weights and another config, which must need tensors of the same shapes."""
+        """Return a biLM with the same weights and a changed config, which must have the same tensor shapes."""
         with torch.device("meta"):
             new = BiLM(replace(self.config, **changes))
         new.load_state_dict(self.state_dict(), assign=True)
@@ -204,7 +204,7 @@ class BiLM(nn.Module):
         return [direction.get_submodule(f"layers.{layer - 1}") for direction in self.directions]
 
     def zero_state(self, n_rows: int) -> BiLMState:
-        """Return the state of a model that has not read anything yet."""
+        """Return a state of zeros, for a model that has not read anything yet."""
         config = self.config
         shape = (config.n_directions, config.n_layers, n_rows)
         return BiLMState(
@@ -213,15 +213,15 @@ class BiLM(nn.Module):
         )
 
     def mask_of(self, ids: Tensor) -> Tensor:
-        """Return ``(batch, time)`` bool, True on a token: where ids are not all 0. See ``token_vectors`` for ids."""
+        """Return a mask ``(batch, time)``, True on tokens: where ids are not all 0. See ``token_vectors`` for ids."""
         return ids > 0 if self.config.n_words is not None else (ids > 0).any(dim=-1)
 
     def token_vectors(self, ids: Tensor) -> Tensor:
-        """Return context-free token vectors (layer 0), computing each distinct token once.
+        """Compute context-free token vectors (layer 0), each distinct token once.
 
         Args:
-            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word
-                features; or word ids ``(...)`` for a word-input model. 0 where there is no token.
+            ids: Char ids ``(..., chars)``; a word id and char ids ``(..., 1 + chars)`` for a model with word features;
+                or word ids ``(...)`` for a word-input model. 0 means no token.
 
         Returns:
             ``(..., projection_dim)``
@@ -230,7 +230,7 @@ class BiLM(nn.Module):
             of_words: Tensor = self.token_layer(ids)
             return of_words
         tokens = ids.long().flatten(0, -2)
-        if is_traced():  # how many of them are distinct depends on the text
+        if is_traced():  # the number of distinct tokens depends on the text
             vectors: Tensor = self.token_layer(tokens)
         else:
             distinct, index = distinct_rows(tokens)
@@ -241,10 +241,10 @@ class BiLM(nn.Module):
         """Compute all layers for a batch.
 
         Args:
-            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``; None if there are ``vectors``.
+            ids: ``(batch, time, chars)`` or ``(batch, time)``, as in ``token_vectors``; None if ``vectors`` are given.
             mask: ``(batch, time)`` bool, True on a real token.
-            state: The state that each direction starts from.
-            vectors: Token vectors ``(batch, time, projection_dim)`` in place of ``ids``.
+            state: The initial state of each direction.
+            vectors: Token vectors ``(batch, time, projection_dim)``, instead of ``ids``.
         """
         if vectors is None:
             assert ids is not None
@@ -253,7 +253,7 @@ class BiLM(nn.Module):
 
     def contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
         """Compute all layers for token vectors ``(batch, time, projection_dim)``; see ``forward`` for the rest."""
-        output: BiLMOutput = self(None, mask, state, vectors)  # a call, for the hooks of this module
+        output: BiLMOutput = self(None, mask, state, vectors)  # a call, so that this module's hooks run
         return output
 
     def _contextualize(self, vectors: Tensor, mask: Tensor, state: BiLMState) -> BiLMOutput:
@@ -275,12 +275,12 @@ class BiLM(nn.Module):
     ) -> tuple[list[Tensor], list[LSTMState]]:
         """Run the LSTM layers of one direction.
 
-        Training uses it directly, because each direction has its own text stream during training.
+        Training calls it directly, because each direction then reads its own text stream.
 
         Args:
-            direction: Which LSTM: 0 for the forward one and 1 for the backward one, or 0 if there is only one.
+            direction: The LSTM to run: 0 for forward, 1 for backward; 0 if there is only one.
             vectors: Token vectors, ``(batch, time, projection_dim)``.
-            states: The state of each layer before the first step.
+            states: Each layer's state before the first step.
             mask: ``(batch, time)`` bool, True on a real token; None if every position is real.
             reverse: Read from the last position to the first.
 
@@ -295,7 +295,7 @@ def _token_layer(config: BiLMConfig) -> CharCNN | WordEmbedding | WordCharLayer:
     cnn, words = config.char_cnn, config.word_features
     chars = None
     if cnn is not None:
-        # Without its own projection if a projection of words and characters follows.
+        # No projection of its own if a projection of words and characters follows.
         output_dim = config.projection_dim if words is None else cnn.n_features
         chars = CharCNN(cnn.n_chars, cnn.char_dim, cnn.filters, cnn.activation, cnn.n_highway, output_dim)
     if words is not None:

@@ -1,4 +1,4 @@
-"""Token layers: from the characters of a token, its word id, or both, to a context-free vector."""
+"""Token layers: map a token's characters, its word id, or both to a context-free vector."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
     """Create a trainable ``nn.Embedding`` whose row 0 means "no token" and gets no gradient.
 
     ``nn.Embedding`` itself would draw the weights with ``normal_``. On the meta device, where a model is built before
-    its weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never
-    used. On other devices the draw stays, so that a seed keeps giving the same model.
+    its weights are loaded, that call imports sympy and ``torch._dynamo``: two seconds for numbers that are never used.
+    On other devices, the weights are still drawn, so a seed keeps giving the same model.
     """
     weight = torch.empty(n_rows, dim)
     if not weight.is_meta:
@@ -29,9 +29,9 @@ def zero_padded_embedding(n_rows: int, dim: int) -> nn.Embedding:
 class Highway(nn.Module):
     """A gated layer: ``g * relu(transform(x)) + (1 - g) * x`` with ``g = sigmoid(gate(x))`` (Srivastava et al. 2015).
 
-    An open gate passes the *transformed* branch on; published files call this gate "carry" all the same. Its bias
-    starts at -2, so that a new layer is close to the identity. The inner activation is relu whatever the char CNN
-    uses, as in bilm-tf.
+    An open gate passes on the *transformed* branch, although published files call this gate "carry". Its bias starts at
+    -2, so a new layer is close to the identity. As in bilm-tf, the inner activation is always relu, whatever activation
+    the char CNN uses.
 
     Args:
         dim: Size of inputs and outputs.
@@ -57,17 +57,17 @@ class Highway(nn.Module):
 class CharCNN(nn.Module):
     """Compute a token's vector from its characters alone (Kim et al. 2016; Peters et al. 2018, section 3.4).
 
-    Convolutions over the characters, the maximum of each filter over positions, highway layers, a projection. Row 0
-    of the character table is zero and means "no token". Padding within a token is an ordinary character that takes
-    part in the convolutions, as in bilm-tf: without it the published models would give other vectors.
+    Convolutions over the characters, max pooling over positions, highway layers and a projection. Row 0 of the
+    character table is zero and means "no token". As in bilm-tf, padding within a token is an ordinary character and
+    takes part in the convolutions; otherwise, published models would give different vectors.
 
     Args:
-        n_chars: Rows of the character table without row 0 (261 in every published model).
+        n_chars: Rows of the character table, not counting row 0 (261 in every published model).
         char_dim: Size of a character's vector.
-        filters: ``(width, count)`` of each convolution, in the order of concatenation.
+        filters: ``(width, count)`` of each convolution, in concatenation order.
         activation: Applied to the maxima.
         n_highway: Number of highway layers.
-        output_dim: Size of the token vector. There is no projection if the filters already sum to it.
+        output_dim: Size of the token vector. There is no projection if it equals the number of filters.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CharCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, char_ids: Tensor) -> Tensor:
-        """Encode tokens: char ids ``(tokens, chars)``, all 0 in a row without a token, to ``(tokens, output_dim)``."""
+        """Encode char ids ``(tokens, chars)``, all 0 for no token, as ``(tokens, output_dim)``."""
         characters = read_characters(char_ids, self.char_embedding, self.n_chars + 1, self.widest)
         features = join_features([convolution(characters) for convolution in self.convolutions], self.activation)
         for highway_layer in self.highways:
@@ -140,15 +140,15 @@ class WordEmbedding(nn.Module):
             self.embedding.weight[0] = 0.0
 
     def forward(self, word_ids: Tensor) -> Tensor:
-        """Map word ids ``(...)``, counted from 1 so that 0 means "no token", to ``(..., output_dim)``."""
+        """Map word ids ``(...)``, counted from 1 (0 means "no token"), to ``(..., output_dim)``."""
         vectors: Tensor = self.embedding(word_ids)
         return vectors
 
 
 class WordCharLayer(nn.Module):
-    """Compute a token's vector from its word id and its characters: both are concatenated and projected.
+    """Compute a token's vector by concatenating and projecting its word vector and its char CNN's output.
 
-    The token layer of ELMoForManyLangs (Che et al. 2018).
+    This is the token layer of ELMoForManyLangs (Che et al. 2018).
 
     Args:
         n_words: Size of the vocabulary. The table has one row more: row 0 is zero and means "no token".
@@ -164,14 +164,14 @@ class WordCharLayer(nn.Module):
         self.projection = TileLinear(word_dim + (0 if chars is None else chars.output_dim), output_dim)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights: word vectors of length about 1, as ELMoForManyLangs does; the rest as in the char CNN."""
+        """Draw word vectors of length about 1, as ELMoForManyLangs does, and the rest as in the char CNN."""
         for weight in (self.word_embedding.weight, self.projection.weight):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
         nn.init.zeros_(self.projection.bias)
         with torch.no_grad():
             self.word_embedding.weight[0] = 0.0
             if (dim := self.word_embedding.embedding_dim) == len(self.projection.weight):
-                # A row that a tied softmax shares is added to the features' projection as it is, to begin with.
+                # At first, a row shared with a tied softmax is added unchanged to the projected features.
                 self.projection.weight[:, :dim] = torch.eye(dim)
         if self.chars is not None:
             self.chars.reset_parameters(generator)
@@ -180,8 +180,8 @@ class WordCharLayer(nn.Module):
         """Encode tokens.
 
         Args:
-            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; all 0 in a row without a token. Without a char
-                CNN, ``(tokens, 1)``.
+            ids: ``(tokens, 1 + chars)``: a word id, then the char ids; all 0 for no token. Without a char CNN,
+                ``(tokens, 1)``.
 
         Returns:
             ``(tokens, output_dim)``
@@ -194,12 +194,12 @@ class WordCharLayer(nn.Module):
 
 
 class CachedCharCNN(CharCNN):
-    """A char CNN with a table of precomputed token vectors; only tokens outside the table are encoded.
+    """A char CNN with a table of precomputed token vectors. Only tokens outside the table are encoded.
 
-    The table is a buffer that is neither trained nor saved: ``state_dict`` stays that of the char CNN.
+    The table is a buffer that is neither trained nor saved, so ``state_dict`` is the char CNN's own.
 
     Args:
-        char_cnn: Encodes the tokens that are not in the table. Its parameters are shared, not copied.
+        char_cnn: Encodes tokens that are not in the table. Its parameters are shared, not copied.
         vectors: The table, ``(rows, output_dim)``.
     """
 
@@ -219,8 +219,8 @@ class CachedCharCNN(CharCNN):
         """Look up or encode tokens.
 
         Args:
-            ids: ``(tokens, 1 + chars)``: the token's row in the table counted from 1, or 0 if it is not in the table,
-                followed by its char ids.
+            ids: ``(tokens, 1 + chars)``: the token's row in the table, counted from 1 (0 if it is not in the table),
+                then its char ids.
 
         Returns:
             ``(tokens, output_dim)``

@@ -1,7 +1,7 @@
-"""Convolutions over the characters of tokens, and the maximum of each filter over positions.
+"""Convolutions over the characters of tokens, with max pooling over positions.
 
-A token's ids end in padding, up to 49 equal columns of 50. All windows that lie wholly inside it give the same
-response, so one of them is enough for the maximum, and the others are skipped.
+A token's ids end in padding: up to 49 of 50 columns are equal. All windows that lie entirely inside the padding give
+the same response, so only one of them is computed for the maximum.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from elmokit.network.tile_layers import apply_by_row
 
 
 class Characters(NamedTuple):
-    """The characters of tokens, as convolutions read them. There are either ``vectors`` or a ``table``."""
+    """The characters of tokens, as input of the convolutions. Either ``vectors`` or ``table`` is given."""
 
     ids: Tensor  # (tokens, chars)
-    n_distinct: Tensor  # (tokens,): the columns up to the last that differs from the final one
-    vectors: Tensor | None  # (tokens, columns, dim): those of the first columns; others cannot change a maximum
-    table: Tensor | None  # (rows, dim): the vectors of all ids
+    n_distinct: Tensor  # (tokens,): the number of columns up to the last that differs from the final column
+    vectors: Tensor | None  # (tokens, columns, dim): the first columns; the rest cannot change a maximum
+    table: Tensor | None  # (rows, dim): vectors of all ids
 
     def n_windows(self, width: int) -> Tensor:
-        """Return how many windows of each token must be considered: those before the padding and one inside it."""
+        """Count the windows to compute for each token: those before the padding, and one inside it."""
         n_columns = self.ids.shape[1] if self.vectors is None else self.vectors.shape[1]
-        # Windows that start at columns 0 to n_distinct; the last of them is the first that lies wholly in the padding.
-        # The clamp is for tokens that fill all columns.
+        # Windows start at columns 0 to n_distinct; the last is the first window entirely inside the padding. The clamp
+        # is for tokens that fill all columns.
         return (self.n_distinct + 1).clamp(max=n_columns - width + 1)
 
 
 class DistinctCharacters(NamedTuple):
-    """The characters of tokens without gradients, each of which has one row in a table."""
+    """The characters of tokens without gradients: each distinct character has one row in a table."""
 
     ids: Tensor  # (tokens, columns): rows of the table
     table: Tensor  # (characters, dim)
@@ -63,28 +63,28 @@ def read_characters(
 
     Args:
         ids: ``(tokens, chars)``.
-        embed: Looks up the vectors of characters.
-        n_rows: The number of characters that it knows.
-        widest: The width of the widest filter.
+        embed: Looks up character vectors.
+        n_rows: The number of characters in its table.
+        widest: Width of the widest filter.
     """
     if ids.is_cpu and not torch.is_grad_enabled() and (is_traced() or has_memory(ids)):
         return _read_distinct(ids, embed, n_rows, widest)
     n_distinct = _count_distinct(ids)
     if not is_traced() and torch.is_grad_enabled() and ids.is_cpu and takes_tiles() and ids.numel():
-        # There are a few hundred characters: what each of them adds to a filter at a place of its window is computed
-        # once per step, for all tokens. As an embedding of all rows, so that row 0 gets no gradient.
+        # There are only a few hundred characters. What each adds to a filter at each place of its window is computed
+        # once per step, for all tokens. This is an embedding lookup of all rows, so row 0 gets no gradient.
         table = embed(torch.arange(n_rows, device=ids.device))
         if takes_tiles(table):
             return Characters(ids, n_distinct, None, table)
     n_columns = ids.shape[1]
     if not is_traced() and ids.numel():
-        n_columns = int(n_distinct.max()) + widest  # columns up to one whole window of padding for the longest token
+        n_columns = int(n_distinct.max()) + widest  # enough for one whole window of padding after the longest token
     return Characters(ids, n_distinct, embed(ids[:, :n_columns]), None)
 
 
 def _count_distinct(ids: Tensor) -> Tensor:
-    """Return the columns of each token up to the last that differs from the final one."""
-    # Columns count from 1, so that a token whose ids are all equal gets 0.
+    """Count each token's columns up to the last that differs from the final column."""
+    # Columns count from 1, so a token whose ids are all equal gets 0.
     columns = torch.arange(1, ids.shape[1] + 1, device=ids.device)
     return ((ids != ids[:, -1:]) * columns).amax(dim=1)
 
@@ -93,7 +93,7 @@ def _read_distinct(
     ids: Tensor, embed: Callable[[Tensor], Tensor], n_rows: int, widest: int
 ) -> Characters | DistinctCharacters:
     """Embed each distinct character once; arguments as in ``read_characters``."""
-    if is_traced() or not ids.numel():  # which characters there are depends on the text
+    if is_traced() or not ids.numel():  # the set of characters depends on the text
         table = embed(torch.arange(n_rows, device=ids.device))
     else:
         distinct, ids = _number_characters(ids, n_rows, widest)
@@ -104,16 +104,16 @@ def _read_distinct(
 
 
 def _number_characters(ids: Tensor, n_rows: int, widest: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct characters of tokens, and each token's numbers of these.
+    """Return the distinct characters, and each token's characters as indices into them.
 
-    Columns of padding that no window needs are left out.
+    Padding columns that no window needs are omitted.
     """
-    numbers = ids.numpy()  # by NumPy: a sentence is small, and PyTorch takes a while to begin
+    numbers = ids.numpy()  # NumPy, because a sentence is small and PyTorch has more overhead per call
     if numbers.min() < 0 or numbers.max() >= n_rows:
         raise IndexError(f"index out of range: characters are numbers from 0 to {n_rows - 1}.")
     is_distinct = (numbers != numbers[:, -1:]).any(axis=0)
     n_distinct = int(is_distinct.nonzero()[0].max(initial=-1)) + 1
-    numbers = numbers[:, : n_distinct + widest]  # up to one whole window of padding for the longest token
+    numbers = numbers[:, : n_distinct + widest]  # one whole window of padding after the longest token
     occurs = np.zeros(n_rows, bool)
     occurs[numbers] = True
     places = occurs.cumsum() - 1
@@ -136,7 +136,7 @@ torch.library.define("elmokit::join_features", "(Tensor[] maxima) -> Tensor")
 
 @computes("elmokit::join_features")
 def _join_features(maxima: list[Tensor]) -> Tensor:
-    # By NumPy: PyTorch's threads would keep those of the next operator from their cores.
+    # NumPy, because PyTorch's threads would occupy the cores that the next operator needs.
     joined = np.concatenate([part.detach().numpy() for part in maxima], axis=1)
     return torch.from_numpy(np.maximum(joined, 0, out=joined))
 
@@ -147,12 +147,12 @@ def _fake_join_features(maxima: list[Tensor]) -> Tensor:
 
 
 class CharConvolution(nn.Conv1d):
-    """A convolution over the characters of tokens, and the maximum of each filter over positions.
+    """A convolution over the characters of tokens, with max pooling over positions.
 
     Args:
         char_dim: Size of a character's vector.
         n_filters: Number of filters.
-        width: Characters that a filter spans.
+        width: Number of characters that a filter spans.
     """
 
     def __init__(self, char_dim: int, n_filters: int, width: int) -> None:
@@ -171,13 +171,13 @@ class CharConvolution(nn.Conv1d):
         assert characters.vectors is not None
         vectors = characters.vectors
         device = vectors.device.type
-        if device != "cpu" and torch.is_autocast_enabled(device):  # a CPU is not faster in other dtypes
+        if device != "cpu" and torch.is_autocast_enabled(device):  # CPUs gain nothing from other dtypes
             low_dtype = torch.get_autocast_dtype(device)
             vectors, weight, bias = vectors.to(low_dtype), weight.to(low_dtype), bias.to(low_dtype)
         return convolve(vectors, n_windows, weight, bias)
 
 
-# Without gradients, by a table of what each character adds to each filter at each place of its window
+# Without gradients: a table of what each character adds to each filter at each place of its window
 
 torch.library.define("elmokit::convolve_rows", "(Tensor ids, Tensor table, Tensor weight, Tensor bias) -> Tensor")
 
@@ -252,7 +252,7 @@ def convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
 
 
 def _responses(characters: Tensor, n_windows: Tensor, weight: Tensor) -> Tensor:
-    """Return what every window gives, ``(tokens, windows, filters)``; minus infinity beyond a token's windows."""
+    """Return each window's response, ``(tokens, windows, filters)``; minus infinity beyond a token's windows."""
     # One matrix product over all windows takes half the time of ``conv1d`` on a CPU.
     responses = F.linear(_windows(characters, weight), weight.flatten(1))
     places = torch.arange(responses.shape[1], device=responses.device)
@@ -266,7 +266,7 @@ def _windows(characters: Tensor, weight: Tensor) -> Tensor:
 
 @computes("elmokit::convolve")
 def _convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the maximum of each filter, and the window that has it."""
+    """Return the maximum of each filter, and the window that attains it."""
     _check_windows(characters, n_windows, weight, bias)
     library = c_library(characters, weight, bias)
     if library is not None and len(characters):
@@ -299,12 +299,12 @@ def _convolve_backward(
     library = c_library(upstream, characters, weight)
     of_characters = torch.zeros_like(characters, memory_format=torch.contiguous_format)
     if library is not None and len(characters):
-        # C takes a window as one stretch of memory, in which characters follow each other.
+        # C reads a window as contiguous memory, character after character.
         flat = weight.transpose(1, 2).flatten(1).contiguous()
         of_flat = native_training.convolve_backward(
             library, characters.contiguous(), flat, positions, upstream.contiguous(), of_characters
         )
-        # A copy, because a transposed tensor of width 1 counts as contiguous, and a gradient must lie as its weight.
+        # A copy: a transposed tensor of width 1 counts as contiguous, but a gradient must have its weight's strides.
         of_weight = weight.new_empty(weight.shape)
         of_weight.copy_(of_flat.view(n_filters, width, dim).transpose(1, 2))
         return of_characters, of_weight
@@ -340,7 +340,7 @@ def _keep_convolution(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor
 
 def _differentiate_convolution(ctx: Any, upstream: Tensor, of_positions: None) -> tuple[Tensor | None, ...]:
     of_characters, of_weight = torch.ops.elmokit.convolve_backward.default(upstream, *ctx.saved_tensors)
-    # The bias is added to the maximum, so its gradient is that of the maximum, summed over tokens.
+    # The bias is added to the maximum, so its gradient is the sum of the maximum's gradient over tokens.
     return of_characters, None, of_weight, upstream.sum(dim=0)
 
 
@@ -348,7 +348,7 @@ torch.library.register_autograd("elmokit::convolve", _differentiate_convolution,
 differentiable_once("elmokit::convolve_backward")
 
 
-# By a table of what each character adds to each filter at each place of its window
+# With gradients in bfloat16: the same table
 
 torch.library.define(
     "elmokit::table_convolve", "(Tensor char_ids, Tensor n_windows, Tensor table, Tensor bias) -> (Tensor, Tensor)"
@@ -360,15 +360,15 @@ torch.library.define(
 
 
 def _convolve_by_table(char_ids: Tensor, n_windows: Tensor, characters: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Convolve and pool for a training step in bfloat16: the same sums in another order, in float32.
+    """Convolve and pool for a training step in bfloat16: the same sums in a different order, in float32.
 
-    Gradients of the table are summed over tokens, and PyTorch derives that of the weight.
+    The table's gradient is summed over tokens; PyTorch derives the weight's gradient from it.
     """
     with torch.autocast(char_ids.device.type, enabled=False):
         wide = loaded_library().panel_width()
         panels = F.pad(weight, (0, 0, 0, 0, 0, -len(weight) % wide)).view(-1, wide, *weight.shape[1:])
-        # (panels, dim, width * wide); a filter of width 1 needs no other order of its axes, whose gradient would be
-        # strided.
+        # (panels, dim, width * wide). A filter of width 1 keeps the order of its axes, because the gradient of a
+        # permuted one would be strided.
         in_order = panels.flatten(2).mT if panels.shape[3] == 1 else panels.permute(0, 2, 3, 1)
         table = (characters @ in_order.flatten(2)).view(len(panels), len(characters), -1, wide)
         maxima: Tensor = torch.ops.elmokit.table_convolve.default(char_ids.long(), n_windows, table, bias)[0]
@@ -377,7 +377,7 @@ def _convolve_by_table(char_ids: Tensor, n_windows: Tensor, characters: Tensor, 
 
 @computes("elmokit::table_convolve")
 def _table_convolve(char_ids: Tensor, n_windows: Tensor, table: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Call ``native_training.table_convolve``: the maximum of each filter, and the window that has it."""
+    """Call ``native_training.table_convolve``: the maximum of each filter, and the window that attains it."""
     if int(char_ids.min()) < 0 or int(char_ids.max()) >= table.shape[1]:
         raise IndexError("index out of range: a character is not in the table.")
     pooled = table.new_empty(len(char_ids), len(bias))
@@ -390,7 +390,7 @@ def _table_convolve(char_ids: Tensor, n_windows: Tensor, table: Tensor, bias: Te
 
 @computes("elmokit::table_convolve_backward")
 def _table_convolve_backward(upstream: Tensor, char_ids: Tensor, winners: Tensor, shape: list[int]) -> Tensor:
-    """Return the gradient of the table, which only winning windows have; shape: that of the table."""
+    """Compute the table's gradient, to which only the winning windows contribute; shape: the table's."""
     table = upstream.new_zeros(shape)
     native_training.table_convolve_backward(
         loaded_library(), char_ids.contiguous(), winners, upstream.contiguous(), table

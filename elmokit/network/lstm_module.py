@@ -1,16 +1,16 @@
-"""LSTM layers with a projected and clipped recurrent state, in one direction.
+"""Unidirectional LSTM layers with a projected and clipped recurrent state.
 
-The formulas are those of TensorFlow 1's ``LSTMCell`` as bilm-tf used it (Sak et al. 2014, without peepholes). One step
-from input ``x`` and state ``(m, c)``::
+The formulas follow TensorFlow 1's ``LSTMCell`` as bilm-tf uses it (Sak et al. 2014, without peepholes). One step from
+input ``x`` and state ``(m, c)``::
 
     i, g, f, o = weight @ [x, m] + bias
     c' = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(g), cell_clip)
     m' = clip(projection @ (sigmoid(o) * tanh(c')), projection_clip)
 
-The blocks of ``weight`` have the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
-file. If ``hidden_dim`` equals ``projection_dim``, there is neither a projection nor its clip.
+The blocks of ``weight`` are in the order i, g, f, o, and the 1 is not part of the stored bias, as in every published
+file. If ``hidden_dim`` equals ``projection_dim``, there is no projection and no projection clip.
 
-``operators.py`` computes a layer: in C on a CPU, in PyTorch operations elsewhere.
+``operators.py`` computes a layer: in C on a CPU, with PyTorch operations elsewhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LSTMState(NamedTuple):
 
 
 class ProjectedLSTM(nn.Module):
-    """One LSTM layer in one direction. The module's docstring has the formulas."""
+    """One LSTM layer in one direction. The formulas are in this file's docstring."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ProjectedLSTM(nn.Module):
         self.projection_dim = projection_dim
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
-        # One matrix for inputs and state, as in TensorFlow's kernel (transposed), so that published files are copied in
+        # One matrix for inputs and state, like TensorFlow's kernel (transposed), so published files can be copied as a
         # whole.
         self.weight = nn.Parameter(torch.empty(4 * hidden_dim, input_dim + projection_dim))
         self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
@@ -65,7 +65,7 @@ class ProjectedLSTM(nn.Module):
 
     @property
     def weights(self) -> LSTMWeights:
-        """The tensors and bounds that the layer is computed from."""
+        """The layer's tensors and clipping bounds."""
         return LSTMWeights(self.weight, self.bias, self.projection, self.cell_clip, self.projection_clip)
 
     def forward(
@@ -74,9 +74,9 @@ class ProjectedLSTM(nn.Module):
         state: LSTMState,  # before the first step
         mask: Tensor | None = None,  # (batch, time): False gives 0 and keeps the state
         reverse: bool = False,  # read from the last step to the first
-        adds_inputs: bool = False,  # the skip connection: the inputs are added to the outputs, not to the state
+        adds_inputs: bool = False,  # the skip connection: add the inputs to the outputs, not to the state
     ) -> tuple[Tensor, LSTMState]:
-        """Run the layer over a batch: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
+        """Run the layer on a batch. Return outputs ``(batch, time, projection_dim)`` and the final state."""
         outputs, hidden, cell = run_lstm(inputs, *state, self.weights, mask, reverse, adds_inputs)
         return outputs, LSTMState(hidden, cell)
 
@@ -84,8 +84,8 @@ class ProjectedLSTM(nn.Module):
 class LSTMStack(nn.Module):
     """The LSTM layers of one direction, with a skip connection around every layer but the first.
 
-    Dropout acts on the input of every layer, with a new mask at every step. The skip connection adds the input after
-    dropout, as in bilm-tf.
+    Dropout is applied to every layer's input, with a new mask at every step. As in bilm-tf, the skip connection adds
+    the input after dropout.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LSTMStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(
             ProjectedLSTM(projection_dim, hidden_dim, projection_dim, cell_clip, projection_clip)
-            # Input and output size are equal in every layer, which skip connections need.
+            # Skip connections need equal input and output sizes in every layer.
             for _ in range(n_layers)
         )
         self.skip_connections = skip_connections
@@ -116,17 +116,17 @@ class LSTMStack(nn.Module):
     def forward(
         self,
         inputs: Tensor,  # (batch, time, projection_dim)
-        states: list[LSTMState],  # of each layer before the first step
+        states: list[LSTMState],  # each layer's state before the first step
         mask: Tensor | None = None,  # (batch, time), bool; None if every position is real
         reverse: bool = False,  # read from the last step to the first
     ) -> tuple[list[Tensor], list[LSTMState]]:
-        """Run all layers over a batch. Return the outputs ``(batch, time, projection_dim)`` and new state of each."""
+        """Run all layers on a batch. Return each layer's outputs ``(batch, time, projection_dim)`` and new state."""
         outputs: list[Tensor] = []
         new_states = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
             layer_inputs = self.dropout(inputs)
-            # bilm-tf wraps the cell in ResidualWrapper first and in DropoutWrapper after it, so the residual is the
-            # dropped input; and it adds the wrapper for layers after the first only.
+            # bilm-tf wraps the cell in ResidualWrapper and then in DropoutWrapper, so the residual is the input after
+            # dropout. It adds the residual only to layers after the first.
             if self.skip_connections and index > 0:
                 inputs, new_state = layer(layer_inputs, state, mask, reverse, adds_inputs=True)
             else:
@@ -136,16 +136,16 @@ class LSTMStack(nn.Module):
         return outputs, new_states
 
     def kernels(self) -> list[LayerKernel]:
-        """Describe what computes each layer when no gradient is needed."""
+        """Describe how each layer is computed when no gradient is needed."""
         return [kernel_for(layer.weight) for layer in self.layers if isinstance(layer, ProjectedLSTM)]
 
 
 def check_no_gaps(mask: Tensor) -> None:
-    """Refuse a mask with padding before or between tokens, with a ``ValueError``, unless the computation is traced."""
+    """Raise a ``ValueError`` if a mask has padding before or between tokens, unless the computation is traced."""
     if not is_traced() and has_gaps(mask):
         raise ValueError("There is padding before or between tokens; pad on the right only.")
 
 
 def has_gaps(mask: Tensor) -> bool:
-    """Say whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
+    """Check whether a row of a mask ``(batch, time)`` has padding before or between its tokens."""
     return bool((mask[:, 1:] & ~mask[:, :-1]).any())

@@ -1,10 +1,10 @@
-"""The C functions of training: forward passes that keep what the gradient needs, and backward passes.
+"""The C functions for training: forward passes that keep what the gradient needs, and backward passes.
 
 Each takes the library first, and then tensors. ``lstm_training.py``, ``tile_layers.py`` and ``char_convolution.py``
-make differentiable functions of them.
+build differentiable functions from them.
 
-Tensors must be contiguous, on the CPU and, unless stated otherwise, float32. The C functions cannot check that, nor any
-size: a wrong shape would read foreign memory, so callers check first.
+Tensors must be contiguous, on the CPU and, unless stated otherwise, float32. The C functions cannot check this, or any
+size: a wrong shape would access memory out of bounds, so callers check first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def training_step(
     cell_before: Tensor,  # (rows, hidden_dim), like the next three
     cell_after: Tensor,  # written: the new cell
     tanh_cell: Tensor,  # written: tanh of it
-    outputs: Tensor,  # written: that times the activation of o
+    outputs: Tensor,  # written: tanh_cell times the activation of o
     cell_clip: float | None,
 ) -> None:
     """Compute the elementwise part of one training step."""
@@ -59,7 +59,7 @@ def training_step_backward(
     cell_before: Tensor,
     cell_after: Tensor,
     tanh_cell: Tensor,
-    cell_gradient: Tensor,  # of `cell_after` from later steps; replaced by that of `cell_before`
+    cell_gradient: Tensor,  # of `cell_after`, from later steps; replaced with the gradient of `cell_before`
     gate_gradient: Tensor,  # written: the gradient of the gate sums
     cell_clip: float | None,
 ) -> None:
@@ -83,11 +83,11 @@ def window_forward(
     cell_clip: float | None,
     projection_clip: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run one layer over a training window. Return outputs, the cell after it, and what the backward pass needs."""
+    """Run one layer on a training window. Return outputs, the final cell, and what the backward pass needs."""
     sizes = (*inputs.shape, *reversed(projection.shape))
     kept_bytes, forward_bytes, _ = _window_bytes(library, sizes)
     kept, memory = _empty(library, kept_bytes + ALIGNMENT), _scratch(library, forward_bytes)
-    kept[-ALIGNMENT:] = 0  # an operator writes all of its results
+    kept[-ALIGNMENT:] = 0  # an operator must write all of its result
     outputs, cell = inputs.new_empty(*inputs.shape[:2], len(projection)), cell.clone()
     library.window_forward(
         *(n_threads(), *sizes, inputs.data_ptr(), weight.data_ptr(), bias.data_ptr()),
@@ -126,19 +126,19 @@ def window_backward(
 
 
 def kept_bytes(library: Library, sizes: Sequence[int]) -> int:
-    """Return the size of what ``window_forward`` keeps; sizes: those of rows, steps, inputs, units and outputs."""
+    """Return how many bytes ``window_forward`` keeps, for the numbers of rows, steps, inputs, units and outputs."""
     return _window_bytes(library, sizes)[0] + ALIGNMENT
 
 
 def _window_bytes(library: Library, sizes: Sequence[int]) -> list[int]:
-    """Return the bytes of what a window keeps, of its forward pass and of its backward pass."""
-    n_bytes = (ctypes.c_int64 * 3)()  # not a tensor, which has no memory where only shapes are asked for
+    """Return how many bytes a window keeps, and how many its forward and backward passes need."""
+    n_bytes = (ctypes.c_int64 * 3)()  # not a tensor: under a fake mode, a tensor has no memory
     library.window_bytes(n_threads(), *sizes, ctypes.addressof(n_bytes))
     return list(n_bytes)
 
 
 def linear_rows(library: Library, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return ``inputs @ weight.T + bias``, where each row has the same bits in any batch."""
+    """Compute ``inputs @ weight.T + bias``. Each row has the same bits in any batch."""
     outputs, threads = inputs.new_empty(len(inputs), len(weight)), n_threads()
     with scratch(library, library.linear_rows_bytes(threads, inputs.shape[1])) as memory:
         library.linear_rows(
@@ -155,7 +155,7 @@ def convolve_rows(
     weight: Tensor,  # (filters, dim, width), with width at most the number of columns
     bias: Tensor,  # (filters,)
 ) -> Tensor | None:
-    """Return the maximum of each filter, ``(tokens, filters)``, with the same bits in any batch; None for wrong ids."""
+    """Compute each filter's maximum, ``(tokens, filters)``, with the same bits in any batch; None for invalid ids."""
     maxima = characters.new_empty(len(ids), len(weight))
     call = library.structs["convolution_call"](
         *(*ids.shape, *characters.shape, len(weight), weight.shape[2]),
@@ -173,7 +173,7 @@ def linear_forward(
     weight: Tensor,  # (n_outputs, n_inputs)
     bias: Tensor,  # (n_outputs,)
 ) -> Tensor:
-    """Return ``inputs @ weight.T + bias``, with products of bfloat16 tiles."""
+    """Compute ``inputs @ weight.T + bias`` with bfloat16 tiles."""
     sizes = (*inputs.shape, len(weight))
     memory = _scratch(library, library.linear_bytes(*sizes))
     outputs = inputs.new_empty(len(inputs), len(weight))
@@ -192,7 +192,7 @@ def linear_backward(
     input_gradient: Tensor | None,  # written; None if it is not needed
     adds: bool = False,  # add to `input_gradient`
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of weight and bias of ``linear_forward``, and write that of the inputs."""
+    """Compute the gradients of weight and bias of ``linear_forward``, and write the inputs' gradient."""
     sizes = (*inputs.shape, len(weight))
     memory, weight_gradient = _scratch(library, library.linear_bytes(*sizes)), torch.empty_like(weight)
     bias_gradient = weight.new_empty(len(weight))
@@ -205,7 +205,7 @@ def linear_backward(
 
 
 def highway_forward(library: Library, inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
-    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``."""
+    """Compute ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, which replaces ``gate``."""
     outputs = torch.empty_like(inputs)
     library.highway_forward(
         *(n_threads(), inputs.numel(), inputs.data_ptr(), transformed.data_ptr(), gate.data_ptr()),
@@ -221,7 +221,7 @@ def highway_backward(
     transformed: Tensor,
     gate: Tensor,  # as `highway_forward` left it
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of ``transformed``, of the gate's sums, and of the inputs directly."""
+    """Compute the gradients of ``transformed``, the gate's sums, and the inputs (their direct path only)."""
     gradients = torch.empty_like(inputs), torch.empty_like(inputs), torch.empty_like(inputs)
     library.highway_backward(
         *(n_threads(), inputs.numel(), upstream.data_ptr(), inputs.data_ptr()),
@@ -231,7 +231,7 @@ def highway_backward(
 
 
 def seeded_dropout(library: Library, inputs: Tensor, probability: float, seed: int) -> Tensor:
-    """Return the inputs, scaled, with zeros where the seed chooses them; its gradient is the same function."""
+    """Scale the inputs and set those that the seed selects to zero. The gradient is the same function."""
     outputs = torch.empty_like(inputs)
     library.dropout(*(n_threads(), inputs.numel(), seed, probability, inputs.data_ptr(), outputs.data_ptr()))
     return outputs
@@ -240,12 +240,12 @@ def seeded_dropout(library: Library, inputs: Tensor, probability: float, seed: i
 def softmax_loss(
     library: Library,
     hidden: Tensor,  # (rows, dim)
-    weight: Tensor,  # (words, dim), of the words that compete with each row's right word
+    weight: Tensor,  # (words, dim): the words that compete with each row's target
     offsets: Tensor,  # (words,), added to their scores
-    own_scores: Tensor,  # (rows,), the scores of the right words
-    skipped: Tensor,  # (rows,) int64, a word that does not compete in a row, or a negative number
+    own_scores: Tensor,  # (rows,), the scores of the targets
+    skipped: Tensor,  # (rows,) int64: a word that does not compete in this row, or a negative number
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compute cross-entropies ``(rows,)``, and the gradients of hidden, weight, offsets and own scores."""
+    """Compute cross-entropies ``(rows,)`` and the gradients of hidden, weight, offsets and own scores."""
     sizes = (*hidden.shape, len(weight))
     memory = _scratch(library, library.softmax_bytes(n_threads(), *sizes))
     losses = torch.empty_like(own_scores)
@@ -261,13 +261,13 @@ def softmax_loss(
 def table_convolve(
     library: Library,
     char_ids: Tensor,  # (tokens, chars) int64, rows of the table
-    n_windows: Tensor,  # (tokens,) int64, the windows of each token to consider
-    table: Tensor,  # (panels, rows, width, panel), what a character adds to each filter at each place
+    n_windows: Tensor,  # (tokens,) int64: how many windows of each token to consider
+    table: Tensor,  # (panels, rows, width, panel): what a character adds to each filter at each place
     bias: Tensor,  # (filters,)
-    pooled: Tensor,  # written: the maxima (tokens, filters), columns of a larger matrix
-    winners: Tensor,  # written: the winning windows, int32, in the same way
+    pooled: Tensor,  # written: the maxima (tokens, filters), as columns of a larger matrix
+    winners: Tensor,  # written: the winning windows in int32, likewise
 ) -> None:
-    """Compute the maximum of each filter over the positions of a convolution, by a table."""
+    """Compute each filter's maximum over positions, using a table."""
     library.table_convolve(
         *(n_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], n_windows.data_ptr()),
         *(table.shape[2], table.data_ptr(), table.shape[1], bias.data_ptr(), len(bias), pooled.stride(0)),
@@ -278,7 +278,7 @@ def table_convolve(
 def table_convolve_backward(
     library: Library, char_ids: Tensor, winners: Tensor, upstream: Tensor, table_gradient: Tensor
 ) -> None:
-    """Add to the gradient of the table, from that of the maxima: columns of a matrix of the size of ``winners``."""
+    """Add the gradient of the maxima, columns of a matrix shaped like ``winners``, to the table's gradient."""
     _, n_rows, width, _ = table_gradient.shape
     library.table_convolve_backward(
         *(n_threads(), len(char_ids), char_ids.data_ptr(), char_ids.shape[1], width, n_rows),
@@ -302,10 +302,10 @@ def pack_filters(library: Library, weight: Tensor, bias: Tensor) -> PackedFilter
 def convolve(
     library: Library,
     characters: Tensor,  # (tokens, chars, dim)
-    n_windows: Tensor,  # (tokens,) int64, the windows to consider: 1 to chars - width + 1
+    n_windows: Tensor,  # (tokens,) int64: how many windows to consider, 1 to chars - width + 1
     filters: PackedFilters,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the maximum of each filter, ``(tokens, filters)``, and its position in int32, for the gradient."""
+    """Compute each filter's maximum, ``(tokens, filters)``, and its position in int32, for the gradient."""
     n_tokens, n_chars, dim = characters.shape
     panels, bias, n_filters = filters
     pooled = characters.new_empty(n_tokens, n_filters)
@@ -325,11 +325,11 @@ def convolve_backward(
     gradient: Tensor,  # of the maxima, (tokens, filters)
     character_gradient: Tensor,  # added to
 ) -> Tensor:
-    """Compute the gradient of the weight of ``convolve``, and add that of the characters."""
+    """Compute the gradient of the weight of ``convolve``, and add the characters' gradient."""
     n_tokens, n_chars, dim = characters.shape
     n_filters, n_inputs = weight.shape
     n_copies = n_threads()
-    # One copy per thread, summed in a fixed order: atomic additions would give other bits in every run.
+    # One copy per thread, summed in a fixed order: atomic additions would give different bits in every run.
     weight_gradient = weight.new_zeros(n_copies, n_filters, n_inputs)
     library.convolve_backward(
         *(n_copies, n_tokens, characters.data_ptr(), n_chars * dim, dim, weight.data_ptr(), n_inputs, n_filters),
@@ -343,14 +343,14 @@ def _bound(clip: float | None) -> float:
 
 
 def _empty(library: Library, n_bytes: int) -> Tensor:
-    """Return new memory, in large pages where the system has them."""
+    """Allocate memory, in large pages where the system supports them."""
     memory = torch.empty(n_bytes, dtype=torch.uint8)
     library.large_pages(memory.data_ptr(), n_bytes)
     return memory
 
 
 def _scratch(library: Library, n_bytes: int) -> Tensor:
-    """Return memory for the time of one call. A thread keeps it: new pages cost as much as filling them twice."""
+    """Return memory for one call. Each thread reuses its own: new pages cost as much as filling them twice."""
     memory: Tensor | None = getattr(_KEPT, "scratch", None)
     if memory is None or len(memory) < n_bytes + ALIGNMENT:
         memory = _KEPT.scratch = _empty(library, n_bytes + ALIGNMENT)
@@ -359,10 +359,10 @@ def _scratch(library: Library, n_bytes: int) -> Tensor:
 
 @contextmanager
 def scratch(library: Library, n_bytes: int) -> Iterator[int]:
-    """Give the address of memory for the time of one call."""
+    """Yield the address of memory for one call."""
     yield _aligned(_scratch(library, n_bytes))
 
 
 def _aligned(memory: Tensor) -> int:
-    """Return the first address of a tensor's memory at which tiles may begin."""
+    """Return the first address in a tensor's memory that is aligned for tiles."""
     return -(-memory.data_ptr() // ALIGNMENT) * ALIGNMENT

@@ -1,10 +1,11 @@
-"""The LSTM layer as operators that PyTorch knows: its transformations see them as they see its own.
+"""The LSTM layer as registered PyTorch operators, which PyTorch's transformations treat like its own.
 
-Each operator is given the tensors in use and keeps nothing but memory for the time of a call. It has C functions, for
-float32 on a CPU; the same computation in PyTorch operations, for other dtypes and devices and where there is no
-library; the shapes of its results, for ``torch.compile`` and ``torch.export``; and a gradient, if it has one.
+Each operator receives the current tensors and keeps nothing between calls except scratch memory. It has an
+implementation in C, for float32 on a CPU; one in PyTorch operations, for other dtypes and devices and for systems
+without the library; the shapes of its results, for ``torch.compile`` and ``torch.export``; and a gradient, if it is
+differentiable.
 
-They are registered by ``torch.library.define``: ``custom_op`` imports ``torch._dynamo``, which takes seconds.
+They are registered with ``torch.library.define``, because ``custom_op`` imports ``torch._dynamo``, which takes seconds.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from elmokit.network.lstm_training import (
 )
 from elmokit.network.tensors import has_memory
 
-STEPS_AT_ONCE = 64  # steps whose input products are computed together; the bound keeps memory bounded on a long text
+STEPS_AT_ONCE = 64  # steps whose input products are computed together; bounds the memory for long texts
 GATES = 4
 
 
 class LSTMWeights(NamedTuple):
-    """The weights of a layer in one direction, and its bounds. The docstring of ``lstm_module`` has the formulas."""
+    """The weights and clipping bounds of a layer in one direction. The formulas are in ``lstm_module``."""
 
     weight: Tensor  # (4 * hidden_dim, input_dim + projection_dim), blocks i, g, f, o
     bias: Tensor  # (4 * hidden_dim,), without the offset of the forget gate
@@ -50,13 +51,13 @@ class LSTMWeights(NamedTuple):
     projection_clip: float | None
 
     def parts(self, input_dim: int) -> LSTMParts:
-        """Return the same weights without a copy, with the columns of inputs and state apart."""
+        """Split the weight into its input and state columns, without copying."""
         halves = _halves(self.weight, input_dim)
         return LSTMParts(*halves, self.bias, self.projection, self.cell_clip, self.projection_clip, False)
 
 
 class LSTMParts(NamedTuple):
-    """The weights of a layer in one direction whose columns of inputs and state are matrices of their own."""
+    """The weights of a layer in one direction, with separate matrices for inputs and state."""
 
     input_weight: Tensor  # (4 * hidden_dim, input_dim), blocks i, g, f, o, or i, f, g, o with `swaps_gates`
     state_weight: Tensor  # (4 * hidden_dim, projection_dim)
@@ -67,7 +68,7 @@ class LSTMParts(NamedTuple):
     swaps_gates: bool
 
     def joined(self) -> LSTMWeights:
-        """Return a copy of the same weights in one matrix."""
+        """Return a copy with both matrices joined."""
         weight = torch.cat([self.input_weight, self.state_weight], dim=1)
         if self.swaps_gates:
             first, second, third, fourth = weight.chunk(GATES)
@@ -76,9 +77,9 @@ class LSTMParts(NamedTuple):
 
 
 def are_hidden(*tensors: Tensor | None) -> bool:
-    """Check whether PyTorch transforms a computation in a way that operators do not take part in.
+    """Check whether PyTorch transforms the computation in a way that the operators do not support.
 
-    Forward derivatives and ``torch.func`` take the plain formulas instead. ``torch.compile`` knows the operators.
+    Forward-mode derivatives and ``torch.func`` use the plain formulas instead. ``torch.compile`` supports operators.
     """
     if torch.compiler.is_compiling():
         return False
@@ -86,17 +87,17 @@ def are_hidden(*tensors: Tensor | None) -> bool:
 
 
 def is_traced() -> bool:
-    """Check whether a computation is recorded, to be repeated with other numbers: it must not depend on these."""
+    """Check whether the computation is being traced, so it must not depend on the current values."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
-    """Check whether a computation with these tensors is to be differentiated."""
+    """Check whether a computation with these tensors needs a gradient."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def computes_rows(*tensors: Tensor | None) -> bool:
-    """Check whether an operator computes with tensors without gradients: in float32 on a CPU, without autocast."""
+    """Check whether an operator can compute with these tensors: float32 on a CPU, no gradients, no autocast."""
     for tensor in tensors:
         if tensor is not None and (not tensor.is_cpu or tensor.dtype != torch.float32):
             return False
@@ -104,9 +105,9 @@ def computes_rows(*tensors: Tensor | None) -> bool:
 
 
 def takes_tiles(*tensors: Tensor | None) -> bool:
-    """Check whether autocast asks for products in bfloat16, and the C functions have them (AMX, AVX-512 BF16).
+    """Check whether autocast requests products in bfloat16, and the C functions support them (AMX, AVX-512 BF16).
 
-    A compiled function, which cannot ask the processor, calls the operators in any case: they choose by themselves.
+    A compiled function cannot query the processor, so it always calls the operators, which then choose themselves.
     """
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False
@@ -130,7 +131,7 @@ def c_library(*tensors: Tensor | None) -> Library | None:
 
 
 def kernel_for(weight: Tensor) -> LayerKernel:
-    """Describe what computes a layer with this weight when no gradient is needed."""
+    """Describe how a layer with this weight is computed when no gradient is needed."""
     library = c_library(weight)
     return PLAIN_KERNEL if library is None else native_kernel(library.instructions, "float32")
 
@@ -139,18 +140,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def computes(operator: str) -> Callable[[Function], Function]:
-    """Decorate the function that computes an operator, on all devices and without autograd."""
-    # Not one of `custom_op`, which imports `torch._dynamo`.
+    """Register the decorated function as an operator's implementation, on all devices and without autograd."""
+    # Not `custom_op`, which imports `torch._dynamo`.
     return torch.library.impl(operator, "CompositeExplicitAutograd")  # type: ignore[return-value]
 
 
 def has_results_like(operator: str) -> Callable[[Function], Function]:
-    """Decorate the function that returns empty tensors like the results of an operator, for ``torch.compile``."""
+    """Register the decorated function, which returns empty tensors shaped like an operator's results."""
     return torch.library.register_fake(operator)  # type: ignore[no-any-return]
 
 
 def differentiable_once(name: str) -> None:
-    """Register that the gradients which an operator computes have none of their own."""
+    """Register an operator that computes gradients as not differentiable itself."""
 
     def refuse(ctx: Any, *upstream: Tensor) -> None:
         raise RuntimeError(f"{name} computes gradients, which cannot be differentiated again.")
@@ -177,7 +178,7 @@ def lstm_layer(
     reverse: bool,  # read from the last step to the first
     adds_inputs: bool,  # add the inputs to the outputs
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a layer without gradients: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
+    """Run a layer without gradients. Return outputs ``(batch, time, projection_dim)`` and the final state."""
     results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
         *(inputs, hidden, cell, weights.input_weight, weights.state_weight, weights.bias, weights.projection, mask),
         *(weights.cell_clip, weights.projection_clip, weights.swaps_gates, reverse, adds_inputs),
@@ -251,7 +252,7 @@ def _lstm_layer(
 
 
 def _with_inputs(outputs: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Add the inputs of a layer to its outputs, which stay 0 on padding."""
+    """Add a layer's inputs to its outputs. Padding stays 0."""
     added = outputs + inputs
     return added if mask is None else torch.where(mask[..., None], added, 0.0)
 
@@ -261,7 +262,7 @@ def _halves(weight: Tensor, input_dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _with_whole_rows(weight: Tensor) -> Tensor:
-    """Return a matrix whose rows are stretches of memory, which need not follow each other."""
+    """Return a matrix whose rows are each contiguous, although the matrix may not be."""
     return weight if weight.stride(1) == 1 else weight.contiguous()
 
 
@@ -275,7 +276,7 @@ def _check_sizes(
     projection: Tensor | None,
     mask: Tensor | None,
 ) -> None:
-    """Refuse sizes that do not fit together: C would read foreign memory."""
+    """Reject sizes that do not match, with which C would access memory out of bounds."""
     n_rows, n_steps, input_dim = inputs.shape
     dim, hidden_dim = hidden.shape[-1], cell.shape[-1]
     expected = [
@@ -297,7 +298,7 @@ def _check_sizes(
 def lstm_formulas(
     inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, mask: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a layer step by step, in PyTorch operations. Every other implementation is tested against this one."""
+    """Compute a layer step by step with PyTorch operations. All other implementations are tested against this one."""
     n_steps, input_dim = inputs.shape[1:]
     input_weight, recurrent_weight = weights.weight[:, :input_dim], weights.weight[:, input_dim:]
     bias = with_offset(weights.bias)
@@ -305,8 +306,7 @@ def lstm_formulas(
     starts = range(0, n_steps, STEPS_AT_ONCE)
     for start in reversed(starts) if reverse else starts:
         stop = min(start + STEPS_AT_ONCE, n_steps)
-        # Inputs do not depend on the state, so their products need no loop: one large product instead of many small
-        # ones.
+        # Inputs do not depend on the state, so their products need no loop: one large product replaces many small ones.
         from_input = F.linear(inputs[:, start:stop], input_weight, bias).unbind(1)
         for step in reversed(range(start, stop)) if reverse else range(start, stop):
             gates = from_input[step - start] + F.linear(hidden, recurrent_weight)
@@ -315,8 +315,8 @@ def lstm_formulas(
                 hidden, cell = new_hidden, new_cell
                 outputs.append(hidden)
             else:
-                # A padded position keeps the state. So in either reading direction, a row's state after the last
-                # step is the one after its last real token, however long the others are.
+                # Padding does not change the state. In either direction, a row's final state is therefore the one after
+                # its last real token, whatever the length of the other rows.
                 real = mask[:, step, None]
                 hidden = torch.where(real, new_hidden, hidden)
                 cell = torch.where(real, new_cell, cell)
@@ -328,8 +328,8 @@ def lstm_formulas(
 
 
 def with_offset(bias: Tensor) -> Tensor:
-    """Return a bias with the offset of the forget gate."""
-    # A new tensor, not an in-place addition: the parameter keeps the value of the file.
+    """Add the forget gate's offset to a bias."""
+    # A new tensor, not an in-place addition, because the parameter must keep the file's value.
     offset = torch.zeros_like(bias)
     hidden_dim = len(bias) // GATES
     offset[2 * hidden_dim : 3 * hidden_dim] = FORGET_OFFSET
@@ -337,10 +337,10 @@ def with_offset(bias: Tensor) -> Tensor:
 
 
 def _lstm_step(gates: Tensor, cell: Tensor, weights: LSTMWeights) -> tuple[Tensor, Tensor]:
-    """Return the new hidden state and cell for gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
+    """Compute the new hidden state and cell from the gate sums ``(batch, 4 * hidden_dim)`` and the old cell."""
     i, g, f, o = gates.chunk(4, dim=-1)
-    # Clipping comes before the output gate reads the cell, as in TensorFlow's `LSTMCell`; the clipped value is also
-    # the one that is passed to the next step.
+    # The cell is clipped before the output gate reads it, as in TensorFlow's `LSTMCell`, and the clipped value is
+    # passed to the next step.
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     if weights.cell_clip is not None:
         cell = cell.clamp(-weights.cell_clip, weights.cell_clip)
@@ -358,9 +358,9 @@ torch.library.define("elmokit::join_directions", "(Tensor[] halves, Tensor mask,
 
 
 def join_directions(layers: list[list[Tensor]], mask: Tensor) -> Tensor:
-    """Join the layers of each direction, ``(batch, time, dim)``: ``(layers, batch, time, directions * dim)``.
+    """Concatenate each direction's layers ``(batch, time, dim)`` as ``(layers, batch, time, directions * dim)``.
 
-    They are 0 where the mask ``(batch, time)`` is False.
+    Padding, where the mask ``(batch, time)`` is False, is 0.
     """
     halves = [half for of_layer in zip(*layers, strict=True) for half in of_layer]
     if needs_gradient(*halves) or are_hidden(mask, *halves):
@@ -384,7 +384,7 @@ def _fake_join(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
 def _join(halves: list[Tensor], mask: Tensor, n_directions: int) -> Tensor:
     if c_library(*halves) is None:
         return _join_in_pytorch(halves, mask, n_directions)
-    # By NumPy: PyTorch would copy in threads of its own, which then keep the operators' from their cores.
+    # NumPy, because PyTorch would copy with its own threads, which would then occupy the operators' cores.
     n_rows, n_steps, dim = halves[0].shape
     n_layers = len(halves) // n_directions
     joined = np.empty((n_layers, n_rows, n_steps, n_directions, dim), np.float32)
@@ -403,7 +403,7 @@ torch.library.define("elmokit::take_rows", "(Tensor table, Tensor index) -> Tens
 
 
 def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of a table that whole numbers from 0 on name; others are an IndexError."""
+    """Select rows of a table by non-negative index; others raise an IndexError."""
     if needs_gradient(table):
         return table[index]
     if not computes_rows(table) or are_hidden(index):
@@ -421,7 +421,7 @@ def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     if not table.is_cpu or table.dtype != torch.float32:
         return _select_rows(table, index)
     places = index.numpy()
-    if places.size and not 0 <= places.min() <= places.max() < len(table):  # NumPy counts negative ones from the end
+    if places.size and not 0 <= places.min() <= places.max() < len(table):  # NumPy allows negative indices
         raise IndexError("index out of range")  # as F.embedding says
     return torch.from_numpy(table.detach().numpy().take(places, axis=0))  # by NumPy, as above
 
@@ -437,7 +437,7 @@ torch.library.define("elmokit::add", "(Tensor first, Tensor second) -> Tensor")
 
 
 def add(first: Tensor, second: Tensor) -> Tensor:
-    """Return the sum of two tensors of one size."""
+    """Add two tensors of the same shape."""
     if needs_gradient(first, second) or not computes_rows(first, second):
         return first + second
     result: Tensor = torch.ops.elmokit.add.default(first, second)
@@ -567,7 +567,7 @@ def _lstm_window_backward(
     unprojected = outputs[1:] if projection is None else unprojected
     if of_outputs is None:
         of_outputs = torch.zeros_like(outputs)
-    else:  # a copy, which is changed
+    else:  # a copy, because it is modified
         of_outputs = of_outputs.clone(memory_format=torch.contiguous_format)
     # The caller may run the backward pass inside autocast, which would lower the precision of every product.
     with torch.autocast(inputs.device.type, enabled=False):
@@ -596,7 +596,7 @@ def _differentiate_window(
     if of_outputs is None and of_cells is None:
         return (None,) * 9
     needs_state = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    tensors = ctx.saved_tensors  # asked for once: checkpointing gives them once
+    tensors = ctx.saved_tensors  # accessed once, because checkpointing provides them only once
     *gradients, of_projection = torch.ops.elmokit.lstm_window_backward.default(
         of_outputs, of_cells, *tensors, *ctx.bounds, needs_state
     )
@@ -707,7 +707,7 @@ def _tile_window_backward(
 
 
 def loaded_library() -> Library:
-    """Return the C functions where the caller knows that they exist."""
+    """Return the C functions, in a place where they are known to exist."""
     library = backends.native_library()
     assert library is not None
     return library
@@ -729,7 +729,7 @@ def _differentiate_tile_window(
     of_inputs, *of_weights = torch.ops.elmokit.lstm_tile_window_backward.default(
         of_outputs, *ctx.saved_tensors, *ctx.bounds
     )
-    # None for the states: windows are where backpropagation is cut.
+    # None for the states, because backpropagation is truncated at windows.
     return of_inputs, None, None, *of_weights, None, None
 
 
@@ -750,7 +750,7 @@ def run_lstm(
     reverse: bool,  # read from the last step to the first
     adds_inputs: bool,  # add the inputs to the outputs
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a layer in one direction: outputs ``(batch, time, projection_dim)``, and the state after the last step."""
+    """Run a layer in one direction. Return outputs ``(batch, time, projection_dim)`` and the final state."""
     tensors = (inputs, hidden, cell, weights.weight, weights.bias, weights.projection)
     if are_hidden(*tensors, mask):
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
@@ -766,7 +766,7 @@ def run_lstm(
 def _run_with_gradient(
     inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, mask: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a layer with its gradient, which reads every row from the first step on; arbitrary outputs on padding."""
+    """Run a layer with a gradient, reading every row from the first step. Outputs on padding are arbitrary."""
     if mask is not None:
         order, places = reading_order(mask, reverse)
         outputs, hidden, cell = _run_window(reorder(inputs, order), hidden, cell, weights, mask.sum(dim=1))
@@ -780,12 +780,12 @@ def _run_with_gradient(
 def _run_window(
     inputs: Tensor, hidden: Tensor, cell: Tensor, weights: LSTMWeights, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a layer from the first step to the last, with its gradient; the states are those after each row's length."""
+    """Run a layer from the first step to the last, with a gradient. Each row's state is the one after its length."""
     weight, bias, projection, *clips = weights
     device = inputs.device.type
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     inputs = inputs.to(weight.dtype)
-    # Tiles give no gradient of the state, which training windows do not need.
+    # Tiles compute no gradient of the state, which training windows do not need.
     is_cut = not hidden.requires_grad and not cell.requires_grad and lengths is None
     is_rounded = low_dtype == torch.bfloat16 and projection is not None and is_cut and inputs.numel() > 0
     if is_rounded and takes_tiles(inputs, hidden, cell, weight, bias, projection):
@@ -796,8 +796,8 @@ def _run_window(
     outputs, cells, *_ = torch.ops.elmokit.lstm_window.default(
         inputs.transpose(0, 1).contiguous(), hidden, cell, weight, bias, projection, *clips, low_dtype
     )
-    # Copies (as indexing with a tensor makes), because views would keep the states of all steps in memory for as long
-    # as the caller keeps the last one.
+    # Copies (indexing with a tensor also copies), because views would keep the states of all steps in memory as long as
+    # the caller keeps the last state.
     if lengths is None:
         return outputs[1:].transpose(0, 1), outputs[-1].clone(), cells[-1].clone()
     rows = torch.arange(len(lengths), device=lengths.device)
@@ -805,9 +805,9 @@ def _run_window(
 
 
 def reading_order(mask: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """Return the positions ``(batch, time)`` of each row's tokens in the order in which they are read, padding last.
+    """Return the positions ``(batch, time)`` of each row's tokens in reading order, padding last.
 
-    The second result is the inverse: where each position is in this order.
+    The second result is the inverse permutation.
     """
     n_tokens = mask.sum(dim=1, keepdim=True)
     rank = mask.cumsum(dim=1) - 1

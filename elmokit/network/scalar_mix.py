@@ -1,4 +1,4 @@
-"""A learned weighted sum of layers, as tasks use it."""
+"""A learned weighted sum of layers, for use in tasks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ScalarMix(nn.Module):
 
     Args:
         n_layers: Number of layers, layer 0 included.
-        layer_norm: Normalize each layer first, with one mean and one variance over all real positions of the batch and
-            all features, as bilm-tf does. The sentences of a batch then depend on each other.
-        chosen: The layers to mix; None for all. With a single layer, only gamma is learned.
-        learn_weights: If False, the weights stay equal (the plain mean), and only gamma is learned.
+        layer_norm: Normalize each layer first, as bilm-tf does, with one mean and one variance over all real positions
+            of the batch and all features. The sentences of a batch then depend on each other.
+        chosen: The layers to mix; None for all. With a single layer, only gamma is trained.
+        learn_weights: If False, the weights stay equal (a plain mean), and only gamma is trained.
 
     Example:
         >>> mix = ScalarMix(n_layers=3)
@@ -42,7 +42,7 @@ class ScalarMix(nn.Module):
     ) -> None:
         super().__init__()
         self.n_layers = n_layers
-        numbers: list[Any] = list(range(n_layers)) if chosen is None else list(chosen)  # which may be anything
+        numbers: list[Any] = list(range(n_layers)) if chosen is None else list(chosen)  # may contain anything
         is_number = [isinstance(number, Integral) and not isinstance(number, bool) for number in numbers]
         if not numbers or not all(is_number) or not set(numbers) <= set(range(n_layers)):
             raise ConfigError(
@@ -56,9 +56,9 @@ class ScalarMix(nn.Module):
         self.layer_norm = layer_norm
 
     def penalty(self) -> Tensor:
-        """Return the sum of squares of the raw weights, without gamma. Add it to the loss, multiplied by lambda.
+        """Compute the L2 penalty of the raw weights, without gamma. Multiply it by lambda and add it to the loss.
 
-        It pulls the mix towards the plain mean (Peters et al. 2018, section 3.4). It is zero if no weight is learned.
+        It pulls the mix toward a plain mean (Peters et al. 2018, section 3.4). It is zero if no weight is trained.
         """
         return (self.weight**2).sum() if self.weight.requires_grad else self.weight.new_zeros(())
 
@@ -67,7 +67,7 @@ class ScalarMix(nn.Module):
 
         Args:
             layers: ``(layers, batch, time, dim)``, layer 0 first.
-            mask: ``(batch, time)`` bool, True on a real token; used by layer normalization only.
+            mask: ``(batch, time)`` bool, True on a real token; only used by layer normalization.
 
         Returns:
             ``(batch, time, dim)``
@@ -82,17 +82,17 @@ class ScalarMix(nn.Module):
 
     @staticmethod
     def _normalize(layers: Tensor, mask: Tensor | None) -> Tensor:
-        # In float32 at least: in float16, sums over a batch are infinite and the epsilon is zero.
+        # At least float32: in float16, sums over a batch overflow and the epsilon is zero.
         wide = layers.to(torch.promote_types(layers.dtype, torch.float32))
         real = torch.ones_like(wide[0, ..., :1]) if mask is None else mask[..., None].to(wide.dtype)
-        n_values = (real.sum() * wide.shape[-1]).clamp(min=1)  # a batch may have no token
+        n_values = (real.sum() * wide.shape[-1]).clamp(min=1)  # a batch may have no tokens
         mean = (wide * real).sum(dim=(1, 2, 3), keepdim=True) / n_values
         variance = (((wide - mean) * real) ** 2).sum(dim=(1, 2, 3), keepdim=True) / n_values
         return ((wide - mean) * (variance + LAYER_NORM_EPSILON).rsqrt()).to(layers.dtype)
 
 
 def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:
-    """Select what was requested of all layers ``(layers, ...)``; anything but a mix."""
+    """Select the requested layers from ``(layers, ...)``, for any selection except a mix."""
     computed, returned = layers[list(selection.computed)], selection.returned
     if returned == "average":
         return computed.mean(dim=0)
@@ -101,7 +101,7 @@ def selected_layers(layers: Tensor, selection: LayerSelection) -> Tensor:
 
 
 def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False) -> ScalarMix:
-    """Return a new mix of the given layers.
+    """Create a mix of the given layers.
 
     Args:
         layers: "all", "top", "average" (equal weights), a layer's number, or several numbers.

@@ -1,4 +1,4 @@
-"""Output layers of the language model: a score for every word of the vocabulary, and the loss."""
+"""Output layers of the language model: a score for every vocabulary word, and the loss."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from elmokit.network.tile_layers import TileLinear, tile_cross_entropy
 
 
 class InnerLayer(nn.Module):
-    """A layer between the LSTM's outputs and the scores of words, which adds to the outputs what its units give.
+    """A residual layer between the LSTM's outputs and the word scores.
 
-    It helps to predict words, and vectors do not pass through it. Both directions share it.
+    It improves predictions and does not affect the vectors. Both directions share it.
 
     Args:
         input_dim: Size of the LSTM's outputs.
         inner_dim: Number of its units.
-        device: Of its weights; None for PyTorch's default.
+        device: The device of its weights; None for PyTorch's default.
     """
 
     def __init__(self, input_dim: int, inner_dim: int, device: torch.device | None = None) -> None:
@@ -33,7 +33,7 @@ class InnerLayer(nn.Module):
         self.reduce = TileLinear(inner_dim, input_dim, device=device)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights of the units from N(0, 2/input_dim). What they give is 0: a new layer changes nothing."""
+        """Draw the units' weights from N(0, 2/input_dim). Their outputs start at 0, so a new layer changes nothing."""
         nn.init.normal_(self.expand.weight, std=(2 / self.expand.in_features) ** 0.5, generator=generator)
         for tensor in (self.expand.bias, self.reduce.weight, self.reduce.bias):
             nn.init.zeros_(tensor)
@@ -45,14 +45,14 @@ class InnerLayer(nn.Module):
 
 
 class WordSoftmaxModule(nn.Module, ABC):
-    """A softmax with a row of weights and a bias for every word; see ``FullSoftmax`` and ``TiedSoftmax``."""
+    """A softmax with a weight row and a bias per word; see ``FullSoftmax`` and ``TiedSoftmax``."""
 
     weight: Tensor
     """The weights ``(words, input_dim)``."""
 
     def __init__(self, bias: Tensor, own_weight: Tensor | None, inner: InnerLayer | None) -> None:
         super().__init__()
-        # The weight is first: the states of optimizers are stored in the order of the parameters.
+        # The weight comes first, because optimizer states are stored in the order of the parameters.
         if own_weight is not None:
             self.weight = nn.Parameter(own_weight)
         self.bias = nn.Parameter(bias)
@@ -65,12 +65,12 @@ class WordSoftmaxModule(nn.Module, ABC):
             self.inner.reset_parameters(generator)
 
     def after_inner(self, hidden: Tensor) -> Tensor:
-        """Return what the inner layer makes of the LSTM's outputs: the outputs themselves, if there is none."""
+        """Apply the inner layer to the LSTM's outputs; without one, return them unchanged."""
         result: Tensor = hidden if self.inner is None else self.inner(hidden)
         return result
 
     def forward(self, hidden: Tensor, word_ids: Tensor) -> Tensor:
-        """Compute the mean cross-entropy of words ``(positions,)`` in nats; hidden: ``(positions, input_dim)``."""
+        """Compute the mean cross-entropy in nats of words ``(positions,)``, given hidden ``(positions, input_dim)``."""
         return _mean_nats(self.after_inner(hidden), self.weight, self.bias, word_ids)
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class WordSoftmaxModule(nn.Module, ABC):
 
 
 class FullSoftmax(WordSoftmaxModule):
-    """A softmax over every word of the vocabulary, shared by both directions.
+    """A softmax over the whole vocabulary, shared by both directions.
 
     Args:
         n_words: Size of the vocabulary.
@@ -103,10 +103,10 @@ class FullSoftmax(WordSoftmaxModule):
 
 
 class TiedSoftmax(WordSoftmaxModule):
-    """A softmax that shares its weights with the word embedding of a word-input model; only the bias is its own.
+    """A softmax that shares its weights with the word embedding of a word-input model. Only the bias is its own.
 
     Args:
-        embedding: The table of the token layer. Its row 0, "no token", is not a word and is left out.
+        embedding: The table of the token layer. Row 0, "no token", is not a word and is skipped.
         inner_dim: Units of its inner layer; 0 for none.
     """
 
@@ -114,12 +114,12 @@ class TiedSoftmax(WordSoftmaxModule):
         device = embedding.weight.device
         inner = InnerLayer(embedding.embedding_dim, inner_dim, device) if inner_dim else None
         super().__init__(torch.empty(embedding.num_embeddings - 1, device=device), None, inner)
-        self._embedding = (embedding,)  # in a tuple, so that its parameters are not registered a second time
+        self._embedding = (embedding,)  # in a tuple, so its parameters are not registered twice
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """The weights ``(words, input_dim)``, a view of the embedding."""
-        # Row 0 is what padding reads. A slice is a view: gradients of the softmax reach the embedding.
+        # Row 0 is for padding. A slice is a view, so the softmax's gradients reach the embedding.
         return self._embedding[0].weight[1:]
 
 
@@ -127,7 +127,7 @@ SoftmaxModule = FullSoftmax | TiedSoftmax
 
 
 def word_table(token_layer: nn.Module, input_dim: int) -> nn.Embedding | None:
-    """Return the table of words whose rows have the size of a softmax's; None if the token layer has none."""
+    """Return the token layer's word table if its rows have the size of a softmax's; otherwise None."""
     if isinstance(token_layer, WordEmbedding):
         return token_layer.embedding
     if isinstance(token_layer, WordCharLayer) and token_layer.word_embedding.embedding_dim == input_dim:
@@ -156,10 +156,10 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
     if are_hidden(hidden, weight, bias, word_ids):
         return F.cross_entropy(F.linear(hidden, weight, bias), word_ids)
     if torch.is_grad_enabled() and len(hidden) == len(word_ids) > 0 and takes_tiles(hidden, weight, bias):
-        # The right word has a score of its own, and does not compete with itself.
+        # The target has its own score, and does not compete with itself.
         own = (hidden * F.embedding(word_ids, weight)).sum(dim=1) + bias[word_ids]
         return tile_cross_entropy(hidden, weight, bias, own, word_ids) / len(word_ids)
-    # The function below casts product by product, so autocast is switched off inside it.
+    # The function below casts each product itself, so autocast is switched off inside it.
     low_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     with torch.autocast(device, enabled=False):
         total: Tensor = _SummedNats.apply(  # type: ignore[no-untyped-call]
@@ -169,7 +169,7 @@ def _mean_nats(hidden: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -
 
 
 def _nats(rows: Tensor, weight: Tensor, bias: Tensor, word_ids: Tensor) -> Tensor:
-    """Compute the surprisal of each row's word, for rows that the inner layer has computed."""
+    """Compute the surprisal of each row's word, for rows that have passed the inner layer."""
     library = c_library(rows, weight, bias)
     if library is not None and not are_hidden(rows, weight, bias, word_ids):
         hidden, table, offsets, words = (_array(tensor) for tensor in (rows, weight, bias, word_ids))
@@ -188,9 +188,9 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 class _SummedNats(torch.autograd.Function):
     """The summed cross-entropy of a softmax layer, computed in blocks of positions.
 
-    With a large vocabulary the scores of all positions do not fit in memory, and computing them again in the backward
-    pass would double the cost. So the forward pass computes the gradients too, while each block of scores exists, and
-    the backward pass only scales them. Matrix products use ``low_dtype`` if it is given.
+    With a large vocabulary, the scores of all positions do not fit in memory, and computing them again in the backward
+    pass would double the cost. So the forward pass also computes the gradients, while each block of scores exists, and
+    the backward pass only scales them. Matrix products use ``low_dtype`` if given.
     """
 
     @staticmethod
@@ -211,21 +211,21 @@ class _SummedNats(torch.autograd.Function):
                 scores = F.linear(rows, weight, bias)
             else:
                 scores = F.linear(rows.to(low_dtype), low_weight).to(rows.dtype).add_(bias)
-            top = scores.amax(dim=1, keepdim=True)  # subtracted, so that exp does not overflow
+            top = scores.amax(dim=1, keepdim=True)  # subtracted, so exp does not overflow
             right = scores.gather(1, words)
-            # In place: a block of scores is the largest tensor here, and no second one is allocated.
+            # In place, because a block of scores is the largest tensor here.
             scores.sub_(top).exp_()
             norm = scores.sum(dim=1, keepdim=True)
             total += (norm.log() + top - right).sum()
             if wants_gradient:
-                # The gradient of the cross-entropy by the scores: the softmax, minus 1 at the right word.
+                # The gradient with respect to the scores: the softmax, minus 1 at the target.
                 scores.div_(norm)
                 scores.scatter_add_(1, words, scores.new_full((1, 1), -1.0).expand(len(words), 1))
                 if low_dtype is None:
                     torch.mm(scores, weight, out=hidden_gradient[start : start + ROWS_AT_ONCE])
                     weight_gradient.addmm_(scores.t(), rows)
                 else:
-                    # Sums over blocks accumulate in the weight's own dtype; only each product is in the lower one.
+                    # Sums over blocks accumulate in the weight's dtype; only the products use the lower one.
                     low_scores = scores.to(low_dtype)
                     hidden_gradient[start : start + ROWS_AT_ONCE] = low_scores @ low_weight
                     weight_gradient += low_scores.t() @ rows.to(low_dtype)

@@ -1,10 +1,9 @@
-"""Layers by operators: linear layers, highways, dropout, the loss.
+"""Layers implemented by operators: linear layers, highways, dropout, the loss.
 
-Without gradients, a row has the same bits in any batch. Under ``torch.autocast`` to bfloat16 on a CPU, they train with
-products of bfloat16 tiles (AMX, AVX-512 BF16): PyTorch rounds the factors of products, calls oneDNN, and returns
-rounded sums. These functions round the same factors, but keep sums and everything elementwise in float32, and save
-most of the memory traffic. ``operators.takes_tiles`` decides where they are used; elsewhere autocast does what it
-always does.
+Without gradients, a row has the same bits in any batch. Under ``torch.autocast`` to bfloat16 on a CPU, training uses
+products of bfloat16 tiles (AMX, AVX-512 BF16). PyTorch rounds the factors of products, calls oneDNN, and returns
+rounded sums. These functions round the same factors, but keep sums and all elementwise operations in float32, and avoid
+most of the memory traffic. ``operators.takes_tiles`` decides when to use them; otherwise, autocast works as usual.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BLOCK = 64
 
 
 class TileLinear(nn.Linear):
-    """``nn.Linear`` by :func:`linear`."""
+    """``nn.Linear``, computed by :func:`linear`."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``(..., in_features)`` to ``(..., out_features)``."""
@@ -43,7 +42,7 @@ class TileLinear(nn.Linear):
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return ``F.linear(inputs, weight, bias)``, by an operator in float32 on a CPU."""
+    """Compute ``F.linear(inputs, weight, bias)``, with an operator in float32 on a CPU."""
     tensors = (inputs, weight, bias)
     if needs_gradient(*tensors):
         if bias is not None and inputs.ndim == 2 and len(inputs) and takes_tiles(*tensors):
@@ -62,7 +61,7 @@ torch.library.define("elmokit::linear", "(Tensor inputs, Tensor weight, Tensor? 
 def _linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     library = c_library(inputs, weight, bias)
     fits = inputs.shape[-1:] == weight.shape[1:] and (bias is None or bias.shape == weight.shape[:1])
-    if library is None or not fits:  # PyTorch says which sizes do not fit
+    if library is None or not fits:  # PyTorch reports mismatched sizes
         return F.linear(inputs, weight, bias)
     rows = inputs.reshape(-1, inputs.shape[-1]).contiguous()
     bias = None if bias is None else bias.contiguous()
@@ -75,7 +74,7 @@ def _fake_linear_rows(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     return inputs.new_empty(*inputs.shape[:-1], weight.shape[0])
 
 
-# A linear layer with its gradient, by tiles
+# A linear layer with its gradient, using tiles
 
 torch.library.define("elmokit::tile_linear", "(Tensor inputs, Tensor weight, Tensor bias) -> Tensor")
 torch.library.define(
@@ -85,7 +84,7 @@ torch.library.define(
 
 
 def tile_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return ``F.linear(inputs, weight, bias)`` for ``(rows, n_inputs)``."""
+    """Compute ``F.linear(inputs, weight, bias)`` for ``(rows, n_inputs)``."""
     outputs: Tensor = torch.ops.elmokit.tile_linear.default(inputs, weight, bias)
     return outputs
 
@@ -93,7 +92,7 @@ def tile_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @computes("elmokit::tile_linear")
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if inputs.ndim != 2 or inputs.shape[1:] != weight.shape[1:] or bias.shape != weight.shape[:1]:
-        raise RuntimeError("The sizes of inputs, weight and bias do not fit together.")  # C would read foreign memory
+        raise RuntimeError("The sizes of inputs, weight and bias do not fit together.")  # C would read out of bounds
     library = tile_library(inputs, weight, bias)
     if library is None:
         return _rounded_product(inputs, weight.T) + bias
@@ -101,7 +100,7 @@ def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _rounded_product(first: Tensor, second: Tensor) -> Tensor:
-    """Return the product of two matrices that are rounded to bfloat16, in their own dtype."""
+    """Round two matrices to bfloat16 and compute their product in their own dtype."""
     return (first.bfloat16() @ second.bfloat16()).to(first.dtype)
 
 
@@ -158,7 +157,7 @@ torch.library.define(
 
 
 def highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> Tensor:
-    """Return ``g * relu(transformed) + (1 - g) * inputs`` with ``g = sigmoid(gate)``, for three tensors of one size."""
+    """Compute ``g * relu(transformed) + (1 - g) * inputs``, ``g = sigmoid(gate)``, for tensors of the same shape."""
     tensors = (inputs, transformed, gate)
     if takes_tiles(*tensors) if needs_gradient(*tensors) else computes_rows(*tensors):
         outputs: Tensor = torch.ops.elmokit.highway.default(inputs, transformed, gate)[0]
@@ -172,12 +171,12 @@ def _highway_formula(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple
 
 
 def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """Apply ``torch.sigmoid`` or ``torch.tanh`` so that each row's result depends on that row alone.
+    """Apply ``torch.sigmoid`` or ``torch.tanh`` so that each row's result depends only on that row.
 
-    On a CPU, PyTorch computes blocks of consecutive numbers with vector instructions, and the last few numbers of a
-    tensor, which fill no block, one by one, with other rounding. If the row size is not a multiple of the block, it
-    depends on a row's position in the batch which of its numbers these are. Here every row is padded to whole blocks,
-    unless a gradient is needed: in training a batch is never compared with another.
+    On a CPU, PyTorch computes blocks of consecutive numbers with vector instructions. The last numbers of a tensor,
+    which do not fill a block, are computed one by one and rounded differently. If the row size is not a multiple of the
+    block, a row's position in the batch decides which of its numbers these are. So every row is padded to whole blocks,
+    unless a gradient is needed: training never compares a batch with another.
     """
     n_missing = -inputs.shape[-1] % BLOCK
     if not n_missing or inputs.device.type != "cpu" or (inputs.requires_grad and torch.is_grad_enabled()):
@@ -187,13 +186,13 @@ def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor
 
 @computes("elmokit::highway")
 def _highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the outputs, and the sigmoid of the gate."""
+    """Compute the outputs and the sigmoid of the gate."""
     if not inputs.shape == transformed.shape == gate.shape:
         raise RuntimeError("The inputs, the transformed inputs and the gate must be of one size.")
     library = c_library(inputs, transformed, gate)
     if library is None:
         return _highway_formula(inputs, transformed, gate)
-    opened = gate.clone(memory_format=torch.contiguous_format)  # C replaces the sums
+    opened = gate.clone(memory_format=torch.contiguous_format)  # C overwrites the sums
     outputs = native_training.highway_forward(library, inputs.contiguous(), transformed.contiguous(), opened)
     return outputs, opened
 
@@ -246,7 +245,7 @@ torch.library.define(
 
 
 def tile_cross_entropy(hidden: Tensor, weight: Tensor, offsets: Tensor, own_scores: Tensor, skipped: Tensor) -> Tensor:
-    """Return the summed cross-entropy of all rows; see ``native_training.softmax_loss``."""
+    """Compute the summed cross-entropy of all rows; see ``native_training.softmax_loss``."""
     loss: Tensor = torch.ops.elmokit.tile_cross_entropy.default(hidden, weight, offsets, own_scores, skipped)[0]
     return loss
 
@@ -301,7 +300,7 @@ torch.library.define("elmokit::seeded_dropout", "(Tensor inputs, Tensor seed, fl
 
 
 def tile_dropout(inputs: Tensor, probability: float) -> Tensor:
-    """Return ``F.dropout(inputs, probability)``, with a seed from PyTorch's default generator."""
+    """Compute ``F.dropout(inputs, probability)`` with a seed from PyTorch's default generator."""
     outputs: Tensor = torch.ops.elmokit.seeded_dropout.default(inputs, torch.randint(2**63 - 1, ()), probability)
     return outputs
 
@@ -326,7 +325,7 @@ def _keep_seed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate_dropout(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    # The same choice again, instead of a mask in memory.
+    # Make the same choice again, instead of keeping a mask in memory.
     (seed,) = ctx.saved_tensors
     return torch.ops.elmokit.seeded_dropout.default(upstream, seed, ctx.probability), None, None
 
@@ -335,10 +334,10 @@ torch.library.register_autograd("elmokit::seeded_dropout", _differentiate_dropou
 
 
 def dropout(inputs: Tensor, probability: float, training: bool) -> Tensor:
-    """Return ``F.dropout(inputs, probability, training)``.
+    """Compute ``F.dropout(inputs, probability, training)``.
 
-    In bfloat16 with tiles, a compiled function chooses the zeros, from a seed that PyTorch's generator draws: the other
-    parts of a step have become so fast that PyTorch's draws took a twentieth of it.
+    In bfloat16 with tiles, a compiled function chooses the zeros, with a seed from PyTorch's generator. The other parts
+    of a step are so fast that PyTorch's own dropout took a twentieth of the time.
     """
     if training and 0 < probability < 1 and torch.is_grad_enabled() and inputs.numel() and takes_tiles(inputs):
         return tile_dropout(inputs, probability)
@@ -349,5 +348,5 @@ class Dropout(nn.Dropout):
     """``nn.Dropout`` with :func:`dropout`."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map a tensor to one of the same size."""
+        """Map a tensor to one of the same shape."""
         return dropout(inputs, self.p, self.training)

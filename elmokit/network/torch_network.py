@@ -1,4 +1,4 @@
-"""PyTorch modules made of NumPy arrays, and behind the interfaces of the engine: for a GPU, and to train weights."""
+"""Convert models between NumPy and PyTorch, and run PyTorch modules behind the engine's interfaces, as on a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_bilm(
     arrays: Mapping[str, Floats],
     token_vectors: Floats | None = None,
 ) -> BiLM:
-    """Return a biLM with these weights, and with a table of precomputed vectors ``(rows, projection_dim)`` if given."""
+    """Build a biLM with these weights, and a table of precomputed vectors ``(rows, projection_dim)`` if given."""
     with torch.device("meta"):
         bilm = BiLM(config)
     load_arrays(bilm, arrays)
@@ -37,7 +37,7 @@ def build_bilm(
 
 
 def build_softmax_module(softmax: WordSoftmax, bilm: BiLM) -> SoftmaxModule:
-    """Return a softmax with these weights; a tied one shares the word table of the biLM."""
+    """Build a softmax with these weights; a tied one shares the biLM's word table."""
     with torch.device("meta"):
         module = build_softmax(softmax.config, softmax.n_words, bilm.config.projection_dim, bilm.token_layer)
     load_arrays(module, softmax.arrays)
@@ -45,17 +45,17 @@ def build_softmax_module(softmax: WordSoftmax, bilm: BiLM) -> SoftmaxModule:
 
 
 def load_arrays(module: nn.Module, arrays: Mapping[str, Floats]) -> None:
-    """Load arrays into a module, which may be on the meta device, and which owns its memory from then on."""
-    # Arrays of a file are read anew each time, so nobody else has them. Others are a model's, which must not change.
+    """Load arrays into a module, which may be on the meta device. Afterwards, the module owns its memory."""
+    # Stored arrays are read from a file each time, so they are not shared. Other arrays belong to a model: copy them.
     is_read = isinstance(arrays, StoredArrays)
     tensors = {name: tensor_of(array if is_read else array.copy()) for name, array in arrays.items()}
     # `assign`, because a parameter on the meta device has no memory to copy into.
     module.load_state_dict(tensors, assign=True)
-    module.eval()  # a loaded model is used as it is; training turns dropout on itself
+    module.eval()  # for inference; training switches to train mode itself
 
 
 class ModuleArrays(Mapping[str, Floats]):
-    """The weights of a module as NumPy arrays: the present ones, which share their memory where that is possible."""
+    """A view of a module's current weights as NumPy arrays, which share its memory where possible."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -71,17 +71,17 @@ class ModuleArrays(Mapping[str, Floats]):
 
 
 def module_arrays(module: nn.Module) -> dict[str, Floats]:
-    """Return the weights of a module as NumPy arrays, in memory of their own."""
+    """Copy the weights of a module to NumPy arrays."""
     return {name: array.copy() for name, array in ModuleArrays(module).items()}
 
 
 def word_softmax(module: SoftmaxModule, arrays: Mapping[str, Floats] | None = None) -> WordSoftmax:
-    """Return a softmax module for NumPy, with a copy of its weights or with these; a tied one has no table yet."""
+    """Convert a softmax module for NumPy, with the given weights or a copy of its own. A tied one has no table yet."""
     return WordSoftmax(softmax_config(module), module_arrays(module) if arrays is None else arrays, len(module.bias))
 
 
 class TorchNetwork:
-    """A biLM without gradients, with NumPy arrays; see :class:`~elmokit.engine.interface.Network`.
+    """Runs a PyTorch biLM on NumPy arrays, without gradients; see :class:`~elmokit.engine.interface.Network`.
 
     Args:
         bilm: The module. Its weights may change, and move to another device.
@@ -100,7 +100,7 @@ class TorchNetwork:
 
     @property
     def token_layer_version(self) -> object:
-        return object()  # its weights may have changed in any way
+        return object()  # the weights may have changed
 
     def computation(self) -> Computation:
         return self._bilm.computation()
@@ -144,7 +144,7 @@ class TorchNetwork:
         return results, end
 
     def _padded(self, inputs: NetworkInput) -> tuple[Tensor, Tensor, BiLMState]:
-        """Return the token vectors of a batch, padded on the right, its mask and its start state."""
+        """Return a batch's token vectors, padded on the right, its mask and its initial state."""
         vectors, words, lengths, start = inputs
         device, dtype = self._bilm.device, self._bilm.dtype
         index, mask = pad_rows(words, lengths)
@@ -154,7 +154,7 @@ class TorchNetwork:
 
 
 class TorchSoftmax:
-    """A softmax module with NumPy arrays; see :class:`~elmokit.engine.softmax.Softmax`.
+    """Runs a PyTorch softmax on NumPy arrays; see :class:`~elmokit.engine.softmax.Softmax`.
 
     Args:
         module: The module. Its weights may change, and move to another device.
