@@ -58,6 +58,7 @@ PROGRAMS = [
     ("train_speed.py text.txt --sizes tiny,en-mini --words 1100 --rounds 1 --threads 1 --batch-size 2", ""),
     ("train_speed.py text.txt --sizes tiny --words 1100 --rounds 1 --threads 1 --batch-size 2 --precisions", ""),
     ("transformer.py --help", ""),
+    ("two_commits.py --help", ""),
 ]
 
 
