@@ -19,7 +19,7 @@ from elmokit.formats.folder import included_model, load_folder, read_card, save_
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.pretrained.model import PretrainedBiLM, describe
-from elmokit.pretrained.sentence_pooling import SentencePooling, Whitening
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling, Whitening
 from tests.conftest import WORDS, aligned_model, random_model
 
 
@@ -81,7 +81,14 @@ def with_nan(array: Any) -> Any:
 
 @pytest.mark.parametrize(
     "part",
-    ["weight of softmax", "warm_state.cell of model", "bias of letters", "matrices of alignment", "mean of whitening"],
+    [
+        "weight of softmax",
+        "warm_state.cell of model",
+        "bias of letters",
+        "matrices of alignment",
+        "mean of whitening",
+        "word_weights of sentence_head",
+    ],
 )
 def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path: Path) -> None:
     model = aligned_model()
@@ -91,6 +98,10 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(part: str, tmp_path
         dim = model.config.output_dim
         whitening = Whitening(SentencePooling(), with_nan(np.ones(dim)), np.eye(dim, dtype=np.float32))
         model = model.replace(whitening=whitening)
+    elif part == "word_weights of sentence_head":
+        mean, projection = np.zeros(model.config.output_dim), np.eye(model.config.output_dim, dtype=np.float32)
+        head = SentenceHead(SentencePooling(), mean, projection, with_nan(np.ones(len(WORDS))))
+        model = model.replace(sentence_head=head)
     elif part == "warm_state.cell of model":
         state = boundary_state(Computer(model))
         model = model.replace(start_state=state._replace(cell=with_nan(state.cell)))

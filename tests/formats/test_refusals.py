@@ -19,7 +19,9 @@ import pytest
 import torch
 
 from elmokit.errors import ConfigError, ElmoError, FormatError, ModelNotFoundError, TensorMismatchError
+from elmokit.formats.folder import save_folder
 from elmokit.formats.open import open_model
+from elmokit.pretrained.sentence_pooling import SentenceHead, SentencePooling
 from tests.conftest import WORDS
 from tests.helpers.every_format import write_model
 from tests.helpers.many_langs_files import CHARS, dic_of
@@ -101,6 +103,18 @@ def tensors(file: str, **changes: Any) -> Change:
     return change
 
 
+def with_head(weight: float) -> Change:
+    """Add a sentence head whose words have this weight."""
+
+    def change(folder: Path) -> None:
+        model = open_model(folder)
+        mean, projection = np.zeros((2, model.config.output_dim, 1), np.float32)
+        head = SentenceHead(SentencePooling(), mean[:, 0], projection, np.full(len(WORDS), weight, np.float32))
+        save_folder(model.replace(sentence_head=head), folder, overwrite=True)
+
+    return change
+
+
 def first_half(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
@@ -143,6 +157,7 @@ OWN: list[tuple[Change, type[ElmoError], str]] = [
     (without("model.safetensors"), ModelNotFoundError, "model.safetensors"),
     (without("alignment.safetensors"), ModelNotFoundError, "alignment.safetensors"),
     (values("config.json", letters=True), ModelNotFoundError, "letters.safetensors"),
+    (with_head(float("nan")), FormatError, "sentence_head.safetensors holds NaN or infinity in word_weights"),
     (without("vocab.txt"), ModelNotFoundError, "vocab.txt"),
 ]
 MANY_LANGS: list[tuple[Change, type[ElmoError], str]] = [
