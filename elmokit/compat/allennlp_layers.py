@@ -17,7 +17,7 @@ from elmokit.compat.tracing import untraced
 from elmokit.formats.allennlp_weights import char_cnn_of, encoder_to_allennlp
 from elmokit.formats.bilm_tf import options_from_config
 from elmokit.network.bilm import BiLM
-from elmokit.network.char_convolution import CharConvolution, join_features, read_characters
+from elmokit.network.char_convolution import CharConvolution, convolve_each, join_features, read_characters
 from elmokit.network.lstm_module import check_no_gaps
 from elmokit.network.operators import take_rows
 from elmokit.network.tensors import distinct_rows
@@ -232,7 +232,7 @@ class _ElmoCharacterEncoder(nn.Module):
         """Encode tokens ``(tokens, chars)`` to ``(tokens, output_dim)``, without boundaries."""
         weight = self._char_embedding_weights
         characters = read_characters(ids, lambda chars: F.embedding(chars, weight), len(weight), self._widest)
-        features = join_features([convolution(characters) for convolution in self._convolutions], self.activation)
+        features = join_features(convolve_each(self._convolutions, characters), self.activation)
         vectors: Tensor = self._projection(self._highways(features))
         return vectors
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from elmokit.engine.architecture import Activation
-from elmokit.network.char_convolution import CharConvolution, join_features, read_characters
+from elmokit.network.char_convolution import CharConvolution, convolve_each, join_features, read_characters
 from elmokit.network.operators import is_traced
 from elmokit.network.tile_layers import TileLinear, highway
 
@@ -113,7 +113,7 @@ class CharCNN(nn.Module):
     def forward(self, char_ids: Tensor) -> Tensor:
         """Encode char ids ``(tokens, chars)``, all 0 for no token, as ``(tokens, output_dim)``."""
         characters = read_characters(char_ids, self.char_embedding, self.n_chars + 1, self.widest)
-        features = join_features([convolution(characters) for convolution in self.convolutions], self.activation)
+        features = join_features(convolve_each(self.convolutions, characters), self.activation)
         for highway_layer in self.highways:
             features = highway_layer(features)
         return features if self.projection is None else self.projection(features)

@@ -6,7 +6,7 @@ the same response, so only one of them is computed for the maximum.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,20 +146,44 @@ def _fake_join_features(maxima: list[Tensor]) -> Tensor:
     return maxima[0].new_empty(maxima[0].shape[0], sum(part.shape[1] for part in maxima))
 
 
+def convolve_each(convolutions: Iterable[nn.Module], characters: Characters | DistinctCharacters) -> list[Tensor]:
+    """Return the maxima of each convolution, ``(tokens, filters)``.
+
+    A module that replaces a ``CharConvolution``, such as an adapter, is called with what ``nn.Conv1d`` takes.
+    """
+    maxima = []
+    for convolution in convolutions:
+        if isinstance(convolution, CharConvolution):
+            maxima.append(convolution(characters))
+        else:
+            maxima.append(_convolve_by_module(convolution, characters))
+    return maxima
+
+
+def _convolve_by_module(convolution: nn.Module, characters: Characters | DistinctCharacters) -> Tensor:
+    ids = characters.ids
+    vectors = characters.vectors if isinstance(characters, Characters) else None
+    if vectors is None:
+        assert characters.table is not None
+        vectors = F.embedding(ids, characters.table)
+    responses: Tensor = convolution(vectors.transpose(1, 2)).transpose(1, 2)  # (tokens, windows, filters)
+    width = vectors.shape[1] - responses.shape[1] + 1
+    n_windows = Characters(ids, _count_distinct(ids), vectors, None).n_windows(width)
+    return _without_windows_beyond(responses, n_windows).max(dim=1).values
+
+
 class CharConvolution(nn.Conv1d):
     """A convolution over the characters of tokens, with max pooling over positions.
 
-    Args:
-        char_dim: Size of a character's vector.
-        n_filters: Number of filters.
-        width: Number of characters that a filter spans.
+    It is constructed like ``nn.Conv1d``: the size of a character's vector, the number of filters, and their width.
     """
 
-    def __init__(self, char_dim: int, n_filters: int, width: int) -> None:
-        super().__init__(char_dim, n_filters, width)
+    # LoRA (peft) makes modules of the class that it adapts, with arguments of `nn.Conv1d`, and adds their responses.
 
-    def forward(self, characters: Characters | DistinctCharacters) -> Tensor:  # type: ignore[override]
-        """Return the maxima, ``(tokens, filters)``."""
+    def forward(self, characters: Characters | DistinctCharacters | Tensor) -> Tensor:
+        """Return the maxima, ``(tokens, filters)``; for a tensor, all responses, as ``nn.Conv1d`` does."""
+        if isinstance(characters, Tensor):
+            return super().forward(characters)
         weight, bias = self.weight, self.bias
         if bias is None:
             bias = weight.new_zeros(len(weight))
@@ -254,7 +278,11 @@ def convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor
 def _responses(characters: Tensor, n_windows: Tensor, weight: Tensor) -> Tensor:
     """Return each window's response, ``(tokens, windows, filters)``; minus infinity beyond a token's windows."""
     # One matrix product over all windows takes half the time of ``conv1d`` on a CPU.
-    responses = F.linear(_windows(characters, weight), weight.flatten(1))
+    return _without_windows_beyond(F.linear(_windows(characters, weight), weight.flatten(1)), n_windows)
+
+
+def _without_windows_beyond(responses: Tensor, n_windows: Tensor) -> Tensor:
+    """Replace the responses ``(tokens, windows, filters)`` beyond a token's windows by minus infinity."""
     places = torch.arange(responses.shape[1], device=responses.device)
     return responses.masked_fill((places >= n_windows[:, None])[..., None], float("-inf"))
 

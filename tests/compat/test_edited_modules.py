@@ -198,11 +198,20 @@ def test_hooks_see_the_calls_of_allennlp(files: tuple[str, str]) -> None:
 
 
 class LowRank(nn.Module):
-    def __init__(self, inner: nn.Linear) -> None:
+    """An adapter as LoRA (peft) has it."""
+
+    def __init__(self, inner: nn.Linear | nn.Conv1d) -> None:
         super().__init__()
         self.inner = inner
-        self.down = nn.Linear(inner.in_features, 2, bias=False)
-        self.up = nn.Linear(2, inner.out_features, bias=False)
+        self.down: nn.Linear | nn.Conv1d
+        self.up: nn.Linear | nn.Conv1d
+        if isinstance(inner, nn.Linear):
+            self.down = nn.Linear(inner.in_features, 2, bias=False)
+            self.up = nn.Linear(2, inner.out_features, bias=False)
+        else:
+            make = type(inner)
+            self.down = make(inner.in_channels, 2, inner.kernel_size, inner.stride, inner.padding, bias=False)
+            self.up = make(2, inner.out_channels, (1,), (1,), bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.inner(inputs) + self.up(self.down(inputs))
@@ -214,7 +223,9 @@ class LowRank(nn.Module):
     [
         ("Elmo", "_elmo_lstm._elmo_lstm.forward_layer_0.state_projection"),
         ("Elmo", "_elmo_lstm._token_embedder._projection"),
+        ("Elmo", "_elmo_lstm._token_embedder.char_conv_1"),
         ("ElmoModule", "bilm.token_layer.projection"),
+        ("ElmoModule", "bilm.token_layer.convolutions.1"),
     ],
 )
 def test_an_adapter_is_trained_in_a_frozen_bilm(name: str, inner: str, files: tuple[str, str]) -> None:

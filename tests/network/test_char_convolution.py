@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from elmokit.engine.library import Library
+from elmokit.network.char_cnn import CharCNN
 from elmokit.network.char_convolution import CharConvolution, convolve, convolve_rows, read_characters
 from elmokit.network.native_training import convolve as native_convolve
 from elmokit.network.native_training import convolve_backward, pack_filters
@@ -199,3 +200,16 @@ def test_without_gradients_wrong_ids_and_sizes_are_refused() -> None:
     ):
         with pytest.raises(RuntimeError):
             convolve_rows(*wrong_sizes)
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_module_in_the_place_of_a_convolution_is_called_like_conv1d(dtype: torch.dtype, needs_gradient: bool) -> None:
+    torch.manual_seed(0)
+    cnn = CharCNN(30, 4, [(1, 5), (3, 6)], "relu", 1, 8).to(dtype)
+    ids = torch.randint(1, 31, (7, 12))
+    ids[0, 3:] = ids[1, 9:] = 30
+    with torch.set_grad_enabled(needs_gradient):
+        expected = cnn(ids)
+        cnn.convolutions[1] = nn.Sequential(cnn.convolutions[1])
+        torch.testing.assert_close(cnn(ids), expected)
