@@ -1,14 +1,14 @@
-"""LSTM layers with other gates than PyTorch: those of SRL (He et al. 2017) and coreference (Lee et al. 2017, 2018).
+"""LSTM layers with other gates than PyTorch's, for SRL (He et al. 2017) and coreference (Lee et al. 2017, 2018).
 
-One step of SRL's highway LSTM (Zhang et al. 2016) from input ``x`` and state ``(h, c)``, with separate matrices for
-each gate, in AllenNLP's order of blocks i, f, g, o, r, followed by k in the input's matrix::
+One step of the highway LSTM for SRL (Zhang et al. 2016), from input ``x`` and state ``(h, c)``. Each gate has its own
+matrices, in AllenNLP's block order i, f, g, o, r, followed by k in the input matrix::
 
     i, f, o, r = sigmoid(W x + U h + b)      g = tanh(W x + U h + b)
     c' = i * g + f * c
     h' = r * (o * tanh(c')) + (1 - r) * (W_k x)
 
-One step of coreference's, with coupled input and forget gates, a learned initial state, separate weights for each
-direction and blocks in the order i, j, o; ``d`` is one dropout mask for the whole sequence::
+One step of the coupled LSTM for coreference, which has coupled input and forget gates, a learned initial state,
+separate weights for each direction, and blocks in the order i, j, o. ``d`` is one dropout mask for the whole sequence::
 
     i, o = sigmoid(W x + U (d * h) + b)      j = tanh(W x + U (d * h) + b)
     c' = (1 - i) * c + i * j
@@ -33,7 +33,7 @@ from elmokit.network.lstm_training import (
 # The bypass k depends on the input alone, hence one block fewer for the state.
 N_STATE_BLOCKS = 5
 N_INPUT_BLOCKS = 6
-# Of the coupled LSTM; its forget gate is 1 - i, so there is no block for it.
+# Blocks of the coupled LSTM. Its forget gate is 1 - i, so it needs no block.
 N_BLOCKS = 3
 N_DIRECTIONS = 2  # forward, backward
 
@@ -46,7 +46,7 @@ class HighwayLSTM(nn.Module):
         hidden_dim: Size of the state and the outputs.
         dropout: Dropout probability on the recurrent state, with one mask for the whole sequence. The output is not
             dropped, as in AllenNLP.
-        input_bias: Whether the input's matrix has its own bias, in addition to the state's.
+        input_bias: Add a bias to the input matrix, too, not only to the state matrix.
         reverse: Read from the last token to the first.
     """
 
@@ -56,17 +56,17 @@ class HighwayLSTM(nn.Module):
         self.dropout = dropout
         self.reverse = reverse
         self.input_weight = nn.Parameter(torch.empty(N_INPUT_BLOCKS * hidden_dim, input_dim))
-        # AllenNLP's SRL model has both biases; its version with ELMo switches this one off.
+        # AllenNLP's SRL model has both biases; its version with ELMo omits this one.
         self.input_bias = nn.Parameter(torch.empty(N_INPUT_BLOCKS * hidden_dim)) if input_bias else None
         self.state_weight = nn.Parameter(torch.empty(N_STATE_BLOCKS * hidden_dim, hidden_dim))
         self.state_bias = nn.Parameter(torch.empty(N_STATE_BLOCKS * hidden_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw every block orthogonal; biases 0, but 1 for the forget gate."""
+        """Initialize each block as an orthogonal matrix, and biases as 0, but 1 for the forget gate."""
         with torch.no_grad():
             for weight in (self.input_weight, self.state_weight):
-                # Each gate on its own: orthogonal rows over all blocks together would be another distribution.
+                # One block at a time: orthogonal rows across all blocks would be another distribution.
                 for block in torch.split(weight, self.hidden_dim):
                     nn.init.orthogonal_(block)
         if self.input_bias is not None:
@@ -84,26 +84,32 @@ class HighwayLSTM(nn.Module):
         Returns:
             ``(batch, time, hidden_dim)``, zero on padding.
         """
-        # A backward layer reads each row reversed, so that padding comes last for it, too.
-        positions = reversed_positions(mask) if self.reverse else None
-        by_time = (inputs if positions is None else reorder(inputs, positions)).transpose(0, 1)
+        positions = None
+        if self.reverse:
+            # A backward layer reads each row in reverse, so that padding comes last for it, too.
+            positions = reversed_positions(mask)
+            inputs = reorder(inputs, positions)
         bias = F.pad(self.state_bias, (0, self.hidden_dim))
         if self.input_bias is not None:
             bias = bias + self.input_bias
         zero = inputs.new_zeros(len(inputs), self.hidden_dim)
-        drop = F.dropout(torch.ones_like(zero), self.dropout) if self.training and self.dropout else None
-        outputs, *_ = run_recurrence(
-            HIGHWAY_STEP, by_time, self.input_weight, bias, self.state_weight, zero, zero, drop
+        drop = None
+        if self.training and self.dropout:
+            drop = F.dropout(torch.ones_like(zero), self.dropout)
+        by_time, *_ = run_recurrence(
+            HIGHWAY_STEP, inputs.transpose(0, 1), self.input_weight, bias, self.state_weight, zero, zero, drop
         )
-        outputs = outputs.transpose(0, 1)
-        return (outputs if positions is None else reorder(outputs, positions)) * mask[..., None]
+        outputs = by_time.transpose(0, 1)
+        if positions is not None:
+            outputs = reorder(outputs, positions)
+        return outputs * mask[..., None]
 
 
 def _highway_step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, output: Tensor) -> None:
     """Compute the elementwise part of one step; arguments as in ``StepFunctions.forward``."""
     size = cell_before.shape[-1]
     i_and_f, g, o_and_r, bypass = torch.split(gates, [2 * size, size, 2 * size, size], -1)
-    # Two calls for the four sigmoids.
+    # Two calls compute the four sigmoids.
     i, f = i_and_f.sigmoid_().chunk(2, dim=-1)
     o, r = o_and_r.sigmoid_().chunk(2, dim=-1)
     torch.mul(f, cell_before, out=cell_after).addcmul_(i, g.tanh_())
@@ -142,42 +148,42 @@ HIGHWAY_STEP = StepFunctions(N_INPUT_BLOCKS, _highway_step, _highway_step_backwa
 
 
 class BidirectionalHighwayLSTM(nn.Module):
-    """One layer in each direction, whose outputs are concatenated; a layer of AllenNLP's stacked bidirectional LSTM."""
+    """One layer in each direction, with concatenated outputs: a layer of AllenNLP's stacked bidirectional LSTM."""
 
     def __init__(self, input_dim: int, hidden_dim: int, dropout: float) -> None:
         super().__init__()
-        self.forward_layer, self.backward_layer = (
-            HighwayLSTM(input_dim, hidden_dim, dropout, input_bias=False, reverse=reverse) for reverse in (False, True)
-        )
+        self.forward_layer = HighwayLSTM(input_dim, hidden_dim, dropout, input_bias=False, reverse=False)
+        self.backward_layer = HighwayLSTM(input_dim, hidden_dim, dropout, input_bias=False, reverse=True)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Run both directions: shapes as in ``HighwayLSTM.forward``, with outputs of ``2 * hidden_dim``."""
+        """Run both directions. Shapes are as in ``HighwayLSTM.forward``, but outputs have ``2 * hidden_dim``."""
         return torch.cat([self.forward_layer(inputs, mask), self.backward_layer(inputs, mask)], dim=-1)
 
 
 class AlternatingLSTM(nn.Module):
     """A stack of highway LSTM layers: layer 0 reads forward, layer 1 backward, and so on.
 
-    This is not a bidirectional LSTM: each layer reads the outputs of the layer below, and outputs have size
-    ``hidden_dim``.
+    This is not a bidirectional LSTM: each layer reads the outputs of the layer below, and outputs have ``hidden_dim``
+    features.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float, input_bias: bool = True) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            HighwayLSTM(hidden_dim if layer else input_dim, hidden_dim, dropout, input_bias, reverse=layer % 2 == 1)
-            for layer in range(n_layers)
-        )
+        self.layers = nn.ModuleList()
+        dim = input_dim
+        for layer in range(n_layers):
+            self.layers.append(HighwayLSTM(dim, hidden_dim, dropout, input_bias, reverse=layer % 2 == 1))
+            dim = hidden_dim
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Run all layers over a batch; shapes as in ``HighwayLSTM.forward``."""
+        """Run all layers over a batch. Shapes are as in ``HighwayLSTM.forward``."""
         for layer in self.layers:
             inputs = layer(inputs, mask)
         return inputs
 
 
 class CoupledLSTM(nn.Module):
-    """One layer in both directions.
+    """One coupled LSTM layer in both directions.
 
     Args:
         input_dim: Size of the inputs.
@@ -190,7 +196,7 @@ class CoupledLSTM(nn.Module):
         self.hidden_dim = hidden_dim
         self.dropout = dropout
         gates = N_BLOCKS * hidden_dim
-        # Both directions in one tensor: a step is one batched product for both.
+        # Both directions are in one tensor, so a step is one batched product for both.
         self.input_weight = nn.Parameter(torch.empty(N_DIRECTIONS, gates, input_dim))
         self.state_weight = nn.Parameter(torch.empty(N_DIRECTIONS, gates, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(N_DIRECTIONS, gates))
@@ -199,17 +205,18 @@ class CoupledLSTM(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw each gate's matrix over input and state orthonormal, and the initial states Glorot uniform; biases 0."""
+        """Initialize each gate's matrix as orthonormal, initial states as Glorot uniform, and biases as 0."""
         input_dim = self.input_weight.shape[-1]
         block = torch.empty(self.hidden_dim, input_dim + self.hidden_dim)
         with torch.no_grad():
             for direction in range(N_DIRECTIONS):
                 for start in range(0, N_BLOCKS * self.hidden_dim, self.hidden_dim):
-                    # Orthonormal over input and state together, as e2e-coref's initializer; drawn separately, each part
-                    # would have the norm of the whole.
+                    # Orthonormal over input and state together, like e2e-coref's initializer; drawn separately, each
+                    # part would have the norm of the whole.
                     nn.init.orthogonal_(block)
-                    self.input_weight[direction, start : start + self.hidden_dim] = block[:, :input_dim]
-                    self.state_weight[direction, start : start + self.hidden_dim] = block[:, input_dim:]
+                    rows = slice(start, start + self.hidden_dim)
+                    self.input_weight[direction, rows] = block[:, :input_dim]
+                    self.state_weight[direction, rows] = block[:, input_dim:]
                 for first in (self.first_hidden, self.first_cell):
                     nn.init.xavier_uniform_(first[direction : direction + 1])
         nn.init.zeros_(self.bias)
@@ -225,7 +232,7 @@ class CoupledLSTM(nn.Module):
             ``(batch, time, 2 * hidden_dim)``, forward and backward concatenated, zero on padding.
         """
         n_rows = len(inputs)
-        # The backward direction reads each row reversed, so that both directions are one loop from the first step.
+        # The backward direction reads each row in reverse, so that one loop serves both directions.
         positions = reversed_positions(mask)
         backward_inputs = reorder(inputs, positions)
         both = torch.stack([inputs.transpose(0, 1), backward_inputs.transpose(0, 1)], dim=1)
@@ -237,9 +244,9 @@ class CoupledLSTM(nn.Module):
         outputs, *_ = run_recurrence(
             COUPLED_STEP, both, self.input_weight, self.bias, self.state_weight, first_hidden, first_cell, drop
         )
-        # (batch, time, hidden_dim) each.
-        forward, backward = outputs.permute(1, 2, 0, 3).unbind(0)
-        return torch.cat([forward, reorder(backward, positions)], dim=-1) * mask[..., None]
+        forward, backward = outputs.permute(1, 2, 0, 3).unbind(0)  # (batch, time, hidden_dim) each
+        both_outputs = torch.cat([forward, reorder(backward, positions)], dim=-1)
+        return both_outputs * mask[..., None]
 
 
 def _coupled_step(gates: Tensor, cell_before: Tensor, cell_after: Tensor, tanh_cell: Tensor, output: Tensor) -> None:
@@ -280,7 +287,7 @@ COUPLED_STEP = StepFunctions(N_BLOCKS, _coupled_step, _coupled_step_backward)
 
 
 class CoupledLSTMStack(nn.Module):
-    """A stack of coupled LSTM layers; from the second on, a gate mixes a layer's output with its input.
+    """A stack of coupled LSTM layers. From the second layer on, a gate mixes a layer's output with its input.
 
     Lee et al. 2017 use one layer, Lee et al. 2018 three.
 
@@ -294,9 +301,9 @@ class CoupledLSTMStack(nn.Module):
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float) -> None:
         super().__init__()
         size = N_DIRECTIONS * hidden_dim
-        self.layers = nn.ModuleList(
-            CoupledLSTM(size if layer else input_dim, hidden_dim, dropout) for layer in range(n_layers)
-        )
+        self.layers = nn.ModuleList([CoupledLSTM(input_dim, hidden_dim, dropout)])
+        for _ in range(n_layers - 1):
+            self.layers.append(CoupledLSTM(size, hidden_dim, dropout))
         self.gates = nn.ModuleList(nn.Linear(size, size) for _ in range(n_layers - 1))
         for gate in self.gates:
             assert isinstance(gate, nn.Linear)
@@ -305,11 +312,10 @@ class CoupledLSTMStack(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Run all layers over a batch; shapes as in ``CoupledLSTM.forward``."""
-        for number, layer in enumerate(self.layers):
-            outputs = self.dropout(layer(inputs, mask))
-            if number:
-                gate = torch.sigmoid(self.gates[number - 1](outputs))
-                outputs = gate * outputs + (1 - gate) * inputs
-            inputs = outputs
-        return inputs * mask[..., None]
+        """Run all layers over a batch. Shapes are as in ``CoupledLSTM.forward``."""
+        hidden = self.dropout(self.layers[0](inputs, mask))
+        for layer, gate in zip(self.layers[1:], self.gates, strict=True):
+            outputs = self.dropout(layer(hidden, mask))
+            kept = torch.sigmoid(gate(outputs))
+            hidden = kept * outputs + (1 - kept) * hidden
+        return hidden * mask[..., None]

@@ -1,6 +1,6 @@
-"""Small layers that several task models share: dropout, attention, PyTorch's recurrent layers, features of characters.
+"""Layers that several task models share: dropout, attention, PyTorch's recurrent layers, character features.
 
-Softmax, attention and pooling ignore padding. A row without any real token gives zeros, not NaN.
+Softmax, attention and pooling ignore padding. A row without real tokens gives zeros, not NaN.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "no
 
 
 class VariationalDropout(nn.Module):
-    """Variational dropout: drop a feature at every step of a sequence or at none (Gal and Ghahramani 2016)."""
+    """Variational dropout: drop a feature at all steps of a sequence or at none (Gal and Ghahramani 2016)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Drop features of ``(batch, time, dim)``; in training the kept features are scaled by ``1 / (1 - p)``."""
+        """Drop features of ``(batch, time, dim)`` in training, and scale the others by ``1 / (1 - p)``."""
         if not self.training or self.p == 0:
             return inputs
         kept = torch.empty_like(inputs[:, :1]).bernoulli_(1 - self.p)
@@ -32,7 +32,7 @@ class VariationalDropout(nn.Module):
 
 
 class Maxout(nn.Module):
-    """A layer whose units are the maximum of several linear maps (Goodfellow et al. 2013)."""
+    """A layer in which each unit is the maximum of several linear maps (Goodfellow et al. 2013)."""
 
     def __init__(self, input_dim: int, output_dim: int, pool: int) -> None:
         super().__init__()
@@ -40,20 +40,20 @@ class Maxout(nn.Module):
         self.pool = pool
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the layer: ``(..., input_dim)`` to ``(..., output_dim)``."""
+        """Apply the layer to ``(..., input_dim)``; the result is ``(..., output_dim)``."""
         candidates: Tensor = self.linear(inputs).unflatten(-1, (-1, self.pool))  # (..., output_dim, pool)
         return candidates.amax(dim=-1)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute the softmax over the last dimension where ``mask`` is True, with 0 elsewhere."""
+    """Compute the softmax over the last dimension where ``mask`` is True; other positions are 0."""
     mask = mask.expand_as(scores)
     shifted = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return shifted.softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
 def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Return sums of the values, weighted by the softmax of the scores.
+    """Return the values' sums, weighted by the softmax of the scores.
 
     Shapes: scores (batch, queries, keys), values (batch, keys, dim), mask (batch, keys); the result is (batch, queries,
     dim).
@@ -62,7 +62,12 @@ def attend(scores: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_max(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the maximum over real tokens: ``(batch, time, dim)`` and ``(batch, time)`` to ``(batch, dim)``."""
+    """Return the maximum over real tokens, ``(batch, dim)``.
+
+    Args:
+        values: ``(batch, time, dim)``.
+        mask: ``(batch, time)`` bool, True on a real token.
+    """
     lowest = torch.finfo(values.dtype).min
     highest = values.masked_fill(~mask[..., None], lowest).amax(dim=1)
     return highest.masked_fill(~mask.any(dim=1, keepdim=True), 0.0)
@@ -82,7 +87,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 def feed_forward(
     dim: int, sizes: Sequence[int], activation: Literal["relu", "tanh", "none"], dropout: float
 ) -> nn.Sequential:
-    """Return linear layers of some sizes, each followed by its activation and dropout."""
+    """Return linear layers of the given sizes, each followed by its activation and dropout."""
     layers = nn.Sequential()
     for size in sizes:
         layers.extend([nn.Linear(dim, size), ACTIVATIONS[activation](), nn.Dropout(dropout)])
@@ -91,9 +96,9 @@ def feed_forward(
 
 
 def run_packed(rnn: nn.LSTM | nn.GRU, inputs: Tensor, mask: Tensor) -> Tensor:
-    """Run a recurrent layer over a batch that is padded on the right.
+    """Run a recurrent layer over a batch padded on the right.
 
-    The backward direction starts at each sequence's own last token, not at the padding.
+    The backward direction starts at the last token of each sequence, not at the padding.
 
     Args:
         rnn: A layer with ``batch_first=True`` and any number of layers and directions.
@@ -103,19 +108,19 @@ def run_packed(rnn: nn.LSTM | nn.GRU, inputs: Tensor, mask: Tensor) -> Tensor:
     Returns:
         ``(batch, time, hidden * directions)``, zero where the mask is False.
     """
-    lengths = (
-        mask.sum(dim=1).clamp(min=1).cpu()
-    )  # PyTorch rejects empty rows, so they get length 1 and are masked below
+    # PyTorch rejects empty rows, so they get length 1 and are masked below.
+    lengths = mask.sum(dim=1).clamp(min=1).cpu()
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    outputs, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=inputs.shape[1])
+    packed_outputs, _ = rnn(packed)
+    outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=inputs.shape[1])
     return outputs * mask[..., None]
 
 
 def init_glorot_orthogonal(module: nn.Module) -> None:
     """Initialize every ``nn.Linear`` and ``nn.LSTM`` in a module.
 
-    Weights are Glorot uniform, recurrent matrices orthogonal, biases 0, and the bias of the forget gate is 1. PyTorch's
-    LSTM adds two biases; only the first gets the 1.
+    Weights are Glorot uniform, recurrent matrices orthogonal, and biases 0, but 1 for the forget gate. PyTorch's LSTM
+    adds two biases; only the first one gets the 1.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):
@@ -123,16 +128,22 @@ def init_glorot_orthogonal(module: nn.Module) -> None:
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.LSTM):
-            for name, weight in part.named_parameters():
-                if name.startswith("weight_ih"):
-                    nn.init.xavier_uniform_(weight)
-                elif name.startswith("weight_hh"):
-                    nn.init.orthogonal_(weight)
-                else:
-                    nn.init.zeros_(weight)
-                if name.startswith("bias_ih"):
-                    with torch.no_grad():
-                        weight[part.hidden_size : 2 * part.hidden_size] = 1.0  # the order of the gates is i, f, g, o
+            for name, parameter in part.named_parameters():
+                _init_lstm_parameter(name, parameter, part.hidden_size)
+
+
+def _init_lstm_parameter(name: str, parameter: nn.Parameter, hidden_size: int) -> None:
+    if name.startswith("weight_ih"):
+        nn.init.xavier_uniform_(parameter)
+        return
+    if name.startswith("weight_hh"):
+        nn.init.orthogonal_(parameter)
+        return
+    nn.init.zeros_(parameter)
+    if name.startswith("bias_ih"):
+        forget_gate = slice(hidden_size, 2 * hidden_size)  # the gates are in the order i, f, g, o
+        with torch.no_grad():
+            parameter[forget_gate] = 1.0
 
 
 class CharTable(nn.Embedding):
@@ -148,14 +159,14 @@ class CharTable(nn.Embedding):
 class TokenCharCNN(nn.Module):
     """Convolutions over characters, followed by the maximum over the word (Kim 2014; Ma and Hovy 2016).
 
-    The maximum includes only windows inside the word, and a single one for a word that is shorter than the filter, so
-    that the features of a word do not depend on the longest word of its batch.
+    The maximum is taken over the windows inside the word, and over a single one if the word is shorter than the filter,
+    so a word's features do not depend on the longest word in the batch.
 
     Args:
         n_chars: Rows of the character table, including row 0 for padding.
-        char_dim: Size of a character's vector.
+        char_dim: Size of a character vector.
         filters: ``(width, count)`` of each convolution.
-        activation: Activation function of the features.
+        activation: Activation after the convolutions.
         dropout: Dropout on the character vectors.
     """
 
@@ -186,7 +197,7 @@ class TokenCharCNN(nn.Module):
         return torch.cat(features, dim=1)
 
     def highest(self, responses: Tensor, width: int, lengths: Tensor) -> Tensor:
-        """Return the features of words from the responses of a filter, ``(words, count, windows)``."""
+        """Return the features of words from the responses of the filters of one width, ``(words, count, windows)``."""
         start = torch.arange(responses.shape[-1], device=responses.device)
         inside = (start == 0) | (start + width <= lengths)  # (words, windows)
         lowest = torch.finfo(responses.dtype).min
@@ -195,9 +206,11 @@ class TokenCharCNN(nn.Module):
 
     def activate(self, features: Tensor) -> Tensor:
         """Apply the activation function."""
-        if self.activation == "none":
-            return features
-        return F.relu(features) if self.activation == "relu" else torch.tanh(features)
+        if self.activation == "relu":
+            return F.relu(features)
+        if self.activation == "tanh":
+            return torch.tanh(features)
+        return features
 
 
 class AllenNLPCharCNN(TokenCharCNN):

@@ -1,8 +1,8 @@
 """Spans of tokens: enumerate, score, prune and represent them (Lee et al. 2017).
 
 A span is represented by its first token, its last token, its width, and an attention-weighted sum of its tokens. A
-document has tokens times ``max_width`` spans, too many to hold all their vectors in memory. ``MentionScorer`` therefore
-scores spans without forming their vectors, and only those that survive pruning get one.
+document has about tokens times ``max_width`` spans, too many to hold all their vectors in memory. ``MentionScorer``
+therefore scores spans without computing their vectors, and only the spans that survive pruning get one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 
 def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
-    """Return every span within a sentence, ordered by first token and then by width.
+    """Return all spans within sentences, ordered by first token and then by width.
 
     Args:
-        sentence_ends: For each token the last token of its sentence, ``(tokens,)``.
+        sentence_ends: The last token of each token's sentence, ``(tokens,)``.
         max_width: Longest span, in tokens.
 
     Returns:
-        First and last tokens, both included, ``(spans,)`` each.
+        The first and last tokens, both inclusive, ``(spans,)`` each.
     """
     starts = torch.arange(len(sentence_ends), device=sentence_ends.device)[:, None]
     ends = starts + torch.arange(max_width, device=sentence_ends.device)
@@ -34,21 +34,21 @@ def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
 def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[int], n_best: int) -> list[int]:
     """Choose the spans with the highest scores, skipping those that cross a span already chosen.
 
-    Two spans cross if they overlap and neither contains the other. Mentions of one text do not cross, but they nest.
+    Two spans cross if they overlap and neither contains the other. Mentions do not cross, but they can nest.
 
     Args:
-        scores, starts, ends: The score, the first and the last token of each span.
-        n_best: The number of spans to choose, at most.
+        scores, starts, ends: The score, first token and last token of each span.
+        n_best: The maximum number of spans.
 
     Returns:
-        Indices of the chosen spans, at most ``n_best``, ordered by first token and then by last.
+        Indices of the chosen spans, ordered by first token and then by last token.
     """
     chosen: list[int] = []
-    # A chosen span crosses (start, end) if it starts inside and ends after it, or starts before it and ends inside. Of
-    # the chosen spans with a common start (or end) only the longest can be the one that crosses, so one entry suffices.
+    # A chosen span crosses (start, end) if it starts inside and ends after it, or starts before it and ends inside. If
+    # any of the chosen spans with the same start (or end) crosses, the longest one does, so one entry is enough.
     longest_from: dict[int, int] = {}  # by first token: the last token of the longest chosen span
     longest_to: dict[int, int] = {}  # by last token: the first token of the longest chosen span
-    # The sort is stable: of equal scores the first span in the text wins.
+    # The sort is stable, so the first of several spans with equal scores wins.
     for span in sorted(range(len(scores)), key=lambda span: -scores[span]):
         if len(chosen) == n_best:
             break
@@ -63,11 +63,11 @@ def prune_spans(scores: Sequence[float], starts: Sequence[int], ends: Sequence[i
 
 
 def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
-    """Return attention-weighted means of adjacent tokens, for every first token and every width at once.
+    """Return attention-weighted means of adjacent tokens for all first tokens and widths.
 
-    The means of width w + 1 are computed from those of width w by adding one token to a running softmax, so that memory
-    grows with tokens times widths and not with tokens times the square of the width. Like in a stable softmax, the
-    largest score so far is subtracted in every exponent.
+    The means of width w + 1 are computed from those of width w by adding one token to a running softmax, so memory
+    grows with tokens times widths, not with tokens times the square of the widths. As in a stable softmax, the largest
+    score so far is subtracted in each exponent.
 
     Args:
         scores: Attention scores before the softmax, ``(tokens,)``.
@@ -75,24 +75,27 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
         max_width: Largest width, in tokens.
 
     Returns:
-        ``(tokens, max_width, dim)``; at ``[i, w]`` the mean of tokens ``i`` to ``i + w``. Tokens after the last one
-        have no weight.
+        ``(tokens, max_width, dim)``; ``[i, w]`` is the mean of tokens ``i`` to ``i + w``. Positions after the last
+        token have no weight.
     """
     n_tokens = len(scores)
-    # Beyond the last token the score is the smallest float, whose exponential is 0.
+    # After the last token, the score is the smallest float, whose exponential is 0.
     later_scores = F.pad(scores, (0, max_width), value=torch.finfo(scores.dtype).min)
     later_values = F.pad(values, (0, 0, 0, max_width))
     largest = scores.detach()  # it cancels out in the mean, so it needs no gradient
     weight = (scores - largest).exp()
-    total, total_weight = values * weight[:, None], weight
+    total = values * weight[:, None]
+    total_weight = weight
     means = [total / total_weight[:, None]]
     for shift in range(1, max_width):
-        new = later_scores[shift : shift + n_tokens]
-        new_largest = torch.maximum(largest, new.detach())
-        # When a larger score arrives, everything summed so far is rescaled to it (the "online softmax" of Milakov and
-        # Gimelshein 2018). Detached maxima are right: they cancel in total / total_weight.
-        scale, weight = (largest - new_largest).exp(), (new - new_largest).exp()
-        total = total * scale[:, None] + later_values[shift : shift + n_tokens] * weight[:, None]
+        window = slice(shift, shift + n_tokens)
+        added_scores, added_values = later_scores[window], later_values[window]
+        new_largest = torch.maximum(largest, added_scores.detach())
+        # A larger score rescales the sums so far (the "online softmax" of Milakov and Gimelshein 2018). Maxima can be
+        # detached because they cancel out in total / total_weight.
+        scale = (largest - new_largest).exp()
+        weight = (added_scores - new_largest).exp()
+        total = total * scale[:, None] + added_values * weight[:, None]
         total_weight = total_weight * scale + weight
         largest = new_largest
         means.append(total / total_weight[:, None])
@@ -100,7 +103,7 @@ def windowed_means(scores: Tensor, values: Tensor, max_width: int) -> Tensor:
 
 
 class FeedForwardScorer(nn.Module):
-    """A feed-forward network of ReLU layers with dropout that returns one number."""
+    """A feed-forward network that scores a vector: ReLU layers with dropout, and one output."""
 
     def __init__(self, input_dim: int, hidden_dim: int, n_layers: int, dropout: float) -> None:
         super().__init__()
@@ -114,11 +117,11 @@ class FeedForwardScorer(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Score vectors: ``(..., input_dim)`` to ``(...)``."""
+        """Score vectors, ``(..., input_dim)``; the result is ``(...)``."""
         return self.from_first_layer(self.first(inputs))
 
     def from_first_layer(self, sums: Tensor) -> Tensor:
-        """Score from the output of the first linear layer, bias included: ``(..., hidden_dim)`` to ``(...)``."""
+        """Score vectors, given the first linear layer's output including its bias, ``(..., hidden_dim)``."""
         hidden = self.dropout(F.relu(sums))
         for layer in self.rest:
             hidden = self.dropout(F.relu(layer(hidden)))
@@ -127,17 +130,17 @@ class FeedForwardScorer(nn.Module):
 
 
 class SpanVectors(nn.Module):
-    """The vectors of spans: first and last token in context, width, and attended tokens.
+    """The vectors of spans: contextual vectors of the first and last token, the width, and attended tokens.
 
-    The attention scores are computed from the tokens in context, but the attended values are the tokens' vectors
-    without context, as in Lee et al.: attention looks for the head word of the span.
+    Attention scores are computed from contextual vectors, but the attended values are context-free vectors, as in Lee
+    et al.: attention looks for the head word of the span.
 
     Args:
-        context_dim: Size of a token's vector in context.
-        head_dim: Size of a token's vector without context.
+        context_dim: Size of the contextual vectors.
+        head_dim: Size of the context-free vectors.
         max_width: Longest span, in tokens.
-        width_dim: Size of the vector of a width.
-        dropout: Dropout on the vector of the width.
+        width_dim: Size of a width's vector.
+        dropout: Dropout on the width's vector.
         scored_dim: Size of the vectors that attention scores are computed from. The default is ``context_dim``.
     """
 
@@ -167,9 +170,9 @@ class SpanVectors(nn.Module):
         return scores
 
     def widths(self, starts: Tensor, ends: Tensor) -> Tensor:
-        """Return the vectors of the spans' widths, ``(spans, width_dim)``, with dropout applied.
+        """Return the vectors of the spans' widths, ``(spans, width_dim)``, after dropout.
 
-        They are passed to both the mention score and the span vector, so that both see the same dropout mask.
+        Mention scores and span vectors use the same ones, so both see the same dropout mask.
         """
         dropped: Tensor = self.dropout(self.width(ends - starts))
         return dropped
@@ -178,30 +181,31 @@ class SpanVectors(nn.Module):
         """Return the vectors of spans.
 
         Args:
-            context: Tokens in context, ``(tokens, context_dim)``.
-            heads: Tokens without context, ``(tokens, head_dim)``.
-            starts, ends: First and last tokens, both included, ``(spans,)``.
-            widths: ``(spans, width_dim)`` from the method ``widths``.
+            context: Contextual vectors of the tokens, ``(tokens, context_dim)``.
+            heads: Context-free vectors of the tokens, ``(tokens, head_dim)``.
+            starts, ends: First and last tokens, both inclusive, ``(spans,)``.
+            widths: The result of ``widths``, ``(spans, width_dim)``.
 
         Returns:
             ``(spans, output_dim)``
         """
         tokens = starts[:, None] + torch.arange(self.max_width, device=starts.device)  # (spans, max_width)
         inside = tokens <= ends[:, None]
-        # A span near the end of the text has fewer tokens after it than `max_width`; these get no weight.
+        # Positions after the last token of the text get no weight, but need a valid index.
         tokens = tokens.clamp(max=max(len(context) - 1, 0))
         scores = self.attention_scores(context, heads)[tokens]
-        weights = scores.masked_fill(~inside, torch.finfo(context.dtype).min).softmax(dim=1)
+        lowest = torch.finfo(context.dtype).min
+        weights = scores.masked_fill(~inside, lowest).softmax(dim=1)
         attended = torch.einsum("sw,swd->sd", weights, heads[tokens])
         return torch.cat([context[starts], context[ends], widths, attended], dim=-1)
 
 
 class MentionScorer(nn.Module):
-    """Scores how likely a span is a mention: a ``FeedForwardScorer`` of span vectors.
+    """Scores how likely a span is to be a mention, with a ``FeedForwardScorer`` of span vectors.
 
-    ``forward`` scores all spans without forming their vectors. The first layer is linear, so its product with a span
-    vector is a sum of products with the parts of the vector. The products with tokens are computed once per token, and
-    the product with the attended sum is the attended sum of products.
+    ``forward`` scores all spans without computing their vectors. The first layer is linear, so its product with a span
+    vector is the sum of its products with the vector's parts. The products with tokens are computed once per token, and
+    the product with the attended sum is the attended sum of the products.
     """
 
     def __init__(self, vectors: SpanVectors, hidden_dim: int, n_layers: int, dropout: float) -> None:
@@ -216,7 +220,7 @@ class MentionScorer(nn.Module):
         """Score spans.
 
         Args:
-            attention: Attention scores of the tokens, ``(tokens,)``. The other arguments are those of
+            attention: Attention scores of the tokens, ``(tokens,)``. The other arguments are as in
                 ``SpanVectors.forward``.
 
         Returns:
@@ -224,8 +228,10 @@ class MentionScorer(nn.Module):
         """
         of_start, of_end, of_width, of_head = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
         # (tokens, max_width, hidden): averaging and multiplying by the weight commute, so the small products are
-        # averaged, not the vectors.
+        # averaged instead of the vectors.
         by_head = windowed_means(attention, heads @ of_head.t(), self.max_width)
-        by_start, by_end, by_width = context @ of_start.t(), context @ of_end.t(), widths @ of_width.t()
+        by_start = context @ of_start.t()
+        by_end = context @ of_end.t()
+        by_width = widths @ of_width.t()
         sums = by_start[starts] + by_end[ends] + by_head[starts, ends - starts]
         return self.scorer.from_first_layer(sums + by_width + self.scorer.first.bias)
