@@ -170,15 +170,15 @@ torch.library.define(
 
 
 def lstm_layer(
-    inputs: Tensor,  # (batch, time, input_dim)
-    hidden: Tensor,  # (batch, projection_dim)
-    cell: Tensor,  # (batch, hidden_dim)
+    inputs: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
     weights: LSTMParts,
-    mask: Tensor | None,  # (batch, time), bool: False gives 0 and keeps the state
-    reverse: bool,  # read from the last step to the first
-    adds_inputs: bool,  # add the inputs to the outputs
+    mask: Tensor | None,
+    reverse: bool,
+    adds_inputs: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run a layer without gradients. Return outputs ``(batch, time, projection_dim)`` and the final state."""
+    """Run a layer without gradients. Arguments and results as in ``run_lstm``."""
     results: tuple[Tensor, Tensor, Tensor] = torch.ops.elmokit.lstm_layer.default(
         *(inputs, hidden, cell, weights.input_weight, weights.state_weight, weights.bias, weights.projection, mask),
         *(weights.cell_clip, weights.projection_clip, weights.swaps_gates, reverse, adds_inputs),
@@ -213,8 +213,7 @@ def _lstm_layer(
     if library is None or not len(inputs):
         parts = LSTMParts(input_weight, state_weight, bias, projection, cell_clip, projection_clip, swaps_gates)
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, parts.joined(), mask, reverse)
-        outputs = _with_inputs(outputs, inputs, mask) if adds_inputs else outputs
-        return outputs, hidden.clone(), cell.clone()
+        return _completed(outputs, inputs, mask, adds_inputs), hidden.clone(), cell.clone()
     inputs, hidden, cell = inputs.contiguous(), hidden.contiguous(), cell.contiguous()
     input_weight, state_weight = _with_whole_rows(input_weight), _with_whole_rows(state_weight)
     bias = bias.contiguous()
@@ -251,10 +250,11 @@ def _lstm_layer(
     return outputs, hidden_after, cell_after
 
 
-def _with_inputs(outputs: Tensor, inputs: Tensor, mask: Tensor | None) -> Tensor:
-    """Add a layer's inputs to its outputs. Padding stays 0."""
-    added = outputs + inputs
-    return added if mask is None else torch.where(mask[..., None], added, 0.0)
+def _completed(outputs: Tensor, inputs: Tensor, mask: Tensor | None, adds_inputs: bool) -> Tensor:
+    """Add a layer's inputs to its outputs if ``adds_inputs``, and set padding to 0."""
+    if adds_inputs:
+        outputs = outputs + inputs
+    return outputs if mask is None else torch.where(mask[..., None], outputs, 0.0)
 
 
 def _halves(weight: Tensor, input_dim: int) -> tuple[Tensor, Tensor]:
@@ -754,13 +754,11 @@ def run_lstm(
     tensors = (inputs, hidden, cell, weights.weight, weights.bias, weights.projection)
     if are_hidden(*tensors, mask):
         outputs, hidden, cell = lstm_formulas(inputs, hidden, cell, weights, mask, reverse)
-        return _with_inputs(outputs, inputs, mask) if adds_inputs else outputs, hidden, cell
+        return _completed(outputs, inputs, mask, adds_inputs), hidden, cell
     if not needs_gradient(*tensors):
         return lstm_layer(inputs, hidden, cell, weights.parts(inputs.shape[2]), mask, reverse, adds_inputs)
     outputs, hidden, cell = _run_with_gradient(inputs, hidden, cell, weights, mask, reverse)
-    if adds_inputs:
-        outputs = outputs + inputs
-    return outputs if mask is None else torch.where(mask[..., None], outputs, 0.0), hidden, cell
+    return _completed(outputs, inputs, mask, adds_inputs), hidden, cell
 
 
 def _run_with_gradient(
