@@ -68,7 +68,7 @@ def test_vectors_are_the_mix(model: str, layers: Any, expected: Any) -> None:
     first, second = vectors(embeddings, WORDS, ["a", "dog"])
     arrays = Elmo.from_pretrained(model).embed([WORDS, ["a", "dog"]], layers=expected)
     for given, array in zip([first, second], arrays, strict=True):
-        np.testing.assert_allclose(given, array, atol=1e-6)
+        np.testing.assert_allclose(given, array, atol=1e-5)
     assert embeddings.embedding_length == first.shape[1] == 64
 
 
