@@ -79,7 +79,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of commands and settings, the explorer, and the files outside ``docs/`` that pages link to."""
-    for folder, made in ((CLI, cli_pages()), (SETTINGS, settings_pages()), (TRY, try_files())):
+    explorer = try_files(guide="../how-to/browser/")
+    for folder, made in ((CLI, cli_pages()), (SETTINGS, settings_pages()), (TRY, explorer)):
         for name, content in made.items():
             files.append(File.generated(config, folder + name, content=content))
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]

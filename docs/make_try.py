@@ -30,13 +30,17 @@ LEFT_OUT = "sentence_head.safetensors"
 USUAL_PORT = 8300
 SERVER_LINKS = re.compile(r'<p id="server-links">.*?</p>', re.DOTALL)
 IN_BROWSER = (
-    '<p id="server-links">The engine and the model run in this browser: your text stays on this device, and the page '
-    'works without a network. <a href="../how-to/browser/">How to use them in your own pages</a>.</p>'
+    "The engine and the model run in this browser: your text stays on this device, and the page works without a "
+    "network."
 )
 
 
-def try_files() -> dict[str, bytes]:
-    """Return the files of the page by their paths."""
+def try_files(guide: str | None = None) -> dict[str, bytes]:
+    """Return the files of the page by their paths.
+
+    Args:
+        guide: The address of the guide that the page links to. Without the documentation site, there is none.
+    """
     folders = (("", PAGE), ("", PACKAGE / "explorer"), ("elmokit/", PACKAGE / "src"))
     files = {
         prefix + path.name: path.read_bytes()
@@ -46,7 +50,10 @@ def try_files() -> dict[str, bytes]:
     }
     files |= {f"model/{path.name}": path.read_bytes() for path in sorted(MODEL.iterdir()) if path.name != LEFT_OUT}
     files["examples.json"] = json.dumps({"listed": EXAMPLES["LISTED"], "indexed": EXAMPLES["SENTENCES"]}).encode()
-    page, n_found = SERVER_LINKS.subn(IN_BROWSER, files["index.html"].decode())
+    about = IN_BROWSER
+    if guide is not None:
+        about += f' <a href="{guide}">How to use them in your own pages</a>.'
+    page, n_found = SERVER_LINKS.subn(f'<p id="server-links">{about}</p>', files["index.html"].decode())
     if n_found != 1:
         raise ValueError(f'index.html has {n_found} paragraphs <p id="server-links">; expected one.')
     files["index.html"] = page.encode()

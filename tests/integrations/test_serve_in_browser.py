@@ -122,6 +122,11 @@ def test_page_engine_and_model_are_small_and_all_kept_for_use_without_a_network(
     assert {*files} - {"service-worker.js"} == {*json.loads(kept[1])}
 
 
+def test_page_links_to_the_guide_only_in_the_documentation_site() -> None:
+    pages = [MAKE_TRY["try_files"](guide=guide)["index.html"].decode() for guide in (None, "../how-to/browser/")]
+    assert ["how-to/browser" in page for page in pages] == [False, True]
+
+
 def test_a_second_explorer_takes_a_free_port(tmp_path: Path) -> None:
     """Two people who share a machine, or one who starts it twice."""
     (tmp_path / "index.html").write_text("explorer")
