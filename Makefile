@@ -126,7 +126,12 @@ weight:
 clean:
 	rm -rf $(VENV) demo.hdf5 vectors.hdf5 dist site
 
+# pip would refuse an older Python only after it has installed everything else.
 $(VENV)/pip:
+	@if ! $(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11, 4))"; then \
+		echo "elmokit needs Python 3.11.4 or newer, which $(PYTHON) is not. Name another one: make PYTHON=python3.12"; \
+		exit 1; \
+	fi
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
