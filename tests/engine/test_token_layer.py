@@ -106,6 +106,21 @@ def test_vectors_equal_those_of_pytorch(library: Library, precision: Precision) 
     check()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("filters", [[(1, 5)], [(1, 3), (2, 40), (5, 70)], [(3, 33), (7, 64)]])
+def test_convolutions_and_linear_layers_of_pytorch_modules_give_the_bits_of_the_engine(
+    filters: list[tuple[int, int]], library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elmokit.network.backends.native_library", lambda: library)
+    torch.manual_seed(0)
+    for output_dim in (9, 64, sum(count for _, count in filters)):  # the last has no projection
+        cnn = random_char_cnn(filters, n_highway=0, output_dim=output_dim)
+        layer = pack(library, cnn, "float32")
+        for n_tokens in (1, 2, 7, 64, 193):
+            ids = random_ids(n_tokens)
+            assert torch.equal(cnn(ids), torch.from_numpy(layer(ids.numpy())))
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_bits_of_a_token_do_not_depend_on_the_others(library: Library, precision: Precision) -> None:
     torch.manual_seed(0)
