@@ -17,6 +17,7 @@ import pytest
 
 from elmokit import Elmo, LanguageModel, SentenceEmbedder
 from elmokit.formats.open import open_model
+from elmokit.formats.save import save_model
 from elmokit.lm.spelling import spelling_of
 from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
 from tests.conftest import random_model
@@ -65,6 +66,16 @@ def test_embed_reads_standard_input_and_raw_text(shell: Shell, monkeypatch: pyte
         tokens = ["The", "dog", "'s", "mat", "(", "is", "n't", '"', "red", '"', ")", "."]
         (expected,) = Elmo.from_pretrained("model").embed([tokens])
         np.testing.assert_allclose(vectors[...], expected, atol=1e-5)
+
+
+def test_info_counts_the_values_of_a_long_list(shell: Shell) -> None:
+    model = random_model().replace(card={"few": [1.5, 2], "many": list(range(9))})
+    save_model(model, "listed")
+    lines = shell("info", "--model", "listed", "--all").out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith(("few ", "many "))] == [
+        "1.5 / 2",
+        "9 values (see --json)",
+    ]
 
 
 def test_info_says_what_a_model_is(shell: Shell) -> None:

@@ -130,3 +130,7 @@ def test_whiten_stores_a_whitening_of_sentence_vectors(shell: Shell, folder: Pat
     assert "stored with the model" in shell("info", "--model", "whitened", "--all").out
     ran = shell("convert", "whitened", "plain.hdf5")
     assert "Not saved (.hdf5 files cannot hold it): softmax, vocabulary, start state, whitening" in ran.err
+    torch.save(torch.eye(open_model("model").config.output_dim), "matrix.pth")
+    ran = shell("convert", "whitened", "aligned", "--alignment", "matrix.pth")
+    assert "left out: whitening; fitted to the vectors before the alignment" in ran.err
+    assert open_model("aligned").whitening is None

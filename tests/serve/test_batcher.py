@@ -85,6 +85,17 @@ def test_requests_that_wait_together_are_computed_together() -> None:
     assert Queue().run(scenario) == ([[0], [20, 22], [40, 42], [60, 62]], [[0], [10, 11, 20, 21, 30, 31]])
 
 
+def test_a_full_batch_does_not_wait_for_others() -> None:
+    async def scenario(batcher: Batcher, model: Model) -> Any:
+        first = submit(batcher, model, [1, 2], 100)
+        await asyncio.sleep(0.01)
+        assert not model.batches
+        return await asyncio.wait_for(asyncio.gather(first, submit(batcher, model, [3], 100)), 10)
+
+    result, batches = Queue(batch_tokens=306, wait_seconds=1000.0).run(scenario)  # each with two boundaries
+    assert (result, batches) == ([[2, 4], [6]], [[1, 2, 3]])
+
+
 def test_a_large_request_does_not_hold_up_a_small_one() -> None:
     numbers = list(range(1000))
 

@@ -22,17 +22,20 @@ from elmokit.network.softmax_module import FullSoftmax
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.text import Text
 from elmokit.text.vocabulary import SPECIALS, Vocabulary
+from elmokit.training import loop
 from elmokit.training.bilm_run import TrainingSetup
-from elmokit.training.loop import _TrainingLoop
 from elmokit.training.losses import WindowLosses
-from elmokit.training.reports import TrainingCallback
+from elmokit.training.reports import TrainingCallback, TrainingSpeed
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.training_config import TrainingConfig
+from elmokit.training.training_run import Run
 from elmokit.training.training_state import TrainingState
 from elmokit.training.training_text import TrainingCorpus
 from elmokit.training.windows import WindowStream
+from tests.conftest import random_model
 from tests.helpers.killing import Killed
 from tests.helpers.tiny_training import Reports, assert_same_weights, kill_after, newest_checkpoint, train_in, weights
+from tests.helpers.weights import same_weights
 
 TEXT = "the cat sat on the mat .\nthe dog ran .\n\na cat and a dog ran on .\nthe mat sat .\n" * 4
 VOCABULARY = Vocabulary([*SPECIALS, *sorted({token for token in TEXT.split() if token != "mat"})])
@@ -151,14 +154,34 @@ def test_the_time_left_includes_evaluations_and_checkpoints(tmp_path: Path, monk
 
         monkeypatch.setattr(owner, name, slowly)
 
-    lasts(_TrainingLoop, "_step", 1.0)
-    lasts(_TrainingLoop, "_evaluate", 10.0)
+    lasts(loop._TrainingLoop, "_step", 1.0)
+    lasts(loop._TrainingLoop, "_evaluate", 10.0)
     lasts(TrainingState, "save", 100.0)
-    run_training(tmp_path, dataclasses.replace(CONFIG, tokens=8 * 4 * 5, eval_every=3, save_every=5, log_every=1))
+    monkeypatch.setattr(loop, "N_WARM_STEPS", 4)
+    config = dataclasses.replace(CONFIG, tokens=8 * 4 * 5, eval_every=3, save_every=5, log_every=1)
+    reports = Reports()
+    run_training(tmp_path, config, reports)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["n_steps"] for line in lines] == list(range(1, 9))
     # Evaluations after steps 3, 6 and 8, and checkpoints after 5 and 8. How long they take is not known at first.
     assert [line["seconds_left"] for line in lines] == [7.0, 6.0, 25.0, 24.0, 23.0, 112.0, 111.0, 0.0]
+    assert [report for report in reports if isinstance(report, TrainingSpeed)] == [TrainingSpeed(4, 20, 24.0)]
+
+
+def test_a_run_without_a_checkpoint_opens_with_the_model_and_optimizer_that_it_starts_from(tmp_path: Path) -> None:
+    initial = random_model().replace(vocabulary=None, softmax=None)
+    sums = {"sum/bilm.token_layer.char_embedding.weight": torch.ones(2)}
+    for name, model, optimizer in (("both", initial, sums), ("model", initial, None), ("neither", None, None)):
+        setup = TrainingSetup(CONFIG, corpus_of(tmp_path), initial=model, initial_optimizer=optimizer)
+        with Run(tmp_path / name, {}) as run:
+            setup.write(run)
+        opened = TrainingSetup.open(tmp_path / name)
+        assert (opened.initial is None) == (model is None)
+        if opened.initial is not None:
+            assert same_weights(opened.initial, initial)
+        assert (opened.initial_optimizer is None) == (optimizer is None)
+        for tensor, values in (opened.initial_optimizer or {}).items():
+            assert torch.equal(values, sums[tensor])
 
 
 @pytest.mark.usefixtures("rare_evaluations")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from elmokit.training.loop import ThroughputMeter
-from elmokit.training.reports import format_perplexities
+from elmokit.training.reports import CountingProgress, TrainingSpeed, format_perplexities
 from elmokit.training.training_config import RECIPES, TrainingConfig
 
 
@@ -40,6 +40,12 @@ def test_a_first_step_or_an_early_evaluation_does_not_multiply_the_time_that_is_
     assert meter.step_done(10, 100) == 9 * 60.0  # nothing better is known
     now[0] = 75.0
     assert meter.step_done(20, 100) == 16.0
+
+
+def test_reports_are_readable_lines() -> None:
+    assert str(CountingProgress(250, 1000)) == "counting: 25%"
+    assert str(CountingProgress(0, 0)) == "counting: 0%"  # an empty text
+    assert str(TrainingSpeed(1, 320, 180.0)) == "1 step of 320 predictions per direction left; about 3 min"
 
 
 def test_a_perplexity_of_many_digits_is_printed_short() -> None:
