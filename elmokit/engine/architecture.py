@@ -21,8 +21,8 @@ Activation = Literal["relu", "tanh"]
 Shape = tuple[int, ...]
 DIRECTIONS: tuple[Literal["forward"], Literal["backward"]] = ("forward", "backward")
 
-# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step without storing it. Forget gates that start open let
-# gradients flow back further early in training (Jozefowicz et al. 2015).
+# TensorFlow 1's `LSTMCell(forget_bias=1.0)` adds it in every step and does not store it. Forget gates that start open
+# let gradients flow further back early in training (Jozefowicz et al. 2015).
 FORGET_OFFSET = 1.0
 MIN_CHARS = 3  # a token's begin and end marks, and one character between them
 # Upper bounds, so a damaged configuration file causes an error instead of an attempt to allocate terabytes.
@@ -51,7 +51,7 @@ class CharCNNConfig:
         check_at_least("char_dim", self.char_dim, 1, MAX_UNITS)
         check_at_least("n_chars", self.n_chars, 1, MAX_ROWS)
         check_at_least("n_highway", self.n_highway, 0, MAX_LAYERS)
-        check_at_least("max_chars", self.max_chars, max(widest, MIN_CHARS), MAX_CHARS)  # a token fills every filter
+        check_at_least("max_chars", self.max_chars, max(widest, MIN_CHARS), MAX_CHARS)  # a token must fill every filter
         check_at_most("The total number of filters", self.n_features, MAX_UNITS)
 
     @property
@@ -64,8 +64,8 @@ class CharCNNConfig:
 class WordFeaturesConfig:
     """Sizes of a word table whose vectors are concatenated with the char CNN's features, as in ELMoForManyLangs.
 
-    If ``word_dim`` equals ``projection_dim``, a tied softmax can share the table; layer 0 is then a word's spelling
-    plus its row in the softmax. Words outside the vocabulary have a row of zeros.
+    If ``word_dim`` equals ``projection_dim``, a tied softmax can share the table. Layer 0 is then the sum of a word's
+    row in the softmax and its spelling. Words outside the vocabulary have a row of zeros.
     """
 
     n_words: int = setting(MISSING, "Number of words.")
@@ -80,8 +80,8 @@ class WordFeaturesConfig:
 class BiLMConfig:
     """The architecture of a biLM. The defaults are those of the original English ELMo.
 
-    A model reads tokens in one of three ways: as characters (``char_cnn``), as word ids (``n_words``), or as a word id
-    together with characters (``word_features``, and ``char_cnn`` unless it is None).
+    A model reads tokens as characters (``char_cnn``), as word ids (``n_words``), or as a word id together with
+    characters (``word_features``, and ``char_cnn`` unless it is None).
     """
 
     char_cnn: CharCNNConfig | None = setting(
@@ -130,12 +130,12 @@ class BiLMConfig:
 
     @property
     def direction_names(self) -> list[Literal["forward", "backward"]]:
-        """The names of the directions, in the order of all results with a value per direction."""
+        """The names of the directions, in the order used by all results with one value per direction."""
         return [DIRECTIONS[backward] for backward in self.read_backward]
 
     @property
     def word_table(self) -> str | None:
-        """The name of the word table whose rows have the size of the outputs, so a softmax can share them."""
+        """The name of the word table if its rows have the size of the outputs, so a softmax can share it."""
         if self.n_words is not None:
             return "token_layer.embedding.weight"
         words = self.word_features
@@ -143,7 +143,7 @@ class BiLMConfig:
 
     @property
     def ids_per_token(self) -> int | None:
-        """Number of ids of a token with a word and characters; None for other tokens, which may have fewer characters.
+        """Number of ids per token if tokens have a word and characters; None if tokens may have fewer characters.
 
         With fewer ids, a character would be mistaken for the word.
         """
@@ -159,7 +159,7 @@ class BiLMConfig:
         return self.n_words if self.word_features is None else self.word_features.n_words
 
     def with_table_words(self, n_words: int) -> BiLMConfig:
-        """Return the architecture with another number of words in its :attr:`word_table`."""
+        """Return this architecture with a different number of words in its :attr:`word_table`."""
         if self.word_features is None:
             return replace(self, n_words=n_words)
         return replace(self, word_features=replace(self.word_features, n_words=n_words))
@@ -178,7 +178,7 @@ PRESETS: dict[str, BiLMConfig] = {
     "medium": BiLMConfig(CharCNNConfig(n_highway=1), projection_dim=256, hidden_dim=2048),
     "original": BiLMConfig(),
 }
-"""Architectures by name: small, medium and original as published, mini for CPUs, tiny for experiments."""
+"""Architectures by name. "small", "medium" and "original" are the published ones; "mini" is for CPUs."""
 
 
 def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:
@@ -198,7 +198,7 @@ def tensor_shapes(config: BiLMConfig) -> dict[str, Shape]:
 
 
 def _token_layer_shapes(config: BiLMConfig) -> dict[str, Shape]:
-    # Tables have one row more than there are characters or words: row 0 means "no token".
+    # Tables have one additional row: row 0 means "no token".
     dim, cnn, words = config.projection_dim, config.char_cnn, config.word_features
     if config.n_words is not None:
         return {"embedding.weight": (config.n_words + 1, dim)}

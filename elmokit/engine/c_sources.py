@@ -1,9 +1,9 @@
-"""The C files of the package, and how they are compiled into a shared library.
+"""Find the package's C files and compile them into a shared library.
 
-Two programs compile them: ``compiler.py`` on the user's machine, and ``hatch_build.py``, which builds the wheel with a
+They are compiled by ``compiler.py`` on the user's machine, and by ``hatch_build.py``, which builds wheels with a
 library for every instruction set, also for other systems (``TARGETS``). The latter runs where no other package is
-installed, so this module imports none. Modules of the standard library that only compiling needs are imported there: a
-first vector does not wait for them.
+installed, so this module imports none. Standard modules needed only for compiling are imported in the functions that
+compile, so the first vector does not wait for them.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import NamedTuple
 
 from elmokit.engine.instruction_sets import InstructionSet, machine
 
-# Not -ffast-math: it assumes that there is no NaN (the kernels let a NaN pass, so that broken inputs are noticed), and
-# it allows sums in any order (a row must get the same bits in any batch). The two -fno flags give up only errno and
-# floating-point exceptions, which nobody reads and which would keep loops from being vectorized.
+# -ffast-math is not used. It assumes that there is no NaN, but the kernels pass NaN on so that broken inputs are
+# noticed; and it allows sums in any order, but a row must get the same bits in any batch. The two -fno flags only
+# disable errno and floating-point exceptions, which nobody reads and which would prevent vectorization.
 FLAGS = ("-O3", "-pthread", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math")
-# Inference, with its public header, and training, whose functions call those of inference.
+# Inference with its public header, and training, which calls inference.
 DIRECTORIES = ("engine", "engine/src", "network/src")
 HEADERS = ("elmokit.h", "training.h")
 """The headers that declare the functions of the library."""
 PACKAGED = "libraries"
 """The directory of the compiled libraries in a wheel, next to this file."""
 SUFFIXES = {"Linux": ".so", "Darwin": ".dylib", "Windows": ".dll"}
-"""How the name of a shared library ends, by ``platform.system``."""
+"""The suffix of a shared library's name, by ``platform.system``."""
 
 
 class Target(NamedTuple):
-    """A system and a kind of processor that zig compiles for: zig has the headers and system libraries of all."""
+    """A system and processor type that zig compiles for; zig includes the headers and system libraries of each."""
 
-    system: str  # by Python's ``platform.system``
+    system: str  # as in Python's ``platform.system``
     machine: str  # as ``instruction_sets.machine`` returns it
-    zig: str  # zig's name of the target, with the oldest version of the system that the library loads on
-    tag: str  # of the wheel, for the platform
+    zig: str  # zig's name for the target, with the oldest supported version of the system
+    tag: str  # the wheel's platform tag
 
     def compiler(self) -> list[str]:
-        """Return the compiler's command; PyPI has it as ``ziglang``."""
-        # zig's default for a Mac with an Arm processor is an M1, with more instructions than the sets that are plain.
+        """Return the compiler command. On PyPI, zig is ``ziglang``."""
+        # For Arm Macs, zig defaults to an M1, which has more instructions than the basic sets.
         processor = ["-mcpu=generic"] if self.machine == "aarch64" else []
         return [sys.executable, "-m", "ziglang", "cc", "-target", self.zig, *processor, "-s"]
 
 
-# macOS has `aligned_alloc` since 10.15, and Arm processors since 11.
+# `aligned_alloc` needs macOS 10.15; Arm processors need macOS 11.
 TARGETS = {
     "linux-x86_64": Target("Linux", "x86_64", "x86_64-linux-gnu.2.17", "manylinux_2_17_x86_64"),
     "linux-aarch64": Target("Linux", "aarch64", "aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64"),
@@ -60,7 +60,7 @@ TARGETS = {
 
 @functools.cache
 def source_files() -> dict[str, bytes]:
-    """Return the content of every C file and header, by name. They are compiled together in one directory."""
+    """Return the content of every C file and header, by name. They are compiled in one directory."""
     package = Path(__file__).parents[1]
     files: dict[str, bytes] = {}
     for directory in DIRECTORIES:
@@ -90,9 +90,9 @@ def compile_sources(
     output: Path,
     instructions: InstructionSet,
     timeout: float | None = None,  # in seconds; None for no limit
-    target: Target | None = None,  # what zig compiles for; None for the compiler's own, without zig
+    target: Target | None = None,  # zig's target; None to use the system's compiler
 ) -> None:
-    """Compile all C files into one shared library, which needs nothing but C's own."""
+    """Compile all C files into one shared library, which only depends on the C library."""
     import tempfile
 
     with tempfile.TemporaryDirectory(dir=output.parent) as directory:
@@ -103,8 +103,8 @@ def compile_sources(
             command = [*compiler_command(), *FLAGS, *instructions.flags, "-o", str(output), *files, "-lm"]
             _run(command, directory, timeout)
             return
-        # In two steps, because zig compiles what a library of Windows runs when it is loaded: that must run on every
-        # processor, before anyone can ask whether the processor has the instructions.
+        # In two steps, because zig also compiles the code that a Windows library runs when it is loaded. That code must
+        # run on every processor, before elmokit can check for the instructions.
         flags = [flag for flag in FLAGS if flag != "-shared"]
         flags += [_for_zig(flag) for flag in instructions.flags]
         objects = []
@@ -115,28 +115,28 @@ def compile_sources(
 
 
 def _run(command: list[str], directory: str, timeout: float | None) -> None:
-    """Run a compiler, which keeps its intermediate files in a directory."""
+    """Run a compiler with its intermediate files in the given directory."""
     import subprocess
 
-    # conda sets LD_RUN_PATH, which would add a directory of this machine, and conda changes it at installation.
+    # conda sets LD_RUN_PATH, which would add a directory of this machine to the library.
     variables = {name: value for name, value in os.environ.items() if name != "LD_RUN_PATH"}
-    # Intermediate files become part of the library too, so they are not left in a directory of others.
+    # Intermediate files become part of the library, so they must not be in a directory of other users.
     variables["TMPDIR"] = directory
     subprocess.run(command, check=True, capture_output=True, timeout=timeout, env=variables)
 
 
 def _for_zig(flag: str) -> str:
-    """Return a flag in zig's words: its names of Arm's instructions are part of ``-mcpu``."""
+    """Translate a flag for zig, in which Arm's instruction sets are part of ``-mcpu``."""
     return flag.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a")
 
 
 def library_key(
     instructions: InstructionSet,
-    compiler: Sequence[str],  # its command; empty for a library of a wheel, where it does not matter
+    compiler: Sequence[str],  # its command; empty for a wheel's library
     of_machine: str | None = None,  # the kind of processor; None for this machine's
 ) -> str:
-    """Return a hash of everything that a library depends on."""
-    # Machines of different kinds may share one cache directory: the flags have the instruction set, but not the kind.
+    """Return a hash of everything that determines a library's content."""
+    # Different machines may share a cache directory, and the flags do not contain the processor type.
     command = [of_machine or machine(), *compiler, *FLAGS, *instructions.flags]
     parts: list[bytes] = []
     for name, content in source_files().items():
@@ -147,5 +147,5 @@ def library_key(
 
 def packaged_name(name: str, instructions: InstructionSet, of_machine: str | None = None) -> str:
     """Return the file name of a wheel's library, without its suffix."""
-    # With a hash of the sources, so that a library that an older version left behind is not taken for this one.
+    # The hash of the sources distinguishes it from a library left behind by an older version.
     return f"{name}-{library_key(instructions, (), of_machine)}"

@@ -1,7 +1,7 @@
 """The network in C: packed weights, and one call for each batch.
 
 A sentence gets the same bits in any batch, in any order and with any number of threads.
-``contributing/kernels.md`` says how, and at which price.
+``contributing/kernels.md`` explains how, and what it costs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from elmokit.errors import warn_caller
 
 
 class Engine(Network):
-    """The packed token layer and LSTM layers of a biLM, and the kernels that compute them, chosen once."""
+    """The packed token layer and LSTM layers of a biLM, and the kernels chosen for them."""
 
     def __init__(
         self,
         config: BiLMConfig,
-        arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
-        precision: Precision,  # the lowest in which weights may be computed
+        arrays: Mapping[str, Floats],  # in float32, named as in `tensor_shapes`; each is accessed once
+        precision: Precision,  # the lowest allowed precision of the weights
         library: Library,
     ) -> None:
         self._config = config
         self.kernels = choose_kernels(library, precision, 8 * config.hidden_dim * config.projection_dim)
-        # The largest layers first: their arrays are freed before the packed weights have reached their full size.
+        # The largest layers come first, so their arrays are freed before the packed weights reach their full size.
         self._lstm = LSTM(config, arrays, precision, library)
         self._tokens = TokenLayer(config, arrays, precision, library)
 
@@ -66,15 +66,15 @@ class Engine(Network):
 
 
 def open_engine(config: BiLMConfig, arrays: Mapping[str, Floats], request: BackendRequest) -> Network:
-    """Return a biLM that is ready to compute: in C, or in NumPy if that is requested or there are no C functions.
+    """Open a biLM for inference: in C, or in NumPy if requested or if there are no C functions.
 
-    Each array is asked for once, so a mapping may read it from a file at that moment. NumPy computes in float32, and
-    with arrays in float32 where they are: they must not change then.
+    Each array is accessed once, so a mapping may read it from a file at that moment. NumPy computes in float32 and uses
+    float32 arrays without copying them, so they must not change.
     """
     library = None if request == "reference" else compiler.load_library()
     if library is not None and request != "reference":
         return Engine(config, arrays, request, library)
-    # Imported here, because few need it.
+    # Imported here because it is rarely needed.
     from elmokit.engine.reference import ReferenceEngine
 
     if request != "reference":
@@ -84,7 +84,7 @@ def open_engine(config: BiLMConfig, arrays: Mapping[str, Floats], request: Backe
 
 @functools.cache
 def _warn_once(why: str) -> None:
-    """Warn that there are no C functions: not for every model that a process opens."""
+    """Warn once per process that there are no C functions."""
     warn_caller(
         f"The C functions are unavailable: {why}. NumPy computes the network instead, in float32 and three to five "
         "times slower. On Linux, install a wheel of elmokit or a C compiler.",

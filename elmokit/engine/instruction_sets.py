@@ -1,7 +1,7 @@
-"""The instruction sets that the C kernels are built for, and which of them this processor has.
+"""The instruction sets that the C kernels are built for, and detection of those that this processor supports.
 
-``ELMOKIT_INSTRUCTIONS`` names one of them, for tests and measurements; ``auto`` takes the best one. It is read once,
-when the kernels are first needed: packed weights have the layout of one instruction set.
+``ELMOKIT_INSTRUCTIONS`` selects one of them, for tests and measurements; ``auto`` selects the best one. It is read
+once, when the kernels are first needed, because packed weights have the layout of one instruction set.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ VARIABLE = "ELMOKIT_INSTRUCTIONS"
 class InstructionSet(NamedTuple):
     """One way to build the kernels."""
 
-    machine: str | None  # the kind of processor, as ``machine`` returns it; None for any
-    features: tuple[str, ...]  # what the processor must report, by the names of Linux's /proc/cpuinfo
-    flags: tuple[str, ...]  # for the compiler: as GCC and Clang understand them
-    systems: tuple[str, ...] = ("Linux", "Darwin", "Windows")  # names by Python's ``platform.system``
+    machine: str | None  # the processor type, as returned by ``machine``; None for any
+    features: tuple[str, ...]  # required processor features, as named in Linux's /proc/cpuinfo
+    flags: tuple[str, ...]  # compiler flags for GCC and Clang
+    systems: tuple[str, ...] = ("Linux", "Darwin", "Windows")  # as in Python's ``platform.system``
 
 
 _X86, _ARM = "x86_64", "aarch64"
@@ -34,15 +34,15 @@ _AVX512_FLAGS = (*_AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx51
 _VNNI_FLAGS = (*_AVX512_FLAGS, "-mavx512vnni")
 _BF16_FLAGS = (*_VNNI_FLAGS, "-mavx512bf16")
 
-# The best first. The flags are explicit, not `-march=native`: a build for one set runs on every processor that has it,
-# and gives the same bits on all of them.
+# The best come first. The flags are explicit instead of `-march=native`, so a build for one set runs on every processor
+# that supports it, with the same bits.
 INSTRUCTION_SETS: dict[str, InstructionSet] = {
     "amx": InstructionSet(
         _X86,
-        # Every processor with AMX has AVX-512's conversion to bfloat16, which training needs.
+        # Every processor with AMX also has AVX-512's conversion to bfloat16, which training needs.
         (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
         (*_BF16_FLAGS, "-DAMX"),
-        ("Linux",),  # no Mac has AMX, and Windows hands out tiles in a way of its own
+        ("Linux",),  # no Mac has AMX, and Windows manages tiles differently
     ),
     "avx512-bf16": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni", "avx512_bf16"), _BF16_FLAGS),
     "avx512-vnni": InstructionSet(_X86, (*_AVX512_FEATURES, "avx512_vnni"), _VNNI_FLAGS),
@@ -54,8 +54,8 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
     "neon": InstructionSet(_ARM, ("asimd",), ()),
     "portable": InstructionSet(None, (), ()),
 }
-# Special instructions replaced by plain C on the same memory layout (`instructions.h`), to test what surrounds them:
-# all of them, or all but AMX's tiles.
+# For tests of the surrounding code: special instructions are replaced with plain C on the same memory layout
+# (`instructions.h`); all of them, or all but AMX's tiles.
 EMULATED = {
     "emulated": InstructionSet(None, (), ("-DEMULATE", "-Wno-psabi")),
     "emulated-pairs": InstructionSet(None, (), ("-DEMULATE=0", "-Wno-psabi")),
@@ -63,18 +63,18 @@ EMULATED = {
 
 
 def machine() -> str:
-    """Return the kind of processor that this program runs on: ``x86_64``, ``aarch64``, or another name."""
+    """Return the processor type that this program runs on: ``x86_64``, ``aarch64``, or another name."""
     name = platform.machine()
     if platform.system() == "Windows":
         import sysconfig
 
-        # Windows on Arm also runs programs for x86, and `platform.machine` names the computer instead of the program.
+        # Windows on Arm also runs x86 programs, for which `platform.machine` would return the computer's type.
         name = sysconfig.get_platform().rpartition("-")[2]
     return {"amd64": _X86, "arm64": _ARM}.get(name.lower(), name)
 
 
 def sets_for(system: str, of_machine: str) -> list[str]:
-    """Return the instruction sets that there may be on a system and a kind of processor, the best first."""
+    """Return the possible instruction sets of a system and processor type, best first."""
     return [
         name
         for name, instructions in INSTRUCTION_SETS.items()
@@ -83,10 +83,10 @@ def sets_for(system: str, of_machine: str) -> list[str]:
 
 
 def available_sets() -> list[str]:
-    """Return the instruction sets of this processor, the best first.
+    """Return this processor's instruction sets, best first.
 
-    Where the system does not report them (macOS, Windows), these are all that there may be: each library then knows
-    whether the processor has its instructions (``elmokit_is_permitted``).
+    If the system does not report them (macOS, Windows), all possible ones are returned. Each library then checks
+    whether the processor supports its instructions (``elmokit_is_permitted``).
     """
     features = _features()
     return [
@@ -97,7 +97,7 @@ def available_sets() -> list[str]:
 
 
 def requested_sets() -> list[str]:
-    """Return the instruction sets to try, the best first: that of ``ELMOKIT_INSTRUCTIONS``, or all available ones."""
+    """Return the instruction sets to try, best first: the one in ``ELMOKIT_INSTRUCTIONS``, or all available ones."""
     available, override = available_sets(), os.environ.get(VARIABLE) or "auto"
     if override == "auto":
         return available
@@ -108,7 +108,7 @@ def requested_sets() -> list[str]:
 
 @functools.cache
 def _features() -> frozenset[str] | None:
-    """Return what the first processor reports; None if the system has no list of it."""
+    """Return the features that the first processor reports; None if the system does not list them."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The interface of a network without gradients, and what all of its implementations share.
+"""The interface of a network without gradients, and code shared by its implementations.
 
 There are two: :class:`~elmokit.engine.engine.Engine` calls C functions, and
 :class:`~elmokit.engine.reference.ReferenceEngine` computes the plain formulas in NumPy.
@@ -19,22 +19,22 @@ from elmokit.engine.state import Floats, Ids, State
 
 
 class NetworkInput(NamedTuple):
-    """Sentences that a network reads together."""
+    """A batch of sentences."""
 
     vectors: Floats
     """The token vectors of the batch, ``(words, projection_dim)``."""
     words: Ids
-    """For each position of each sentence, a row of ``vectors``: all sentences one after the other."""
+    """The row of ``vectors`` for each position, all sentences concatenated."""
     lengths: Ids
-    """The number of positions of each sentence, boundaries included."""
+    """The number of positions of each sentence, including boundaries."""
     start: State
-    """The state before the first position, of one row for each sentence or of one row for all."""
+    """The initial state, with one row per sentence or one row for all."""
 
 
 class Network(Protocol):
-    """A biLM that is ready to compute.
+    """A biLM for inference.
 
-    It has no state: the LSTM state goes in and comes out. Several threads may use one network at the same time.
+    The LSTM state is an argument and a result; the network stores none. Several threads may use one network at a time.
     """
 
     @property
@@ -43,14 +43,14 @@ class Network(Protocol):
 
     @property
     def n_bytes(self) -> int:
-        """The memory that the weights take."""
+        """The size of the weights in memory, in bytes."""
 
     @property
     def token_layer_version(self) -> object:
-        """An object that stays the same for as long as the token layer computes the same vectors."""
+        """An object that stays the same as long as the token layer computes the same vectors."""
 
     def computation(self) -> Computation:
-        """Describe what computes the layers, to compare with what computed others."""
+        """Describe how the layers are computed, to find out whether stored vectors are comparable."""
 
     def token_vectors(self, ids: Ids) -> Floats:
         """Compute the context-free vectors of tokens.
@@ -63,37 +63,37 @@ class Network(Protocol):
             ``(tokens, projection_dim)``
 
         Raises:
-            ValueError: An id is not a row of its table, or there are too many or too few for a token.
+            ValueError: An id is not a row of its table, or the number of ids per token is wrong.
         """
 
     def layers(
         self, inputs: NetworkInput, wanted: Sequence[int], *, n_edges: int = 0, returns_state: bool = False
     ) -> tuple[list[Floats], State | None]:
-        """Compute the layers of some sentences.
+        """Compute the layers of a batch of sentences.
 
         Args:
             inputs: The sentences.
             wanted: The layers to return, in this order.
-            n_edges: Positions at both ends of each sentence that are not returned.
+            n_edges: Number of positions to omit at each end of each sentence.
             returns_state: Return the state after each sentence.
 
         Returns:
-            For each sentence an array of its own, ``(wanted layers, positions, output_dim)``; and the state, or None.
+            A separate array per sentence, ``(wanted layers, positions, output_dim)``; and the state, or None.
 
         Raises:
             ValueError: An argument does not fit the others or the model.
         """
 
     def direction(self, number: int, inputs: NetworkInput, wanted: Sequence[int]) -> tuple[list[Floats], State]:
-        """Compute the layers of some sentences in one direction, for scores, documents and long sentences.
+        """Compute the layers of a batch in one direction, for scores, documents and long sentences.
 
         Args:
             number: The direction.
-            inputs, wanted: As in :meth:`layers`. Without wanted layers, only the state is computed.
+            inputs, wanted: As in :meth:`layers`. If no layers are wanted, only the state is computed.
 
         Returns:
-            For each sentence an array of its own, ``(wanted layers, positions, projection_dim)``; and the state after
-            each sentence, whose other direction is arbitrary.
+            A separate array per sentence, ``(wanted layers, positions, projection_dim)``; and the state after each
+            sentence. The state of the other direction is arbitrary.
 
         Raises:
             ValueError: An argument does not fit the others or the model.
@@ -102,15 +102,15 @@ class Network(Protocol):
 
 def read_weights(
     config: BiLMConfig,
-    arrays: Mapping[str, Floats],  # by the names of `tensor_shapes`
-    prefix: str,  # what the names of the part begin with
-    dtype: Any,  # to convert them to; those that have it are not copied
+    arrays: Mapping[str, Floats],  # named as in `tensor_shapes`
+    prefix: str,  # the prefix of the part's names
+    dtype: Any,  # the dtype to return; arrays that already have it are not copied
     *,
-    without: str | tuple[str, ...] = (),  # leave out names that begin with this, or one of these, after the prefix
+    without: str | tuple[str, ...] = (),  # skip names that start with this, or one of these, after the prefix
 ) -> dict[str, NDArray[Any]]:
-    """Read the weights of a part of a model, each once, by their names without the prefix."""
+    """Read the weights of a part of a model, each once, named without the prefix."""
     shapes = {name.removeprefix(prefix): s for name, s in tensor_shapes(config).items() if name.startswith(prefix)}
-    # AllenNLP's layers have a projection even where the sizes are equal.
+    # AllenNLP's layers have a projection even if the sizes are equal.
     dim = config.projection_dim
     if prefix.startswith("directions.") and "projection" not in shapes and f"{prefix}projection" in arrays:
         shapes["projection"] = (dim, config.hidden_dim)
@@ -127,7 +127,7 @@ def read_weights(
 def check_batch(
     config: BiLMConfig, dtype: Any, inputs: NetworkInput, lengths: Sequence[int], wanted: Sequence[int]
 ) -> None:
-    """Check the arguments of :meth:`Network.layers`: C would read foreign memory, and NumPy count from the end."""
+    """Check the arguments of :meth:`Network.layers`, because invalid indices would read the wrong memory or row."""
     if not _are_in_range(config, inputs, lengths, wanted):
         raise ValueError("The words, lengths, start state or wanted layers of the batch do not fit the model.")
     vectors, words, _, start = inputs
@@ -139,7 +139,7 @@ def check_batch(
 
 
 def _are_in_range(config: BiLMConfig, inputs: NetworkInput, lengths: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Check the numbers of a batch: rows, lengths and layers."""
+    """Check the rows, lengths and layers of a batch."""
     vectors, words, _, start = inputs
     if len(words) and (words.min() < 0 or words.max() >= len(vectors)):
         return False
@@ -152,13 +152,13 @@ def _are_in_range(config: BiLMConfig, inputs: NetworkInput, lengths: Sequence[in
 
 
 def check_direction(config: BiLMConfig, number: int) -> None:
-    """Check that the model has a direction of this number."""
+    """Check that the model has this direction."""
     if not 0 <= number < config.n_directions:
         raise ValueError(f"The model has no direction {number}.")
 
 
 def token_rows(config: BiLMConfig, ids: Ids) -> Ids:
-    """Return the ids of a model's tokens as ``(tokens, ids of a token)``."""
+    """Return a model's token ids as ``(tokens, ids per token)``."""
     rows = as_rows(ids)
     if rows.shape[1] != (config.ids_per_token or rows.shape[1]):
         raise ValueError(WRONG_SIZES)
@@ -166,7 +166,7 @@ def token_rows(config: BiLMConfig, ids: Ids) -> Ids:
 
 
 def as_rows(ids: Ids) -> Ids:
-    """Return the ids of tokens as ``(tokens, ids of a token)``, also those of words, which are ``(tokens,)``."""
+    """Return token ids as ``(tokens, ids per token)``; word ids ``(tokens,)`` get a second axis."""
     ids = np.ascontiguousarray(ids, np.int64)
     rows = ids[:, None] if ids.ndim == 1 else ids
     check_array("ids", rows, np.int64, (-1, -1))

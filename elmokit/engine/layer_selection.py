@@ -1,4 +1,4 @@
-"""The layers of a biLM that a caller asks for: all, some, the plain mean or a learned mix, and their alignment."""
+"""Layer selection: all layers, some of them, a plain mean or a learned mix; and the alignment of layers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Layers = Literal["all", "top", "average", "mix"] | int | Sequence[int] | NDArray
 
 
 class Mix(Protocol):
-    """A learned mix of all layers: the first of an :class:`~elmokit.ElmoModule`."""
+    """A learned mix of all layers, such as the first one of an :class:`~elmokit.ElmoModule`."""
 
     @property
     def layer_norm(self) -> bool:
-        """Whether it normalizes the layers over all vectors of a batch first."""
+        """Whether the layers are first normalized over all vectors of a batch."""
 
     @property
     def checksum(self) -> int:
         """A checksum of its weights."""
 
     def __call__(self, layers: Sequence[Floats]) -> list[Floats]:
-        """Mix the layers of each sentence of a batch, ``(layers, tokens, dim)``, to ``(tokens, dim)``."""
+        """Mix the layers of each sentence in a batch, ``(layers, tokens, dim)``, into ``(tokens, dim)``."""
 
 
 class FixedMix:
-    """The mix that a published model brings with it: gamma times a softmax-weighted sum of the layers."""
+    """A mix stored in a published model: gamma times a softmax-weighted sum of the layers."""
 
     layer_norm = False
 
@@ -60,22 +60,22 @@ class LayerSelection:
     """The requested layers."""
 
     computed: tuple[int, ...]
-    """The layers that are needed, each once."""
+    """The layers to compute, each once."""
     returned: int | tuple[int, ...] | Literal["average"] | Mix
-    """What is returned: one of ``computed`` by its position there, several, their mean, or a mix of them."""
+    """What to return: one or several of ``computed``, by position, their mean, or a mix of them."""
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether a vector depends on all vectors of its batch: a mix that normalizes over them."""
+        """Whether a vector depends on all vectors of its batch, as with a mix that normalizes over them."""
         return not isinstance(self.returned, int | tuple | str) and self.returned.layer_norm
 
     @property
     def is_context_free(self) -> bool:
-        """Whether layer 0 alone is requested."""
+        """Whether only layer 0 is requested."""
         return self.computed == (0,)
 
     def apply(self, layers: list[Floats]) -> list[Floats]:
-        """Select what was requested of the layers ``(computed, tokens, dim)`` of each sentence of a batch."""
+        """Select the requested layers from each sentence's computed layers ``(computed, tokens, dim)``."""
         returned = self.returned
         if isinstance(returned, int):
             return [array[returned] for array in layers]
@@ -89,7 +89,7 @@ class LayerSelection:
 
 
 def plain_layers(layers: Layers) -> Layers:
-    """Return NumPy's layer numbers as Python's, which JSON can store, and an array of them as a list."""
+    """Convert NumPy layer numbers to Python ints or lists, which JSON can store."""
     given: Any = layers
     if isinstance(given, str):
         return given  # type: ignore[return-value]
@@ -107,7 +107,7 @@ def select_layers(
     mix: Mix | None,  # what "mix" selects, if there is one
     model_name: str,  # for error messages
 ) -> LayerSelection:
-    """Check which layers are requested, as in ``Elmo.embed``."""
+    """Check and resolve the requested layers; see ``Elmo.embed``."""
     every = tuple(range(n_layers))
     layers = plain_layers(layers)
     if layers == "all":
@@ -137,23 +137,23 @@ def select_layers(
 
 
 def _is_number(value: object) -> bool:
-    """Check for a whole number, which True and False are not here."""
+    """Check whether a value is an integer, excluding True and False."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerAlignment:
-    """A linear map for each layer, which makes the vectors of two models comparable (Schuster et al. 2019).
+    """A linear map for each layer, which makes two models' vectors comparable (Schuster et al. 2019).
 
-    Models that were trained apart use different directions for the same thing, so that cosines between their vectors
-    mean nothing. An :class:`~elmokit.Elmo` whose model has an alignment returns vectors in the space of another model.
+    Models that were trained separately use different directions for the same features, so cosines between their vectors
+    are meaningless. An :class:`~elmokit.Elmo` whose model has an alignment returns vectors in the other model's space.
 
     Attributes:
-        matrices: ``(layers, dim, dim)``. A vector ``x`` of layer k becomes ``matrices[k] @ x + offsets[k]``.
+        matrices: ``(layers, dim, dim)``. A vector ``x`` in layer k becomes ``matrices[k] @ x + offsets[k]``.
         offsets: ``(layers, dim)``.
 
     Raises:
-        ValueError: The shapes are others.
+        ValueError: The shapes are wrong.
     """
 
     matrices: Floats
@@ -169,11 +169,11 @@ class LayerAlignment:
 
     @classmethod
     def of_matrices(cls, matrices: Floats) -> LayerAlignment:
-        """Return the alignment without offsets."""
+        """Create an alignment without offsets."""
         return cls(matrices, np.zeros(matrices.shape[:2], np.float32))
 
     def apply(self, layers: Floats, numbers: Sequence[int]) -> Floats:
-        """Align layers of a sentence.
+        """Align the layers of a sentence.
 
         Args:
             layers: ``(layers, tokens, dim)``.
@@ -183,6 +183,6 @@ class LayerAlignment:
             The same shape.
         """
         chosen = list(numbers)
-        with np.errstate(over="ignore", invalid="ignore"):  # who uses the vectors checks them
+        with np.errstate(over="ignore", invalid="ignore"):  # users of the vectors check them
             aligned = layers @ self.matrices[chosen].swapaxes(1, 2) + self.offsets[chosen, None]
         return np.asarray(aligned, np.float32)

@@ -1,10 +1,9 @@
-"""Call the compiled C functions of ``elmokit.h``, and of other headers in its style, with NumPy arrays.
+"""Call the compiled C functions of ``elmokit.h``, and of other headers in the same style, with NumPy arrays.
 
-Headers are read when the library is loaded: their structs become ctypes structs, and their functions get the argument
-types that they declare, so no signature is written down twice. ctypes releases the interpreter lock for the time of
-each call.
+Headers are read when the library is loaded. Structs become ctypes structs, and functions get the declared argument
+types, so no signature is written twice. ctypes releases the interpreter lock during each call.
 
-C cannot check what an address leads to: :func:`address` does, for every array that is passed.
+C cannot check what an address points to, so :func:`address` checks every array that is passed.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes
 
 
 class Library:
-    """A compiled library, whose functions are attributes, by their names without ``elmokit_``.
+    """A compiled library. Its functions are attributes, named without ``elmokit_``.
 
     Args:
         path: The shared library.
         instructions: The instruction set that it was built for.
-        headers: The text of the headers that declare its functions.
+        headers: The text of the headers that declare the functions.
 
     Attributes:
         instructions: As given.
-        structs: The structs of the headers, by their names without ``elmokit_``.
-        constants: Their constants, by their names without ``ELMOKIT_``.
+        structs: The headers' structs, named without ``elmokit_``.
+        constants: The headers' constants, named without ``ELMOKIT_``.
     """
 
     def __init__(self, path: Path, instructions: str, headers: str) -> None:
@@ -60,7 +59,7 @@ class Library:
 
 
 class Declarations:
-    """What headers declare."""
+    """The declarations in C headers."""
 
     def __init__(self) -> None:
         self.structs: dict[str, type[ctypes.Structure]] = {}
@@ -69,7 +68,7 @@ class Declarations:
 
 
 def parse_header(text: str) -> Declarations:
-    """Read the declarations of one or more headers, which use the part of C that ``elmokit.h`` does."""
+    """Parse the declarations in one or more headers, which must use the same subset of C as ``elmokit.h``."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     declared = Declarations()
     for name, value in re.findall(r"ELMOKIT_(\w+) = (\d+)", text):
@@ -86,13 +85,13 @@ def parse_header(text: str) -> Declarations:
 
 
 def _declared(text: str) -> tuple[str, Any]:
-    """Return the name and the type of a field or an argument."""
+    """Return the name and type of a field or argument."""
     kind, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", text, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     return name, ctypes.c_void_p if "*" in kind else _NUMBERS[kind.strip()]
 
 
 def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | None = None) -> int | None:
-    """Return where the numbers of an array begin, which must stay alive while C reads it; None for no array."""
+    """Check an array and return its data's address, or None for no array. Keep the array alive while C reads it."""
     if array is None:
         return None
     check_array(name, array, dtype, shape)
@@ -100,7 +99,7 @@ def address(name: str, array: NDArray[Any] | None, dtype: Any, shape: Shape | No
 
 
 def start_of(array: NDArray[Any]) -> int:
-    """Return where the numbers of an array begin that was checked, or made here."""
+    """Return the address of an array's data, without checking the array."""
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
 
 
@@ -108,9 +107,9 @@ def check_array(
     name: str,  # for the error message
     array: NDArray[Any],
     dtype: Any,
-    shape: Shape | None = None,  # None if any will do; -1 in it means any number
+    shape: Shape | None = None,  # None for any shape; -1 for any size
 ) -> None:
-    """Check an array that a C function takes: a wrong one is a mistake in the calling code."""
+    """Check an array for a C function. A mismatch is a mistake in the calling code."""
     if array.dtype == dtype and array.flags.c_contiguous and (shape is None or _fits(array.shape, shape)):
         return
     expected = np.dtype(dtype).name if shape is None else f"{np.dtype(dtype)} {shape}"
@@ -121,7 +120,7 @@ def check_array(
 
 
 def _fits(shape: Shape, expected: Shape) -> bool:
-    """Compare a shape with one in which -1 means any number."""
+    """Compare a shape with an expected one, in which -1 means any size."""
     if len(shape) != len(expected):
         return False
     return all(want in (-1, size) for want, size in zip(expected, shape, strict=True))
@@ -129,22 +128,22 @@ def _fits(shape: Shape, expected: Shape) -> bool:
 
 def choose_kernels(
     library: Library,
-    precision: Precision,  # the lowest that is accepted
+    precision: Precision,  # the lowest allowed
     n_weights: int,
 ) -> Kernels:
-    """Describe what computes a model with LSTM layers of ``n_weights``, without their projections."""
+    """Choose the kernels of a model whose LSTM layers have ``n_weights`` weights, not counting projections."""
     chosen = library.structs["kernels"]()
     library.choose_kernels(NAMES.index(precision), n_weights, ctypes.byref(chosen))
     return Kernels(NAMES[chosen.token_layer], NAMES[chosen.lstm], library.instructions)
 
 
 def pointers(weights: Mapping[str, Floats], names: Sequence[str]) -> list[int | None]:
-    """Return where arrays begin, which must stay alive for as long as C reads them; None for missing ones."""
+    """Return the addresses of arrays, None for missing ones. Keep the arrays alive as long as C reads them."""
     return [address(name, weights.get(name), np.float32) for name in names]
 
 
 def open_packed(owner: object, library: Library, kind: str, struct: Any, precision: Precision) -> int | None:
-    """Open packed weights of a kind, have them freed with their owner, and return what C calls them by."""
+    """Open packed weights of a kind, which are freed with their owner, and return C's handle."""
     handle = ctypes.c_void_p()
     open_kind = getattr(library, f"open_{kind}")
     check(library, open_kind(ctypes.byref(struct), NAMES.index(precision), ctypes.byref(handle)))
@@ -154,12 +153,12 @@ def open_packed(owner: object, library: Library, kind: str, struct: Any, precisi
 
 def close_with(owner: object, close: Any, handle: ctypes.c_void_p) -> None:
     """Free packed weights when their owner is freed."""
-    # Not when the interpreter exits, as `finalize` also would: daemon threads may still compute with them.
+    # But not at interpreter exit, when daemon threads may still be using them.
     weakref.finalize(owner, close, handle.value).atexit = False
 
 
 def check(library: Library, reason: int) -> None:
-    """Raise the error that a C function returned the reason of; do nothing for 0, which means success."""
+    """Raise the error for a C function's return code; 0 means success."""
     if reason:
         errors = {
             "NO_MEMORY": MemoryError("There is too little memory for the model or the batch."),

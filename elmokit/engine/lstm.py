@@ -1,4 +1,4 @@
-"""The LSTM layers in C: a batch of sentences is one call through all layers and directions."""
+"""The LSTM layers in C: one call computes all layers and directions of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elmokit.engine.state import Floats, State
 
 
 class LSTM:
-    """The packed LSTM layers of all directions. Each array is asked for once, when it is packed."""
+    """The packed LSTM layers of all directions. Each array is accessed once, when it is packed."""
 
     def __init__(
         self, config: BiLMConfig, arrays: Mapping[str, Floats], precision: Precision, library: Library
@@ -49,7 +49,7 @@ class LSTM:
 
     @property
     def n_bytes(self) -> int:
-        """The memory that the packed weights take."""
+        """The size of the packed weights, in bytes."""
         return int(self._library.lstm_bytes(self._handle))
 
     def layers(
@@ -61,10 +61,10 @@ class LSTM:
         returns_state: bool = False,
         threads: int = 1,
     ) -> tuple[list[Floats], State | None]:
-        """Compute the layers of some sentences; see :meth:`~elmokit.engine.interface.Network.layers`."""
+        """Compute the layers of a batch; see :meth:`~elmokit.engine.interface.Network.layers`."""
         dim = self.config.output_dim
         lengths: list[int] = inputs.lengths.tolist()
-        # An array of its own for each sentence, so that keeping one does not keep its whole batch in memory.
+        # A separate array for each sentence, so that keeping one does not keep the whole batch in memory.
         layers = [np.empty((len(wanted), max(0, n - 2 * n_edges), dim), np.float32) for n in lengths]
         call = _Call((0, self.config.n_directions), n_edges, dim, [start_of(array) for array in layers])
         return layers, self._run(call, inputs, lengths, wanted, returns_state, threads)
@@ -72,12 +72,12 @@ class LSTM:
     def direction(
         self, number: int, inputs: NetworkInput, wanted: Sequence[int], *, threads: int = 1
     ) -> tuple[list[Floats], State]:
-        """Compute one direction of some sentences; see :meth:`~elmokit.engine.interface.Network.direction`."""
+        """Compute one direction of a batch; see :meth:`~elmokit.engine.interface.Network.direction`."""
         dim = self.config.projection_dim
         check_direction(self.config, number)
         lengths: list[int] = inputs.lengths.tolist()
         layers = [np.empty((len(wanted), max(0, n), dim), np.float32) for n in lengths]
-        # C writes each direction next to the others, so the arrays begin as many numbers before the first one.
+        # C writes each direction at its own offset, so pass addresses that begin that much earlier.
         before = 4 * number * dim
         call = _Call((number, number + 1), 0, dim, [start_of(array) - before for array in layers])
         state = self._run(call, inputs, lengths, wanted, True, threads)
@@ -130,7 +130,7 @@ class LSTM:
         return end
 
     def _rows(self, call: _Call, words: int, lengths: list[int]) -> NDArray[Any]:
-        """Return the rows of a batch, whose numbers of words begin at the address ``words``."""
+        """Return C's structs for the sentences of a batch, whose word indices begin at the address ``words``."""
         rows = []
         for length, layers in zip(lengths, call.layers, strict=True):
             n_places = max(0, length - 2 * call.n_edges)
@@ -140,11 +140,11 @@ class LSTM:
 
 
 class _Call(NamedTuple):
-    """What C computes of a batch, and where it goes."""
+    """What C should compute for a batch, and where to write it."""
 
     directions: tuple[int, int]
-    """The first one, and the one behind the last."""
+    """The first direction, and one past the last."""
     n_edges: int
     place_stride: int
     layers: list[int]
-    """For each sentence the address of place 0 of its first wanted layer."""
+    """For each sentence, the address of position 0 in its first wanted layer."""

@@ -1,4 +1,4 @@
-"""The precisions that a model can be computed in: one table, who chooses, and what stores and files record."""
+"""The precisions that a model can be computed in, how one is chosen, and descriptions of computations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elmokit.config import check_choice
 from elmokit.errors import SettingError
 
 Precision = Literal["float32", "bfloat16", "int8", "int7"]
-"""The lowest precision in which weights may be computed; see :data:`PRECISIONS`."""
+"""The minimum precision of the weights; see :data:`PRECISIONS`."""
 
 
 class PrecisionInfo(NamedTuple):
@@ -19,8 +19,8 @@ class PrecisionInfo(NamedTuple):
     rounds: str
 
 
-# In the order of their numbers in `packed_product.h`, the most precise first. That file has their products, `matrix.c`
-# packs their weights, and `engine.c` says where which one is faster.
+# In the order of their numbers in `packed_product.h`, most precise first. That file has their products, `matrix.c`
+# packs their weights, and `engine.c` decides which is faster.
 PRECISIONS: dict[Precision, PrecisionInfo] = {
     "float32": PrecisionInfo(4, "nothing"),
     "bfloat16": PrecisionInfo(2, "each weight to 8 binary digits; with AMX or AVX-512 BF16, each input too"),
@@ -31,27 +31,26 @@ NAMES: tuple[Precision, ...] = get_args(Precision)
 
 VARIABLE = "ELMOKIT_BACKEND"
 BackendRequest = Literal["reference"] | Precision
-"""The lowest precision that is accepted; or the plain formulas, slow and exact, which everything else is tested
-against."""
+"""The minimum precision; or "reference" for the plain formulas, slow and exact, against which all else is tested."""
 REQUESTS: tuple[BackendRequest, ...] = ("reference", *NAMES)
 
 
 def check_precision(precision: str | None) -> None:
-    """Check that a precision exists; None means the model's own."""
+    """Check that a precision exists; None means the model's."""
     if precision is not None:
         check_choice("precision", precision, PRECISIONS)
 
 
 def requested_backend(precision: Precision | None = None) -> BackendRequest:
-    """Resolve what is requested: ``ELMOKIT_BACKEND`` if set, else the model's precision, else float32.
+    """Resolve the request: ``ELMOKIT_BACKEND`` if set, else the given precision, else float32.
 
-    The environment variable is for those who cannot change the call. It is ``auto`` (no override), a precision, or
+    The environment variable is for users who cannot change the call. It is ``auto`` (no override), a precision, or
     ``reference``.
 
     Raises:
         ConfigError: ``ELMOKIT_BACKEND`` has an unknown value.
     """
-    # Read on every call, not on import: tests and notebooks change the variable while the process runs.
+    # Read on every call, because tests and notebooks may change the variable while the process runs.
     override = os.environ.get(VARIABLE) or "auto"
     if override == "auto":
         return precision or "float32"
@@ -62,64 +61,64 @@ def requested_backend(precision: Precision | None = None) -> BackendRequest:
 
 
 Backend = str
-"""What computes a layer: a name in :data:`NATIVE`, or "reference" for the plain formulas in NumPy or PyTorch."""
+"""How a layer is computed: a name in :data:`NATIVE`, or "reference" for the plain formulas in NumPy or PyTorch."""
 NATIVE: dict[Backend, Precision] = {
     "native" if precision == "float32" else f"native-{precision}": precision for precision in PRECISIONS
 }
-"""The backends that are C functions, with the precision of their packed weights."""
+"""The backends in C, with the precision of their packed weights."""
 
 
 class Kernels(NamedTuple):
-    """What computes a model without gradients. Equal kernels compute equal bits."""
+    """How a model is computed without gradients. Equal kernels give equal bits."""
 
     token_layer: Precision
-    """The precision of the token layer; it may be more precise than the requested one, where that is faster."""
+    """The precision of the token layer, which may be higher than requested if that is faster."""
     lstm: Precision
     """The precision of the LSTM layers, likewise."""
     instructions: str
-    """The instruction set of the C functions; without them, the version of NumPy."""
+    """The C functions' instruction set; without C functions, NumPy's version."""
 
 
 class LayerKernel(NamedTuple):
-    """What computes a layer when no gradient is needed."""
+    """How a layer is computed when no gradient is needed."""
 
     backend: Backend
     precision: Precision  # of the weights
-    instructions: str | None  # for a ``native`` backend, the instruction set of the C functions
+    instructions: str | None  # for a ``native`` backend, the C functions' instruction set
 
 
 PLAIN_KERNEL = LayerKernel("reference", "float32", None)
 
 
 def native_kernel(instructions: str, precision: Precision) -> LayerKernel:
-    """Return the kernel of the C functions of an instruction set for a precision."""
+    """Return the C kernel for an instruction set and precision."""
     (backend,) = (name for name, of_backend in NATIVE.items() if of_backend == precision)
     return LayerKernel(backend, precision, instructions)
 
 
 class Computation(NamedTuple):
-    """What computes all layers of a model when no gradient is needed.
+    """How all layers of a model are computed when no gradient is needed.
 
-    A model gives the same bits wherever its computation is the same. Different instruction sets differ in the last
-    bits of float32, and in far more of the lower precisions, because some of them round inputs too.
+    A model gives the same bits wherever its computation is the same. Different instruction sets differ in the last bits
+    of float32, and more in the lower precisions, because some of them also round inputs.
     """
 
     device: str
     """The type of the device, such as "cpu"."""
     instructions: str | None
-    """The instruction set of the C functions; without them, what NumPy or PyTorch use; None on a GPU."""
+    """The C functions' instruction set; without C functions, NumPy's or PyTorch's; None on a GPU."""
     precision: Precision
     """The lowest precision of any layer."""
     kernels: tuple[Backend, ...]
-    """The backend of the token layer, and of each LSTM layer: the forward ones, then the backward ones."""
+    """The backend of the token layer and of each LSTM layer: the forward layers, then the backward layers."""
 
     def __str__(self) -> str:
-        """Return a short text for people, such as "int8 (native-int8, avx512-vnni, cpu)"."""
+        """Return a short description, such as "int8 (native-int8, avx512-vnni, cpu)"."""
         parts = [*dict.fromkeys(self.kernels), self.instructions, self.device]
         return f"{self.precision} ({', '.join(part for part in parts if part is not None)})"
 
     def settings(self) -> dict[str, Any]:
-        """Return everything as JSON values, for a store that must not mix computations."""
+        """Return everything as JSON values, for stores that must not mix computations."""
         return {**self._asdict(), "kernels": list(self.kernels)}
 
 
@@ -127,7 +126,7 @@ def computation_of(
     token_layer: LayerKernel,
     lstm_layers: list[LayerKernel],
     device: str,  # its type
-    fallback: str,  # what the CPU computes with where no C function does
+    fallback: str,  # what the CPU uses without C functions
 ) -> Computation:
     """Combine the kernels of all layers."""
     kernels = [token_layer, *lstm_layers]
@@ -144,9 +143,9 @@ def computation_of(
 def engine_computation(
     kernels: Kernels,  # what the engine chose
     n_layers: int,  # LSTM layers, in all directions
-    looks_up: bool,  # the token layer is a table, which nothing computes
+    looks_up: bool,  # the token layer is a table lookup
 ) -> Computation:
-    """Describe what computes a model in the engine."""
+    """Describe how the engine computes a model."""
     own = native_kernel(kernels.instructions, kernels.token_layer)
     token_layer = PLAIN_KERNEL if looks_up else own
     lstm_layers = [native_kernel(kernels.instructions, kernels.lstm)] * n_layers

@@ -1,7 +1,7 @@
-"""The network in NumPy: the plain formulas, which the C functions are tested against.
+"""The network in NumPy: plain formulas, against which the C functions are tested.
 
-They are much slower than the C functions, and need nothing but NumPy. One step of an LSTM layer from input ``x`` and
-state ``(m, c)``, as in bilm-tf (Sak et al. 2014, without peepholes)::
+They are much slower than the C functions, and only need NumPy. One step of an LSTM layer from input ``x`` and state
+``(m, c)``, as in bilm-tf (Sak et al. 2014, without peepholes)::
 
     i, g, f, o = weight @ [x, m] + bias
     c' = clip(sigmoid(f + 1) * c + sigmoid(i) * tanh(g), cell_clip)
@@ -25,20 +25,20 @@ from elmokit.engine.state import Floats, Ids, State, overflow_is_checked_later
 
 Array = NDArray[Any]  # float32 or float64
 
-TOKENS_AT_ONCE = 64  # bounds the memory of the convolutions: 180 kB per token in the original sizes
+TOKENS_AT_ONCE = 64  # bounds the convolutions' memory: 180 kB per token in the original model
 
 
 class ReferenceEngine(Network):
-    """A biLM that NumPy computes, with the interface of :class:`~elmokit.engine.engine.Engine`.
+    """A biLM computed by NumPy, with the interface of :class:`~elmokit.engine.engine.Engine`.
 
-    A sentence's vectors depend on that sentence and its start state alone, but for the last bits: NumPy's matrix
-    products add in an order that depends on the number of rows.
+    A sentence's vectors depend only on that sentence and its start state, except in the last bits: the summation order
+    of NumPy's matrix products depends on the number of rows.
 
     Args:
         config: The architecture.
-        arrays: The weights, by the names of :func:`~elmokit.engine.architecture.tensor_shapes`. Those that already have
-            the dtype are used where they are, without a copy.
-        dtype: ``float32``, or ``float64`` to compare with; token vectors and states then have it too.
+        arrays: The weights, named as in :func:`~elmokit.engine.architecture.tensor_shapes`. Arrays that already have
+            the dtype are not copied.
+        dtype: ``float32``, or ``float64`` for comparisons; token vectors and states must have the same dtype.
 
     Raises:
         ValueError: An array has the wrong shape.
@@ -107,10 +107,10 @@ class ReferenceEngine(Network):
         return _sentences(run.layers, inputs.lengths, wanted, 0), state
 
     def _run(self, number: int, batch: NetworkInput) -> _Run:
-        """Run all layers of a direction over the token vectors of a batch, one sentence after the other."""
+        """Run all layers of one direction on the token vectors of a batch, all sentences concatenated."""
         vectors, words, lengths, start = batch
         config, n_rows, inputs = self.config, len(lengths), vectors[words]
-        # The longest sentence first, so that the sentences of each step are the first ones of the step before.
+        # Longest sentences first, so the sentences of each step are the first ones of the previous step.
         order = np.argsort(-lengths, kind="stable")
         steps = _positions_of_steps(lengths, order, config.read_backward[number])
         start_rows = order if start.n_rows == n_rows else np.zeros(n_rows, np.int64)
@@ -131,15 +131,15 @@ class ReferenceEngine(Network):
 
 
 class _Run(NamedTuple):
-    """What one direction computes."""
+    """The results of one direction."""
 
-    layers: Array  # (layers + 1, positions, projection_dim): all sentences one after the other
+    layers: Array  # (layers + 1, positions, projection_dim): all sentences concatenated
     hidden: Array  # (layers, rows, projection_dim)
     cell: Array  # (layers, rows, hidden_dim)
 
 
 class _LSTMLayer:
-    """One LSTM layer in one direction. The module's docstring has the formulas."""
+    """One LSTM layer in one direction. The formulas are in this file's docstring."""
 
     def __init__(self, config: BiLMConfig, weight: Array, bias: Array, projection: Array | None = None) -> None:
         self.config, self.weight, self.bias, self.projection = config, weight, bias, projection
@@ -150,7 +150,7 @@ class _LSTMLayer:
         return self.weight.nbytes + self.bias.nbytes + projection
 
     def step(self, inputs: Array, hidden: Array, cell: Array) -> tuple[Array, Array]:
-        """Return the outputs and the cells after one step of some rows."""
+        """Compute the outputs and cells of some rows after one step."""
         sums = np.concatenate([inputs, hidden], axis=1) @ self.weight.T + self.bias
         i, g, f, o = np.split(sums, 4, axis=1)
         kept = _sigmoid(f + FORGET_OFFSET) * cell
@@ -162,7 +162,7 @@ class _LSTMLayer:
 
 
 def _positions_of_steps(lengths: Ids, order: Ids, backward: bool) -> list[Ids]:
-    """Return, for each step, the positions that it computes, in a batch of sentences that follow each other."""
+    """Return the positions that each step computes, in a batch of concatenated sentences."""
     first = np.cumsum(lengths) - lengths
     last = first + lengths - 1
     steps = []
@@ -173,7 +173,7 @@ def _positions_of_steps(lengths: Ids, order: Ids, backward: bool) -> list[Ids]:
 
 
 def _sentences(layers: Array, lengths: Ids, wanted: Sequence[int], n_edges: int) -> list[Array]:
-    """Return the wanted layers of each sentence, each in an array of its own."""
+    """Return a separate array with the wanted layers of each sentence."""
     numbers = np.array(wanted, np.int64)
     sentences = []
     start = 0
@@ -185,7 +185,7 @@ def _sentences(layers: Array, lengths: Ids, wanted: Sequence[int], n_edges: int)
 
 
 def _token_vectors(config: BiLMConfig, weights: Mapping[str, Array], ids: Ids) -> Array:
-    """Return the context-free vectors of tokens, for ids ``(tokens, ids of a token)``."""
+    """Compute context-free token vectors from ids ``(tokens, ids per token)``."""
     if config.n_words is not None:
         return weights["embedding.weight"][ids[:, 0]]
     if config.word_features is None:
@@ -198,7 +198,7 @@ def _token_vectors(config: BiLMConfig, weights: Mapping[str, Array], ids: Ids) -
 
 
 def _char_features(cnn: CharCNNConfig, weights: Mapping[str, Array], ids: Ids, prefix: str) -> Array:
-    """Return the features of tokens from their characters: convolutions, the largest response of each, highways."""
+    """Compute the char CNN's features of tokens: convolutions, max pooling, highways."""
     characters = weights[f"{prefix}char_embedding.weight"][ids]  # (tokens, chars, char_dim)
     parts = []
     for number, (width, _) in enumerate(cnn.filters):
@@ -220,14 +220,14 @@ def _char_features(cnn: CharCNNConfig, weights: Mapping[str, Array], ids: Ids, p
 
 
 def _projected(features: Array, weights: Mapping[str, Array]) -> Array:
-    """Return the projection of features; the features themselves if they have the size of the outputs."""
+    """Project features, unless they already have the size of the outputs."""
     if "projection.weight" not in weights:
         return features
     return features @ weights["projection.weight"].T + weights["projection.bias"]
 
 
 def _check_ids(config: BiLMConfig, ids: Ids) -> None:
-    """Check the ids of tokens, as the C functions do."""
+    """Check token ids, as the C functions do."""
     table_sizes = []
     if config.n_words is not None:
         table_sizes.append(config.n_words)
@@ -241,13 +241,13 @@ def _check_ids(config: BiLMConfig, ids: Ids) -> None:
         table_sizes += [config.char_cnn.n_chars] * n_chars
     if not fits:
         raise ValueError(WRONG_SIZES)
-    # Row 0, which means "no token", comes before the rows that are counted.
+    # Table sizes do not count row 0, which means "no token".
     if bool(((ids < 0) | (ids > np.array(table_sizes))).any()):
         raise ValueError(UNKNOWN_IDS)
 
 
 def _sigmoid(values: Array) -> Array:
-    with np.errstate(over="ignore"):  # the reciprocal of infinity is 0, as it should be
+    with np.errstate(over="ignore"):  # 1 / infinity is 0, which is correct
         return 1 / (1 + np.exp(-values))
 
 

@@ -1,4 +1,4 @@
-"""The softmax of a language model without gradients: scores of words, and their surprisal."""
+"""The softmax of a language model without gradients: word scores and surprisal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SoftmaxConfig:
 
 
 class Softmax(Protocol):
-    """What turns the LSTM's outputs into probabilities of words: :class:`WordSoftmax`, or PyTorch on a GPU."""
+    """Computes word probabilities from the LSTM's outputs: :class:`WordSoftmax`, or PyTorch on a GPU."""
 
     @property
     def config(self) -> SoftmaxConfig:
@@ -72,31 +72,31 @@ class Softmax(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, Floats]:
-        """Its weights, by the names of :meth:`SoftmaxConfig.tensor_shapes`."""
+        """Its weights, named as in :meth:`SoftmaxConfig.tensor_shapes`."""
 
     @property
     def weight(self) -> Floats:
-        """The weight of each word, ``(words, input_dim)``: that of the table for a tied softmax."""
+        """Each word's weights, ``(words, input_dim)``; for a tied softmax, the word table's."""
 
     def scores(self, hidden: Floats) -> Floats:
-        """Return the score of each word ``(positions, words)``, from which a softmax makes probabilities.
+        """Compute each word's score (logit), ``(positions, words)``.
 
         Args:
             hidden: Outputs of the top LSTM layer in one direction, ``(positions, input_dim)``.
         """
 
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
-        """Return the surprisal of each position's word in nats, ``(positions,)``.
+        """Compute the surprisal of each position's word in nats, ``(positions,)``.
 
         Args:
             hidden: As in :meth:`scores`.
             word_ids: ``(positions,)``.
-            precision: The lowest precision accepted for the sum over all words; None means float32. A lower one is
-                used where the processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable
-                ``ELMOKIT_BACKEND`` overrides it.
+            precision: The minimum precision of the sum over all words; None means float32. A lower one is used if the
+                processor multiplies bfloat16 numbers (AMX, AVX-512 BF16). The environment variable ``ELMOKIT_BACKEND``
+                overrides it.
 
         Raises:
-            IndexError: A word id is not a word.
+            IndexError: A word id is out of range.
         """
 
 
@@ -106,9 +106,9 @@ class WordSoftmax:
     def __init__(
         self,
         config: SoftmaxConfig,
-        arrays: Mapping[str, Floats],  # may be read when they are first needed
+        arrays: Mapping[str, Floats],  # may be read from a file when first needed
         n_words: int,
-        table: tuple[Mapping[str, Floats], str] | None = None,  # of a tied one: arrays, and its name; with row 0
+        table: tuple[Mapping[str, Floats], str] | None = None,  # for a tied one: arrays and a name; with row 0
     ) -> None:
         self.config, self.arrays, self.n_words = config, arrays, n_words
         self._table = table
@@ -119,7 +119,7 @@ class WordSoftmax:
         return vars(self) | {"_read": {}, "_inner": None}  # a copy reads and packs its own arrays
 
     def tied_to(self, arrays: Mapping[str, Floats], table: str | None) -> WordSoftmax:
-        """Return this tied softmax over a word table, which is one of these arrays."""
+        """Return this tied softmax with a different word table, which is one of the arrays."""
         if self._table is not None and self._table[0] is arrays:
             return self
         return WordSoftmax(self.config, self.arrays, self.n_words, None if table is None else (arrays, table))
@@ -139,7 +139,7 @@ class WordSoftmax:
 
     @overflow_is_checked_later
     def nats(self, hidden: Floats, word_ids: Ids, precision: Precision | None = None) -> Floats:
-        # Imported here, because it may compile, which nobody needs who only embeds.
+        # Imported here because it may compile, which embedding alone does not need.
         from elmokit.engine.compiler import load_library
 
         request = requested_backend(precision)
@@ -156,7 +156,7 @@ class WordSoftmax:
         return nats
 
     def _after_inner(self, hidden: Floats, library: Library | None = None) -> Floats:
-        """Return what the inner layer makes of the LSTM's outputs: the outputs themselves, if there is none."""
+        """Apply the inner layer to the LSTM's outputs; without one, return them unchanged."""
         if not self.config.inner_dim:
             return hidden
         names = ("expand.weight", "expand.bias", "reduce.weight", "reduce.bias")
@@ -169,14 +169,14 @@ class WordSoftmax:
         return np.asarray(hidden + units @ tensors.reduce.T + tensors.reduce_bias, np.float32)
 
     def _array(self, name: str) -> Floats:
-        """Return an array, which is read from its file once."""
+        """Return an array, reading it from its file once."""
         if name not in self._read:
             self._read[name] = np.ascontiguousarray(self.arrays[name], np.float32)
         return self._read[name]
 
 
 class InnerTensors(NamedTuple):
-    """The tensors of an inner layer, which adds ``reduce @ max(0, expand @ x)``, with biases, to an LSTM's output x."""
+    """The tensors of an inner layer: ``x + reduce @ max(0, expand @ x)``, plus biases, for an LSTM output x."""
 
     expand: Floats  # (inner_dim, input_dim)
     expand_bias: Floats  # (inner_dim,)
@@ -185,7 +185,7 @@ class InnerTensors(NamedTuple):
 
 
 class NativeInnerLayer:
-    """An inner layer in C, whose matrices are packed once: unlike from NumPy, a row gets the same bits in any batch."""
+    """An inner layer in C, packed once. Unlike with NumPy, a row gets the same bits in any batch."""
 
     def __init__(self, library: Library, tensors: InnerTensors) -> None:
         self.library = library
@@ -201,11 +201,11 @@ class NativeInnerLayer:
 def softmax_nats(
     library: Library, hidden: Floats, weight: Floats, bias: Floats, word_ids: Ids, precision: Precision
 ) -> Floats:
-    """Compute :meth:`Softmax.nats` by the C functions."""
+    """Compute :meth:`Softmax.nats` with the C functions."""
     scores = word_scores(library, hidden, weight, bias, word_ids)
     distinct, index = _distinct_rows(hidden)
     total = log_sum_exp(library, distinct, weight, bias, precision, n_threads())[index]
-    # Both are rounded in the last digit, so a certain word could get slightly less than 0.
+    # Both are rounded, so a certain word could get slightly less than 0.
     return (total - scores).clip(min=0).astype(np.float32)
 
 
@@ -214,10 +214,10 @@ def log_sum_exp(
     rows: Floats,  # (rows, dim)
     weight: Floats,  # (words, dim)
     bias: Floats,  # (words,)
-    precision: Precision,  # bfloat16 is used below float32 if the processor multiplies such numbers
+    precision: Precision,  # below float32, bfloat16 is used if the processor supports it
     threads: int,
 ) -> NDArray[np.float64]:
-    """Compute the logarithm of the sum of the exponentials of each row's scores, ``rows @ weight.T + bias``.
+    """Compute the log-sum-exp of each row's scores, ``rows @ weight.T + bias``.
 
     The scores are never stored, and the weight is not packed.
     """
@@ -239,10 +239,10 @@ def log_sum_exp(
 
 
 def word_scores(library: Library, rows: Floats, weight: Floats, bias: Floats, words: Ids) -> NDArray[np.float64]:
-    """Compute the score of one word for each row."""
+    """Compute one word's score for each row."""
     scores = np.empty(len(rows), np.float64)
     n_words, dim = weight.shape
-    _check_word_ids(words, len(rows), n_words)  # C would read beyond the end
+    _check_word_ids(words, len(rows), n_words)  # C would read out of bounds
     library.word_scores(
         len(rows),
         address("rows", rows, np.float32, (-1, dim)),
@@ -261,9 +261,9 @@ def _check_word_ids(word_ids: Ids, n_rows: int, n_words: int) -> None:
 
 
 def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
-    """Return the distinct rows and, for each row, its number among them."""
+    """Return the distinct rows, and each row's index among them."""
     numbers: dict[bytes, int] = {}
-    first: list[int] = []  # of each distinct row, where it is
+    first: list[int] = []  # index of each distinct row
     index: list[int] = []
     for position, row in enumerate(rows):
         number = numbers.setdefault(row.tobytes(), len(numbers))
@@ -275,7 +275,7 @@ def _distinct_rows(rows: Floats) -> tuple[Floats, Ids]:
 
 
 def _log_softmax(scores: NDArray[np.floating]) -> Floats:
-    shifted = scores - scores.max(axis=1, keepdims=True)  # so that exp does not overflow
+    shifted = scores - scores.max(axis=1, keepdims=True)  # prevents overflow in exp
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), np.float32)
 
 
@@ -295,7 +295,7 @@ class Matrix:
         self._handle = handle.value
 
     def __call__(self, rows: Floats, threads: int = 1) -> Floats:
-        """Return ``(rows, outputs)`` for ``(rows, inputs)``."""
+        """Map ``(rows, inputs)`` to ``(rows, outputs)``."""
         outputs = np.empty((len(rows), self._shape[0]), np.float32)
         given = address("rows", rows, np.float32, (-1, self._shape[1]))
         to = address("outputs", outputs, np.float32)

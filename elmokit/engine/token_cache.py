@@ -1,4 +1,4 @@
-"""Keep context-free vectors across batches, so that frequent words and the residues of proteins are encoded once."""
+"""Cache context-free vectors across batches, so frequent words and the residues of proteins are encoded once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ FIRST_ROWS = 1024
 
 
 class TokenCache:
-    """A least-recently-used cache of layer-0 vectors. It is emptied when what computes them changes.
+    """A least-recently-used cache of layer-0 vectors. It is emptied when the token layer changes.
 
-    The vector of a token is a function of its characters alone, so caching changes only the time. It can be shared by
-    threads.
+    A token's vector only depends on its characters, so caching only changes the time. Threads can share a cache.
 
     Args:
-        max_bytes: Limit for the vectors (2 KiB each in the original sizes). The tokens themselves take about 150 bytes
-            each in addition.
+        max_bytes: Maximum size of the vectors (2 KiB each in the original model). In addition, each token takes about
+            150 bytes.
     """
 
     def __init__(self, max_bytes: int = 64 * MIB) -> None:
@@ -38,15 +37,15 @@ class TokenCache:
     def vectors(
         self,
         words: Sequence[str],
-        compute: Callable[[Sequence[str]], Floats],  # the vectors of tokens that are not in the cache
-        version: object,  # what computes them; one that does not equal the last one empties the cache
+        compute: Callable[[Sequence[str]], Floats],  # computes the vectors of tokens that are not in the cache
+        version: object,  # of the token layer; a change empties the cache
     ) -> Floats:
-        """Return the vectors ``(words, dim)`` of distinct tokens."""
+        """Look up or compute the vectors ``(words, dim)`` of distinct tokens."""
         with self._lock:
             if self._version != version:
                 self._rows, self._table = {}, None
-            # What interrupts a change (Ctrl-C, a fork in another thread) may leave two tokens with one row. The next
-            # call then finds no version, and empties the cache.
+            # An interruption (Ctrl-C, a fork in another thread) may leave two tokens with the same row. The next call
+            # then finds no version and empties the cache.
             self._version = None
             vectors = self._vectors(words, compute)
             self._version = version
@@ -61,7 +60,7 @@ class TokenCache:
             vectors = compute(words)
         else:
             assert self._table is not None
-            # Row 0 fills in for missing tokens; their vectors are replaced below.
+            # Row 0 is a placeholder for missing tokens, whose vectors are replaced below.
             vectors = self._table[[self._rows.get(word, 0) for word in words]]
             if missing:
                 vectors[missing] = compute([words[position] for position in missing])
@@ -69,7 +68,7 @@ class TokenCache:
         return vectors
 
     def _keep(self, words: Sequence[str], vectors: Floats) -> None:
-        # The table grows by doubling; the dict has the row of each token, in order of use.
+        # The table grows by doubling. The dict maps tokens to rows, in order of use.
         capacity = self.max_bytes // (vectors.shape[1] * vectors.itemsize)
         words, vectors = words[:capacity], vectors[:capacity]
         new = [position for position, word in enumerate(words) if word not in self._rows]

@@ -1,4 +1,4 @@
-"""The token layer in C: from the characters of a token, its word id or both to a context-free vector."""
+"""The token layer in C: maps a token's characters, its word id or both to a context-free vector."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from elmokit.engine.library import Library, address, check, open_packed, pointer
 from elmokit.engine.precision import Precision
 from elmokit.engine.state import Floats, Ids, IntegerRows, StoredArrays
 
-WORD_FEATURES = "word_embedding.weight"  # within the token layer: the word table of a model that also reads characters
+WORD_FEATURES = "word_embedding.weight"  # in the token layer: the word table of a model that also reads characters
 
 
 class TokenLayer:
-    """A packed token layer: from the characters of a token, its word id or both to a context-free vector."""
+    """A packed token layer, which maps a token's characters, its word id or both to a context-free vector."""
 
     def __init__(
         self,
         config: BiLMConfig,
-        arrays: Mapping[str, Floats],  # in float32, by the names of `tensor_shapes`; each is asked for once
-        precision: Precision,  # the lowest in which weights may be computed
+        arrays: Mapping[str, Floats],  # in float32, named as in `tensor_shapes`; each is accessed once
+        precision: Precision,  # the lowest allowed precision of the weights
         library: Library,
     ) -> None:
         self.config, self._library = config, library
@@ -50,11 +50,11 @@ class TokenLayer:
 
     @property
     def n_bytes(self) -> int:
-        """The memory that the packed weights take."""
+        """The size of the packed weights, in bytes."""
         return int(self._library.tokens_bytes(self._handle))
 
     def __call__(self, ids: Ids, threads: int = 1) -> Floats:
-        """Compute the context-free vectors of tokens; see :meth:`~elmokit.engine.interface.Network.token_vectors`."""
+        """Compute context-free token vectors; see :meth:`~elmokit.engine.interface.Network.token_vectors`."""
         rows = as_rows(ids)
         vectors = np.empty((len(rows), self.config.projection_dim), np.float32)
         library = self._library
@@ -67,18 +67,18 @@ class TokenLayer:
 
 
 def _chars_prefix(config: BiLMConfig) -> str:
-    """Return what the names of the char CNN's tensors begin with, within the token layer."""
+    """Return the prefix of the char CNN's tensors within the token layer."""
     return "" if config.word_features is None else "chars."
 
 
 class _TokenFields:
-    """The fields of ``elmokit_token_weights``, and the arrays of sizes and pointers that they lead to."""
+    """The fields of ``elmokit_token_weights``, and the arrays of sizes and pointers that they point to."""
 
     def __init__(
         self,
         config: BiLMConfig,
         weights: Mapping[str, Floats],
-        integers: IntegerRows | None,  # the word table with its scales, if not among the weights
+        integers: IntegerRows | None,  # the word table with its scales, if it is not among the weights
     ) -> None:
         self.values: dict[str, Any] = {"output_dim": config.projection_dim}
         self._weights, self._integers = weights, integers

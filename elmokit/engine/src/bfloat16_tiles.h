@@ -1,15 +1,16 @@
 /* Products of bf16 tiles for training and scoring, where both factors are rounded and packed for each product. AMX
-   multiplies whole tiles; AVX-512 BF16 multiplies a pair of each of 16 columns by one of a row, on the same layout.
+   multiplies whole tiles; AVX-512 BF16 multiplies one pair from each of 16 columns by one pair of a row, with the same
+   layout.
 
    A product sums over the *inner* index. A factor is stored as tiles of 1 kB, each with 16 of its outer and 32 of its inner
-   indices, ordered (outer / 16, inner / 32). All tiles that a sum needs follow each other in memory, and so do the 16 rows
-   of a tile: rows further apart by a power of two would compete for a few sets of the L1 cache.
+   indices, ordered (outer / 16, inner / 32). All tiles needed for a sum are contiguous in memory, and so are the 16 rows of
+   a tile: rows whose distance is a power of two would compete for a few sets of the L1 cache.
 
    The left factor has *rows*: a tile's row is one outer index, with 32 numbers. The right factor has *pairs*: a tile's row
-   is two inner indices, and each of its 16 lanes has both numbers of one outer index. As 16 x 16 lanes of 32 bits, one is
-   the transpose of the other. So a matrix can be either factor, whichever of its indices is contiguous in memory.
+   is two inner indices, and each of its 16 lanes holds both numbers of one outer index. As 16 x 16 lanes of 32 bits, one is
+   the transpose of the other. A matrix can therefore be either factor, whichever of its indices is contiguous in memory.
 
-   Sizes are padded with zeros to multiples of BLOCK. Products compute BLOCK x BLOCK sums at once, in float32. */
+   Sizes are padded with zeros to multiples of BLOCK. Products compute BLOCK x BLOCK sums at a time, in float32. */
 
 #ifndef ELMOKIT_BFLOAT16_TILES_H
 #define ELMOKIT_BFLOAT16_TILES_H
@@ -18,8 +19,8 @@
 #include "rounded_rows.h"
 
 enum {
-    BLOCK = 32, /* outer indices of both factors that are computed at once; inner indices of a tile */
-    INNER_BLOCKS = 20, /* tiles that a long sum takes from each factor at once, so that both stay in the L2 cache */
+    BLOCK = 32, /* outer indices of both factors that are computed together; inner indices of a tile */
+    INNER_BLOCKS = 20, /* tiles that a long sum takes from each factor at a time, so both stay in the L2 cache */
     LEFT = 0,   /* a factor with rows */
     RIGHT = 1,  /* a factor with pairs */
 };
@@ -32,8 +33,8 @@ enum { TILE_SIZE = TILE_ROWS * TILE_BYTES };
 typedef _Float16 half;
 typedef half half_vec __attribute__((vector_size(2 * LANES), aligned(2)));
 
-/* 16 numbers of float32 as float16, to store what a backward pass needs: activations, which need digits near 1 more than
-   large exponents. */
+/* Convert 16 float32 numbers to float16, to store what a backward pass needs: activations need digits near 1 more than large
+   exponents. */
 INLINE void store_halves(half *to, vec value) {
 #if defined(__AVX512F__)
     _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -78,8 +79,8 @@ INLINE ivec round_row(vec first, vec second) {
 #endif
 }
 
-/* Round one tile. The number of the outer index o and the inner index i is at from[o * stride + i] if the inner index is
-   contiguous, else at from[i * stride + o]. Beyond n_outer and n_inner, which may be 0 or less, are zeros. */
+/* Round one tile. The number at outer index o and inner index i is from[o * stride + i] if the inner index is contiguous,
+   and from[i * stride + o] otherwise. Numbers beyond n_outer and n_inner, which may be 0 or less, are zeros. */
 INLINE void round_tile(int side, int inner_is_contiguous, const float *from, int64_t stride, int64_t n_outer, int64_t n_inner,
                        char *to) {
     ivec row[16];
@@ -114,13 +115,13 @@ INLINE void round_tile(int side, int inner_is_contiguous, const float *from, int
     memcpy(to, row, TILE_SIZE);
 }
 
-/* Round a whole factor, or the part of it that a thread takes. Outer indices are padded to a multiple of BLOCK. */
+/* Round a whole factor, or a thread's part of it. Outer indices are padded to a multiple of BLOCK. */
 INLINE void round_factor(int side, int inner_is_contiguous, const float *from, int64_t stride, int64_t n_outer, int64_t n_inner,
                          int64_t thread, int64_t n_threads, char *to) {
     const int64_t n_inner_blocks = blocks(n_inner), first = 2 * blocks(n_outer) * thread / n_threads;
     const int64_t n_tiles = 2 * blocks(n_outer) * (thread + 1) / n_threads - first;
     for (int64_t index = 0; index < n_tiles * n_inner_blocks; index++) {
-        /* In the order of memory: the columns of a matrix with long rows, one below the other, are on a page each. */
+        /* In memory order: in a matrix with long rows, each number of a column is on a different page. */
         const int64_t tile = first + (inner_is_contiguous ? index / n_inner_blocks : index % n_tiles);
         const int64_t block = inner_is_contiguous ? index % n_inner_blocks : index / n_tiles;
         const int64_t outer = 16 * tile, inner = BLOCK * block;
@@ -130,16 +131,16 @@ INLINE void round_factor(int side, int inner_is_contiguous, const float *from, i
     }
 }
 
-/* Every function below needs this before, once per thread, and release_tiles after. */
+/* Must be called before any function below, once per thread, and followed by release_tiles. */
 static inline void use_whole_tiles(void) {
 #if HAS_TILES
     configure_tiles(TILE_ROWS, TILE_ROWS);
 #endif
 }
 
-/* sums[BLOCK][BLOCK] = or += left x right over n_inner tiles. The second half of a factor's outer indices begins
-   left_step or right_step bytes after the first. `sum_stride` is in floats. Half a tile of what is read later, from
-   `ahead` on, is fetched to the L2 cache with every product: that is enough where a factor is used for 4 blocks. */
+/* sums[BLOCK][BLOCK] = or += left x right over n_inner tiles. The second half of a factor's outer indices begins left_step
+   or right_step bytes after the first. `sum_stride` is in floats. With every product, half a tile of the data read later,
+   from `ahead` on, is prefetched to the L2 cache; this is enough if a factor is used for 4 blocks. */
 #if HAS_TILES
 INLINE void add_block(int adds, const char *left, int64_t left_step, const char *right, int64_t right_step, int64_t n_inner,
                       float *sums, int64_t sum_stride, const char *ahead) {
@@ -174,11 +175,11 @@ INLINE void add_block(int adds, const char *left, int64_t left_step, const char 
     TILE_STORE(3, lower + 16, stride);
 }
 #else
-/* Rows of the left factor at a time: with both vectors of the right factor's columns, their sums are 16 registers, enough
-   to hide how long each product takes. */
+/* Rows of the left factor at a time: with both vectors of the right factor's columns, their sums fill 16 registers, enough
+   to hide the latency of a product. */
 enum { LEFT_ROWS = 8 };
 
-/* Not inline: among the variables of a large function, the compiler would move addresses through vector registers. */
+/* Not inlined, because in a large function the compiler would pass addresses through vector registers. */
 static __attribute__((noinline)) void add_block(int adds, const char *left, int64_t left_step, const char *right,
                                                 int64_t right_step, int64_t n_inner, float *sums, int64_t sum_stride,
                                                 const char *ahead) {
@@ -209,7 +210,7 @@ static __attribute__((noinline)) void add_block(int adds, const char *left, int6
 }
 #endif
 
-/* sums[left blocks][right blocks][BLOCK][BLOCK] = left x right over many inner tiles, in chunks that fit into the cache. */
+/* sums[left blocks][right blocks][BLOCK][BLOCK] = left x right over many inner tiles, in chunks that fit in the cache. */
 static inline void sum_in_chunks(const char *left, int64_t n_left, const char *right, int64_t n_right, int64_t n_inner,
                                  float *sums) {
     for (int64_t first = 0; first < n_inner; first += INNER_BLOCKS) {
@@ -222,7 +223,7 @@ static inline void sum_in_chunks(const char *left, int64_t n_left, const char *r
     }
 }
 
-/* Write a block of sums transposed: its column c becomes row c of `to`, of which n_rows exist, with n_columns numbers. */
+/* Write the transpose of a block of sums: its column c becomes row c of `to`, which has n_rows rows of n_columns numbers. */
 INLINE void store_transposed(int adds, const float *sums, float *to, int64_t stride, int64_t n_rows, int64_t n_columns) {
     for (int part = 0; part < 4; part++) {
         const int64_t row = part % 2 * 16, column = part / 2 * 16;
@@ -245,8 +246,8 @@ INLINE void *take(char **at, int64_t n_bytes) {
     return start;
 }
 
-/* 1 / x to the last digits but one: an estimate with 14 bits and a step of Newton's method, in a third of the time of a
-   division. */
+/* 1 / x, accurate except in the last digits: an estimate with 14 bits and one step of Newton's method, in a third of the
+   time of a division. */
 INLINE vec reciprocal(vec x) {
 #if defined(__AVX512F__)
     const vec estimate = (vec)_mm512_rcp14_ps((__m512)x);

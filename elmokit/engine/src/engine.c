@@ -1,4 +1,4 @@
-/* The functions of `elmokit.h`: packed weights, and the run of a batch through all layers and directions. */
+/* The functions of `elmokit.h`: packed weights, and running a batch through all layers and directions. */
 
 #include "elmokit.h"
 
@@ -7,19 +7,19 @@
 #include "lstm.h"
 #include "token_layer.h"
 
-/* Which kernel computes a layer is decided here: by the layer's size, the instruction set and, only between kernels that
-   give the same bits, the number of rows. results/precisions.md has the measurements.
+/* This file decides which kernel computes a layer: by the layer's size, the instruction set and, only between kernels that
+   give the same bits, the number of rows. The measurements are in results/precisions.md.
 
-   - Weights whose products round the inputs too (bytes with dot products of bytes or of 16-bit numbers; with AMX
-     or AVX-512 BF16, bfloat16 too) are faster than float32 in every size and for any number of rows.
-   - Weights that are widened to floats as they are loaded save only memory traffic. Plain C is limited by arithmetic, not
+   - Weights whose products also round the inputs (bytes with dot products of bytes or 16-bit numbers; with AMX or AVX-512
+     BF16, also bfloat16) are faster than float32 for every size and number of rows.
+   - Weights that are widened to floats as they are loaded only save memory traffic. Plain C is limited by arithmetic, not
      memory, and a layer of fewer than MIN_WIDENED weights stays in the cache (the mini size has 0.5 million, the small one
-     1.05 million): both are computed in float32. Others are widened from bfloat16 only, also for bytes, because a byte
-     takes more instructions.
-   - For more rows than MAX_WIDENED_ROWS, on average over the steps, widening bfloat16 weights costs more than it saves. The
-     rows then read a copy in float32, made when it is first needed, of the same rounded weights: the same numbers are
-     summed in the same order, so a row gets the same bits from both. Weights that come from memory, or that are widened
-     16 at a time, pay off for more rows. */
+     1.05 million): both are computed in float32. Other layers are only widened from bfloat16, even if bytes were requested,
+     because a byte takes more instructions.
+   - For more than MAX_WIDENED_ROWS rows, on average over the steps, widening bfloat16 weights costs more than it saves.
+     These rows use a float32 copy of the same rounded weights, created when it is first needed. The same numbers are summed
+     in the same order, so a row gets the same bits from both. Weights that come from memory, or are widened 16 at a time,
+     pay off for more rows. */
 enum { MIN_WIDENED = 800000, MIN_IN_MEMORY = 4000000, MAX_WIDENED_ROWS = 4, MAX_WIDENED_ROWS_IN_CACHE = 1 };
 
 #if defined(__AVX__) || defined(__aarch64__) || defined(EMULATE)
@@ -28,14 +28,15 @@ enum { IS_PLAIN = 0 };
 enum { IS_PLAIN = 1 };
 #endif
 
-/* The weights of an LSTM layer, in bytes, up to which each thread takes a direction, and rows, of its own. Those of larger
-   layers do not stay in a core's cache, so threads share the units of a layer instead, with barriers in every step. */
+/* The maximum size of an LSTM layer's weights, in bytes, at which each thread computes its own direction and rows. Larger
+   layers do not stay in a core's cache, so threads share a layer's units instead, with barriers in every step. */
 enum { SMALL_LAYER_BYTES = 1 << 23 };
 
-/* Memory of this size and below is kept for the next call: new pages cost as much as filling them twice. */
+/* Memory up to this size is kept for the next call: new pages cost as much as filling them twice. */
 enum { MAX_KEPT = 1 << 26, N_KEPT = 4 };
 
-/* Larger sizes are refused: no computer has the memory for such matrices, and the bytes of one must fit into 64 bits. */
+/* Larger sizes are rejected: no computer has the memory for such matrices, and the size of a matrix in bytes must fit in 64
+   bits. */
 enum { MAX_SIZE = 1 << 28 };
 
 static int is_size(int64_t n) { return n >= 1 && n <= MAX_SIZE; }
@@ -49,7 +50,7 @@ struct elmokit_lstm {
     int64_t *reads_backward;
     int precision;
     float cell_clip, output_clip;
-    int64_t max_widened_rows; /* of a step, on average, up to which `layers` computes; else `widened` does */
+    int64_t max_widened_rows; /* rows per step, on average, up to which `layers` is used; beyond that, `widened` */
     lstm_layer *layers;       /* for each direction and layer */
     lstm_layer *widened;         /* NULL until they are needed */
     struct {
@@ -61,8 +62,8 @@ struct elmokit_lstm {
 static int is_widened(int64_t precision) { return precision != FLOAT32 && !rounds_inputs((int)precision); }
 
 void elmokit_choose_kernels(int64_t lowest_precision, int64_t n_weights, elmokit_kernels *kernels) {
-    /* A token layer usually computes the distinct tokens of a batch. From some 16 tokens on, weights that are widened are no
-       faster than float32; and the number of tokens must not decide, because a token gets the same bits in any batch. */
+    /* A token layer usually computes the distinct tokens of a batch. From about 16 tokens on, widened weights are no faster
+       than float32; and the number of tokens must not decide, because a token must get the same bits in any batch. */
     const int64_t lowest = most_precise((int)lowest_precision);
     kernels->token_layer = is_widened(lowest) ? FLOAT32 : lowest;
     const int64_t precision = is_widened(lowest) ? BFLOAT16 : lowest;
@@ -203,7 +204,7 @@ static void keep(elmokit_lstm *lstm, void *memory, int64_t n_bytes) {
     give_memory(memory);
 }
 
-/* The layers for an average number of rows in a step. */
+/* The layers to use for an average number of rows per step. */
 static int choose_layers(elmokit_lstm *lstm, int64_t n_tokens, int64_t n_steps, const lstm_layer **layers) {
     *layers = lstm->layers;
     if ((n_tokens + n_steps - 1) / n_steps <= lstm->max_widened_rows) return 1;
@@ -226,7 +227,7 @@ static int choose_layers(elmokit_lstm *lstm, int64_t n_tokens, int64_t n_steps, 
 /* Some rows of a batch in one direction. */
 typedef struct {
     int64_t direction;
-    const int64_t *rows; /* their numbers in the batch, the longest first */
+    const int64_t *rows; /* their indices in the batch, longest first */
     schedule order;
     const int64_t *starts; /* (n_steps): the first token of each step */
     const lstm_layer *layers;
@@ -239,7 +240,7 @@ typedef struct {
     const elmokit_batch *batch;
     int64_t n_tasks;
     task *tasks;
-    int64_t *next; /* the task that a free thread takes */
+    int64_t *next; /* the next task for a free thread */
 } run;
 
 static const float *start_of(const elmokit_batch *batch, const float *state, int64_t at, int64_t row, int64_t dim) {
@@ -289,7 +290,7 @@ static void run_task(const member *me, const run *call, const task *of) {
             const elmokit_row *row = batch->rows + of->rows[r];
             const int64_t state_row = at * n_rows + of->rows[r];
             if (batch->end_hidden && row->length) {
-                /* The state is what the layer itself put out: the inputs are added after it. */
+                /* The state is the layer's own output; the inputs are added after it. */
                 memcpy(batch->end_hidden + state_row * dim, outputs + (of->starts[row->length - 1] + r) * dim,
                        dim * sizeof(float));
                 memcpy(batch->end_cell + state_row * lstm->hidden_dim, of->memory.cells + r * layer->padded_dim,
@@ -322,7 +323,8 @@ static void run_apart(const member *me, void *context) {
         run_task(&ALONE, call, call->tasks + k);
 }
 
-/* Sort the rows of a batch by falling length; rows of equal length keep their order. `counts` has room for longest + 1. */
+/* Sort the rows of a batch by descending length; rows of equal length keep their order. `counts` has room for longest + 1.
+   */
 static void sort_rows(const elmokit_batch *batch, int64_t longest, int64_t *rows, int64_t *counts) {
     int64_t total = 0;
     memset(counts, 0, (longest + 1) * sizeof *counts);
@@ -334,7 +336,7 @@ static void sort_rows(const elmokit_batch *batch, int64_t longest, int64_t *rows
     for (int64_t row = 0; row < batch->n_rows; row++) rows[counts[batch->rows[row].length]++] = row;
 }
 
-/* Lay out the memory of a task from `at` on, and return its end. */
+/* Lay out a task's memory starting at `at`, and return its end. */
 static char *place_task(const elmokit_lstm *lstm, task *of, char *at) {
     of->tokens = (float *)place(&at, of->order.n_tokens * lstm->dim * 4);
     of->outputs = (float *)place(&at, of->order.n_tokens * lstm->dim * 4);
@@ -342,8 +344,8 @@ static char *place_task(const elmokit_lstm *lstm, task *of, char *at) {
     return place_lstm_memory(of->layers, &of->order, at, &of->memory);
 }
 
-/* Divide a batch into tasks, every n_groups-th row of the sorted ones to a group, and run them. `numbers` has room for the
-   rows, and for two numbers per step of every group. */
+/* Divide a batch into tasks, assigning every n_groups-th of the sorted rows to a group, and run them. `numbers` has room for
+   the rows, and for two numbers per step of every group. */
 static int run_groups(elmokit_lstm *lstm, const elmokit_batch *batch, int64_t n_threads, int64_t n_groups, int is_small,
                       const int64_t *sorted, int64_t longest, int64_t *numbers, task *tasks) {
     int64_t n_tasks = 0, next = 0;
@@ -405,7 +407,7 @@ int64_t elmokit_layers(elmokit_lstm *lstm, int64_t n_threads, const elmokit_batc
     task *tasks = malloc(n_groups * n_directions * sizeof *tasks);
     int failed = ELMOKIT_NO_MEMORY;
     if (sorted && numbers && tasks) {
-        /* A row without a position keeps its state. */
+        /* A row without positions keeps its state. */
         for (int64_t row = 0; row < batch->n_rows && batch->end_hidden; row++)
             for (int64_t k = batch->first_direction * lstm->n_layers;
                  k < batch->last_direction * lstm->n_layers && !batch->rows[row].length; k++) {

@@ -1,16 +1,16 @@
-/* The few operations that C's vector extensions cannot express: one macro layer per instruction set, and the same
-   operations in plain C on the same memory layout.
+/* The few operations that C's vector extensions cannot express: macros for each instruction set, and the same operations in
+   plain C with the same memory layout.
 
-   Which of them exist is decided by the compiler's flags (`compiler.py` lists the variants that are built):
+   The compiler's flags decide which of them exist (`instruction_sets.py` lists the variants that are built):
 
-   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with AVX2, AVX-512 or WebAssembly's SIMD
-     alone, sums of products of two 16-bit numbers, from which they are put together);
-   - HAS_ROW_PAIRS: products of eight bytes of two rows by those of two columns (Arm's matrix product, i8mm);
+   - HAS_DOT: sums of products of four bytes (VNNI, AVX-VNNI, Arm's dot product; with only AVX2, AVX-512 or WebAssembly's
+     SIMD, they are composed of sums of products of two 16-bit numbers);
+   - HAS_ROW_PAIRS: products of eight bytes of two rows and two columns (Arm's matrix product, i8mm);
    - HAS_TILES: products of whole tiles (AMX);
    - HAS_BFLOAT16: products of bf16 numbers (tiles, or pairs with AVX-512's own instruction).
 
-   With -DEMULATE all exist in plain C, so that everything around them is tested on machines without them; with -DEMULATE=0,
-   all but tiles. */
+   With -DEMULATE, all exist in plain C, so the code around them can be tested on machines without them; with -DEMULATE=0,
+   all except tiles. */
 
 #ifndef ELMOKIT_INSTRUCTIONS_H
 #define ELMOKIT_INSTRUCTIONS_H
@@ -47,8 +47,8 @@
 #define HAS_TILES 0
 #endif
 
-/* Whether only products of pairs exist: of two 16-bit numbers or, where DOT_OF_BYTE_PAIRS is set too, of two bytes, with a sum
-   that must fit into 16 bits. */
+/* Whether only products of pairs exist: of two 16-bit numbers or, if DOT_OF_BYTE_PAIRS is also set, of two bytes, with a sum
+   that must fit in 16 bits. */
 #ifndef DOT_OF_PAIRS
 #define DOT_OF_PAIRS 0
 #endif
@@ -68,9 +68,9 @@
 #define HAS_BFLOAT16 0
 #endif
 
-/* Products of bytes multiply unsigned by signed ones, but for Arm's, and those of 16-bit numbers (`as_shorts`: whether bytes
-   are multiplied as such numbers, see `multiplies_shorts`). Inputs, which are signed, are stored with this offset; the sum of
-   the weights times the offset is subtracted again. All of this is exact, so every machine gets the same sums. */
+/* Products of bytes multiply unsigned by signed bytes, except on Arm and when bytes are multiplied as 16-bit numbers
+   (`as_shorts`, see `multiplies_shorts`). Signed inputs are stored with this offset, and the sum of the weights times the
+   offset is subtracted again. All of this is exact, so every machine gets the same sums. */
 INLINE int input_offset(int as_shorts) {
 #if defined(__ARM_FEATURE_DOTPROD) && !defined(EMULATE)
     (void)as_shorts;
@@ -84,18 +84,18 @@ INLINE int input_offset(int as_shorts) {
    lane's bytes 0 and 2 are widened together. */
 INLINE int group_bytes(int as_shorts) { return as_shorts ? 8 : 4; }
 
-/* The groups whose products are summed without an overflow. Bytes widened to the upper half of 16 bits are 256 times as
-   large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. Those of other numbers have no such bound. */
+/* The number of groups whose products can be summed without overflow. Bytes widened to the upper half of 16 bits are 256
+   times as large, and 4 * 128 * 127 * 127 * 256 is just below 2^31. Other numbers have no such limit. */
 INLINE int dot_groups(int as_shorts) { return as_shorts ? 128 : INT32_MAX; }
 INLINE int dot_shift(int as_shorts) { return as_shorts ? 8 : 0; }
 
-/* A byte of every lane as its highest byte, and zeros below it: the signed number times RAISED, which needs no shift back
+/* Move a byte of every lane to its highest byte, with zeros below: the signed number times RAISED, which needs no shift back
    to extend the sign. */
 enum { RAISED = 1 << 24 };
 
 INLINE ivec raised_byte(ivec lanes, int part) {
 #if (defined(__AVX512BW__) || defined(__AVX2__)) && !defined(EMULATE)
-    /* One instruction instead of two: each byte of the result names the byte of its 128 bits that it gets; 0x80 is 0. */
+    /* One instruction instead of two: each byte of the result selects one of its 128 bits' bytes; 0x80 gives 0. */
     ivec select;
     for (int lane = 0; lane < LANES; lane++) select[lane] = 0x808080 | (4 * (lane % 4) + part) << 24;
 #if defined(__AVX512BW__)
@@ -111,7 +111,7 @@ INLINE ivec raised_byte(ivec lanes, int part) {
 /* The lower half of every lane as its upper half. */
 INLINE ivec lower_half(ivec lanes) {
 #if defined(__AVX2__) && !defined(__AVX512F__) && !defined(EMULATE)
-    /* A shift would take one of the two units that multiply floats, bytes move in another. */
+    /* A shift would occupy one of the two units that multiply floats; moving bytes uses another. */
     ivec select;
     for (int lane = 0; lane < LANES; lane++) select[lane] = 0x8080 | (4 * (lane % 4)) << 16 | (4 * (lane % 4) + 1) << 24;
     return (ivec)_mm256_shuffle_epi8((__m256i)lanes, (__m256i)select);
@@ -120,8 +120,9 @@ INLINE ivec lower_half(ivec lanes) {
 #endif
 }
 
-/* sum += the products of a lane's pairs of bf16 numbers. AVX-512 BF16 adds the second product first, and takes denormal numbers
-   as zeros. The plain version is compiled once: the sign of a NaN depends on the order in which the compiler adds. */
+/* sum += the products of a lane's pairs of bf16 numbers. AVX-512 BF16 adds the second product first, and treats denormal
+   numbers as zeros. The plain version is compiled only once, because the sign of a NaN depends on the order in which the
+   compiler adds. */
 #if defined(__AVX512BF16__) && !defined(EMULATE)
 INLINE vec dot_bfloat16(vec sum, ivec inputs, ivec weights) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)inputs, (__m512bh)weights);
@@ -152,8 +153,8 @@ INLINE ivec dot_weights(int as_shorts, ivec lanes, int term) {
 #endif
 }
 
-/* sum += the products of a lane's inputs and weights in one term; 2^dot_shift times as much. Products of bytes by pairs,
-   which DOT_OF_BYTE_PAIRS has, are right for pairs of weights whose sum is 128 at most: 128 * 255 fits into 16 bits. */
+/* sum += the products of a lane's inputs and weights in one term; 2^dot_shift times as much. Products of bytes by pairs
+   (DOT_OF_BYTE_PAIRS) are correct for pairs of weights whose sum is at most 128, because 128 * 255 fits in 16 bits. */
 INLINE ivec dot(int as_shorts, ivec sum, ivec inputs, ivec weights) {
     (void)as_shorts;
 #if defined(EMULATE)
@@ -192,7 +193,7 @@ typedef struct {
     uint8_t rows[16];
 } tile_config;
 
-/* AMX takes denormal numbers as zeros, and so must vector instructions that give the same bits. */
+/* AMX treats denormal numbers as zeros, so vector instructions with the same bits must, too. */
 #if defined(EMULATE)
 #define FLUSH_DENORMALS() 0
 #define RESTORE_MODE(mode) ((void)(mode))
@@ -230,7 +231,7 @@ INLINE float from_bfloat16(uint16_t bits) {
     return value;
 }
 
-/* In the order of the processor: first and second inputs of the pairs are summed apart, then together. */
+/* In the processor's order: the first and second inputs of the pairs are summed separately, then together. */
 static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
     for (int row = 0; row < tile_shape.rows[sums]; row++)
         for (int column = 0; column < 16; column++) {
@@ -251,8 +252,8 @@ static void emulated_dot(int is_bfloat16, int sums, int inputs, int weights) {
         }
 }
 #else
-/* Not the compiler's intrinsics: those of GCC 12 do not say that they read and write memory, so that stores before a
-   load of a tile may be dropped or moved behind it. */
+/* The compiler's intrinsics are not used: GCC 12 does not know that they read and write memory, so it may drop stores before
+   a tile is loaded, or move them behind it. */
 #define TILE_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)) : "memory")
 #define TILE_LOAD(tile, from, stride)                                                                                \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((int64_t)(stride)) : "memory")

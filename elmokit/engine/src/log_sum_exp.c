@@ -1,15 +1,15 @@
-/* The softmax of a language model for scoring: the logarithm of the sum of the exponentials of a row's scores, for a
-   vocabulary of any size, without storing the scores.
+/* The softmax of a language model for scoring: the log-sum-exp of a row's scores, for a vocabulary of any size, without
+   storing the scores.
 
-   The product is turned around: words are its rows, and the rows of the text are its columns. The weights of the words
-   are then read as they lie in the model, and only the text is packed. Packed weights would have to be kept, as much
-   memory again as the model's largest matrix, and packed anew after every step of a training. And a row of the text has a lane
-   of its own: its maximum and its sum need no sums over lanes, and its bits cannot depend on other rows.
+   The product is transposed: words are its rows, and rows of the text are its columns. The words' weights are then read as
+   they are stored in the model, and only the text is packed. Packed weights would need as much additional memory as the
+   model's largest matrix, and would have to be packed again after every training step. Also, each row of the text has its
+   own lane, so its maximum and sum need no sums over lanes, and its bits cannot depend on other rows.
 
-   A block of words is multiplied by all of the text while the block is in the L2 cache. The scores of a block with a
-   panel of the text stay in the L1 cache, and go into each lane's running maximum and sum (Milakov and Gimelshein 2018).
-   Blocks belong to segments, which are summed apart and combined at the end, in the order of the vocabulary. Threads
-   share the segments, so the number of threads changes no bit either. */
+   A block of words is multiplied by all of the text while the block is in the L2 cache. The scores of a block and a panel of
+   the text stay in the L1 cache, and update each lane's running maximum and sum (Milakov and Gimelshein 2018). Blocks belong
+   to segments, which are summed separately and combined at the end, in vocabulary order. Threads share the segments, so the
+   number of threads does not change any bits, either. */
 
 #include <stdint.h>
 
@@ -22,10 +22,10 @@ enum {
     WORD_BLOCK = HAS_TILES ? 32 : 96, /* words, panel and scores fit in the L1 cache; whole BLOCKs, or 8 * ROWS */
     SEGMENT_WORDS = 1536,             /* 30,000 words have 20 segments: enough for the threads of most machines */
     STATE = 2 * PANEL,                 /* floats of a panel's state: the maxima of its rows, then their sums */
-    N_TERMS = HAS_TILES ? 3 : 1,      /* numbers in bf16 whose sum is a number in float32; 1 for lower precision alone */
+    N_TERMS = HAS_TILES ? 3 : 1,      /* bf16 numbers whose sum is a float32 number; 1 for lower precision only */
 };
 
-/* Lower than any score, but finite: the difference of two infinities would be a NaN. */
+/* Lower than any score, but finite: the difference of two infinities would be NaN. */
 static const float LOWEST = -1e30f;
 
 /* e^x for x <= 0, with a relative error of 2e-7 near 0 and 2e-6 near the smallest results. The method is that of
@@ -47,7 +47,7 @@ INLINE vec decay(vec x) {
     return p * (vec)((ivec)shifted << 23);
 }
 
-/* Take the scores of n words, (n, PANEL), into the state of a panel. */
+/* Update a panel's state with the scores of n words, (n, PANEL). */
 INLINE void add_scores(const float *scores, int64_t n, float *state) {
     vec before[2], largest[2], sum[2];
     for (int v = 0; v < 2; v++) before[v] = largest[v] = load(state + v * LANES);
@@ -59,7 +59,7 @@ INLINE void add_scores(const float *scores, int64_t n, float *state) {
         }
     if (word < n)
         for (int v = 0; v < 2; v++) largest[v] = larger(load(scores + word * PANEL + v * LANES), largest[v]);
-    /* A block is summed by itself: one probable word in the running sum would swallow all improbable ones, one by one. */
+    /* A block is summed separately: one probable word in the running sum would absorb improbable ones added one by one. */
     sum[0] = sum[1] = (vec){0};
     for (word = 0; word < n; word++)
         for (int v = 0; v < 2; v++) sum[v] += decay(load(scores + word * PANEL + v * LANES) - largest[v]);
@@ -79,13 +79,13 @@ static void pack_floats(int64_t n_rows, const float *rows, int64_t dim, float *p
 #endif
 
 #if HAS_TILES
-/* Tiles multiply numbers in bf16, with 8 binary digits, and sum in float32. A number in float32 is the sum of three of
-   them, and one in float16, as models are stored, of two. Six products of terms (five if the words have two) are as
-   exact as one product in float32: the others are below its last digit. Tiles are 16 times as fast as vectors.
+/* Tiles multiply bf16 numbers, with 8 binary digits, and sum in float32. A float32 number is the sum of three bf16 numbers,
+   and a float16 number, as stored in models, of two. Six products of terms (five if the words have two) are as exact as one
+   product in float32: the others are below its last digit. Tiles are 16 times as fast as vectors.
 
    A step is BLOCK inputs, the length of a tile's rows. */
 
-/* The next term of 16 numbers, in the lower halves of the lanes; the numbers become what is left of them. */
+/* Return the next term of 16 numbers, in the lower halves of the lanes, and subtract it from the numbers. */
 INLINE ivec next_term(vec *numbers) {
     const ivec term = upper_halves(*numbers);
     *numbers -= (vec)(term << 16);
@@ -107,7 +107,7 @@ static void pack_terms(int64_t n_rows, const float *rows, int64_t dim, char *pan
         }
 }
 
-/* Terms of a block of words: (16 words, term, step) tiles of 16 words by 32 inputs. Return how many terms they need. */
+/* Terms of a block of words: (16 words, term, step) tiles of 16 words by 32 inputs. Return the number of terms needed. */
 static int split_words(int64_t n_words, const float *weight, int64_t dim, char *tiles) {
     typedef short short_vec __attribute__((vector_size(2 * LANES), aligned(2)));
     const int64_t n_steps = blocks(dim);
@@ -193,8 +193,8 @@ static int64_t n_segments_of(int64_t n_words) {
     return (n_words + SEGMENT_WORDS - 1) / (SEGMENT_WORDS);
 }
 
-/* Take the scores of a block of words into the states of all panels. In a lower precision, words and text are rounded to
-   bf16 where the processor multiplies such numbers. */
+/* Update the states of all panels with the scores of a block of words. In a lower precision, words and text are rounded to
+   bf16 if the processor multiplies such numbers. */
 static void add_words(int precision, int64_t n_words, const float *weight, const float *bias, int64_t dim, int64_t n_panels,
                       const char *panels, char *tiles, float *states) {
     float scores[WORD_BLOCK * PANEL] __attribute__((aligned(64)));
@@ -209,7 +209,7 @@ static void add_words(int precision, int64_t n_words, const float *weight, const
         const char *rows = panels + panel * panel_bytes(dim);
         for (int64_t word = 0; word < n_words; word++)
             for (int v = 0; v < 2; v++) store(scores + word * PANEL + v * LANES, all(bias[word]));
-        /* The last tiles may have fewer words. What their other rows hold reaches only scores that nobody reads. */
+        /* The last tiles may have fewer words. Their other rows only affect scores that nobody reads. */
 #if HAS_BFLOAT16
         if (precision != FLOAT32)
             for (int64_t word = 0; word < n_words; word += BLOCK)
@@ -288,7 +288,7 @@ static void score(const member *me, void *context) {
                 sum += load(part + PANEL) * decay(load(part) - largest);
             }
             for (int64_t lane = 0, row = panel * PANEL + v * LANES; lane < LANES && row < call->n_rows; lane++, row++)
-                /* Not log, which glibc 2.29 has in a new version that a wheel for older systems may not call. */
+                /* Not log: glibc 2.29 has a new version of it, which a wheel for older systems must not call. */
                 call->result[row] = largest[lane] + log1p((double)sum[lane] - 1);
         }
     release_tiles();

@@ -1,21 +1,21 @@
-/* A layer of the LSTM of TensorFlow 1 as bilm-tf used it (Sak et al. 2014, without peepholes). One step from input x and
-   state (m, c):
+/* A layer of TensorFlow 1's LSTM as bilm-tf uses it (Sak et al. 2014, without peepholes). One step from input x and state
+   (m, c):
 
        i, g, f, o = weight [x, m] + bias
        c' = clip(sigmoid(f + 1) c + sigmoid(i) tanh(g))
        m' = clip(projection (sigmoid(o) tanh(c')))
 
-   Weights are in one of the precisions of `packed_product.h`; sums, cells and outputs are float32 in all of them. */
+   Weights are in one of the precisions of `packed_product.h`; sums, cells and outputs are float32 in every precision. */
 
 #include "lstm.h"
 
 #include <stdlib.h>
 
-/* Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate
-   sums of all these rows stay in the cache until the steps need them. */
+/* Rows whose input products are computed together. Reading the weights once for many rows pays off as long as the gate sums
+   of all these rows stay in the cache until they are needed. */
 enum { CHUNK_ROWS = 256 };
 
-/* TensorFlow adds it in every step and does not store it. Forget gates that start out open let gradients flow back further
+/* TensorFlow adds it in every step and does not store it. Forget gates that start open let gradients flow further back
    (Jozefowicz et al. 2015). */
 static const float FORGET_OFFSET = 1.0f;
 
@@ -27,7 +27,7 @@ int pack_lstm(int precision, int64_t input_dim, int64_t hidden_dim, int64_t outp
     *layer = (lstm_layer){.precision = precision, .input_dim = input_dim, .hidden_dim = hidden_dim};
     layer->output_dim = output_dim, layer->padded_dim = n_blocks * PANEL;
     layer->cell_clip = cell_clip, layer->output_clip = output_clip;
-    /* Zero weights and biases for the padded units give g = tanh(0) = 0, so their cells stay 0 and they add nothing. */
+    /* Padded units have zero weights and biases, which give g = tanh(0) = 0, so their cells stay 0 and they add nothing. */
     const float **rows = calloc(n_outputs + output_dim, sizeof *rows);
     float *ordered_bias = calloc(n_outputs, sizeof *ordered_bias);
     int is_packed = rows && ordered_bias;
@@ -85,7 +85,7 @@ char *place_lstm_memory(const lstm_layer *layer, const schedule *order, char *at
     const int precision = layer->from_input.precision;
     const int64_t is_rounded = rounds_inputs(precision);
     memory->gates = (float *)place(&at, chunk * GATES * layer->padded_dim * 4);
-    /* For one step at a time: the projection reads it before the next step overwrites it. */
+    /* For a single step: the projection reads it before the next step overwrites it. */
     memory->units = (float *)place(&at, n * layer->padded_dim * 4);
     memory->cells = (float *)place(&at, n * layer->padded_dim * 4);
     memory->rounded_inputs = place(&at, is_rounded * chunk * rounded_row_bytes(precision, layer->input_dim));
@@ -94,15 +94,15 @@ char *place_lstm_memory(const lstm_layer *layer, const schedule *order, char *at
     return at;
 }
 
-/* For LANES hidden units of a row: from the gate sums and the old cell to the new cell and the unit's output. */
+/* For LANES hidden units of a row: compute the new cell and the unit's output from the gate sums and the old cell. */
 INLINE void step_units(vec i, vec g, vec f, vec o, float *cell, float *unit, vec cell_clip) {
     vec new_cell = clip(sigmoid(f) * load(cell) + sigmoid(i) * tangent(g), cell_clip);
     store(cell, new_cell);
     store(unit, sigmoid(o) * tangent(new_cell));
 }
 
-/* The same for weights of a lower precision, whose rounding is far above these errors: three of five divisions are saved
-   by a common denominator, and tanh(x) = (e^2x - 1) / (e^2x + 1) loses digits near zero. The bound of `quick_power` keeps
+/* The same for weights of a lower precision, whose rounding errors far exceed those made here: a common denominator saves
+   three of five divisions, and tanh(x) = (e^2x - 1) / (e^2x + 1) loses digits near zero. The bound in `quick_power` keeps
    the products of three finite. */
 INLINE void step_units_quickly(vec i, vec g, vec f, vec o, float *cell, float *unit, vec cell_clip) {
     const float log2_e = 1.44269504f;
@@ -139,30 +139,30 @@ void add_input_product(const matrix *weights, int64_t block, int64_t n_rows, inp
     add_product(weights->precision, n_rows, GATES, from, block_of(weights, block), weights->n_inputs, with_bias, after);
 }
 
-/* A step with at least 1/8 as many rows as the layer has inputs is a chunk of its own: with that many rows, writing the
-   sums of several steps and reading them again costs more than reading the input weights in every step (measured for
-   128, 256 and 512 inputs). */
+/* A step with at least 1/8 as many rows as the layer has inputs is its own chunk: with that many rows, writing the sums of
+   several steps and reading them again costs more than reading the input weights in every step (measured for 128, 256 and
+   512 inputs). */
 enum { FUSED_INPUTS = 8 };
 
 int has_one_chunk(const lstm_layer *layer, const schedule *order) {
     return order->n_steps > 1 && order->n_tokens <= CHUNK_ROWS && order->step_rows[0] < layer->input_dim / FUSED_INPUTS;
 }
 
-/* The weights of a step that stay in a core's L2 cache from step to step (many current processors have 1 MB or more).
-   Prefetching them would only take time: 6 % of a sentence with the included model. */
+/* The maximum size of a step's weights that stay in a core's L2 cache from step to step (many current processors have 1 MB
+   or more). Prefetching them would only take time: 6 % of a sentence with the included model. */
 enum { CACHED_BYTES = 1 << 20 };
 
-/* The input products of several steps are computed together (a chunk), as they do not depend on the state: the weights are
-   then read once for many rows. What is left for each step is the recurrent product, the gates and the projection. A chunk
-   of one step takes both products of a block of units in turn, while the block's sums are in the cache.
+/* The input products of several steps (a chunk) are computed together, because they do not depend on the state: the weights
+   are then read once for many rows. Each step is left with the recurrent product, the gates and the projection. In a chunk
+   of one step, both products of a block of units are computed one after the other, while the block's sums are in the cache.
 
    The threads of a team share the hidden units, not the rows: each thread keeps its part of the weights in its own cache
-   from step to step. Every step has two barriers. The projection needs the hidden units of all threads (the first), and
-   the next step needs all outputs (the second). The sums of a unit stay with its thread, so no barrier is needed between
-   the input products and the steps. Where inputs are rounded, each rounding needs another barrier: a row's scale depends on
-   all of its numbers.
+   from step to step. Every step has two barriers. The projection needs the hidden units of all threads (the first), and the
+   next step needs all outputs (the second). A unit's sums stay with its thread, so no barrier is needed between the input
+   products and the steps. If inputs are rounded, each rounding needs another barrier, because a row's scale depends on all
+   of its numbers.
 
-   `gates` holds, for every block of units, the sums of a chunk: (blocks, chunk rows, GATES * PANEL). */
+   `gates` holds the sums of a chunk for every block of units: (blocks, chunk rows, GATES * PANEL). */
 void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, const float *rows, const float *state,
               float *outputs, const lstm_memory *memory) {
     const matrix *from_input = &layer->from_input, *from_output = &layer->from_output;
@@ -173,7 +173,7 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
     const int64_t first = first_of(me, n_blocks), last = last_of(me, n_blocks);
     inputs before = round_part(me, precision, order->step_rows[0], state, layer->output_dim, memory->rounded_state);
     int64_t row = 0; /* the step's first row among the rows of all steps */
-    /* These loop bounds are the same in every thread, so that all of them meet at the same barriers. */
+    /* These loop bounds are the same in every thread, so all threads meet at the same barriers. */
     for (int64_t start = 0, stop; start < order->n_steps; start = stop) {
         int64_t n_rows = 0; /* of the steps `start` to `stop`, the chunk */
         const int64_t bound = order->step_rows[start] < layer->input_dim / FUSED_INPUTS ? chunk_rows : 0;
@@ -212,8 +212,8 @@ void run_lstm(const member *me, const lstm_layer *layer, const schedule *order, 
                     memcpy(here + r * layer->output_dim, memory->units + r * layer->padded_dim, layer->output_dim * 4);
             }
             meet(me);
-            /* The state of the next step is this step's output, read where it was written. The next step may have fewer
-               rows; they are the first ones. */
+            /* The next step's state is this step's output, read where it was written. The next step may have fewer rows;
+               they are the first ones. */
             before = round_part(me, precision, n, here, layer->output_dim, memory->rounded_state);
             if (rounds) meet(me);
             row += n;

@@ -1,4 +1,4 @@
-/* Packing of a matrix for the products of each precision. */
+/* Packing a matrix for the products of each precision. */
 
 #if defined(__linux__)
 #define _GNU_SOURCE
@@ -17,8 +17,9 @@ enum { ALIGNMENT = 64, PAGE = 4096 };
 
 void ask_for_large_pages(void *memory, int64_t n_bytes) {
 #if defined(MADV_HUGEPAGE)
-    /* Weights are read from end to end at every step; with pages of 4 kB, much of that time goes into address translation.
-       Only whole pages inside the block, whose neighbors in memory belong to others. A refused request changes nothing. */
+    /* Weights are read from end to end at every step; with pages of 4 kB, much of that time is address translation. Only
+       whole pages inside the block are changed, because its neighbors in memory belong to others. A refused request has no
+       effect. */
     const uintptr_t first = ((uintptr_t)memory + PAGE - 1) / PAGE * PAGE;
     const uintptr_t last = ((uintptr_t)memory + (size_t)n_bytes) / PAGE * PAGE;
     if (last > first) madvise((void *)first, last - first, MADV_HUGEPAGE);
@@ -60,15 +61,16 @@ int precision_number(const char *name) {
     return -1;
 }
 
-/* To the nearest number in bf16, ties to even; weights are finite. */
+/* Round to the nearest bf16 number, ties to even; weights are finite. */
 static uint32_t to_bfloat16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* The number of a row that becomes 127: its largest one or, for INT7, the sum of two that are multiplied together if that is
-   larger. A sum is 128 at most after rounding. So weights have 7 bits at least, and more where large ones are apart. */
+/* The number that is scaled to 127: the largest of a row or, for INT7, the sum of two that are multiplied together if it is
+   larger. After rounding, such a sum is at most 128. So weights have at least 7 bits, and more if large ones are not next to
+   each other. */
 static float largest_of(int precision, const float *row, int64_t n) {
     float largest = 1e-30f; /* not 0, which would divide 0 by 0 */
     for (int64_t k = 0; k < n; k++) {
@@ -79,7 +81,7 @@ static float largest_of(int precision, const float *row, int64_t n) {
     return largest;
 }
 
-/* Round a row to whole multiples of a scale, and return the sum of the multiples. */
+/* Round a row to integer multiples of a scale, and return the sum of the multiples. */
 static int32_t round_row(int precision, const float *row, int64_t n, float *scale, int8_t *rounded) {
     *scale = largest_of(precision, row, n) / 127.0f;
     int32_t sum = 0;
@@ -91,8 +93,8 @@ static int32_t round_row(int precision, const float *row, int64_t n, float *scal
     return sum;
 }
 
-/* Write half of a panel of floats, LANES columns, in squares: number by number, each write would be in another line of the
-   cache. Columns that are NULL are zeros. `ahead`: how far away the numbers are that are packed later, to prefetch them. */
+/* Write half of a panel of floats, LANES columns, in squares: if it were written number by number, each write would be in a
+   different cache line. NULL columns are zeros. `ahead`: distance of the numbers that are packed later, to prefetch them. */
 static void pack_floats(const float *const *columns, int64_t n, int64_t ahead, float *panel) {
     for (int64_t k = 0; k < n; k += LANES) {
         const int64_t n_here = at_most(n - k, LANES);
@@ -115,8 +117,8 @@ void pack_float_panel(const float *const *columns, int64_t n_given, int64_t n_in
     memset(panel + n_given * PANEL, 0, (n_inputs - n_given) * PANEL * sizeof(float));
 }
 
-/* Pack a panel: PANEL columns, of which each is a row of the weights. A byte is a multiple of its column's scale.
-   `rounded`: memory for a row of bytes, in whole lanes. */
+/* Pack a panel: PANEL columns, each of which is a row of the weights. A byte is a multiple of its column's scale. `rounded`:
+   memory for a row of bytes, in whole lanes. */
 static void pack_panel(int precision, const float *const *rows, int64_t n_given, int64_t n_inputs, int8_t *rounded,
                        float *panel) {
     float *lanes = panel + panel_header(precision);
@@ -133,7 +135,7 @@ static void pack_panel(int precision, const float *const *rows, int64_t n_given,
             const int32_t sum = round_row(precision, row, n_given, panel + column, rounded);
             memcpy(panel + PANEL + column, &sum, sizeof sum);
             for (int64_t k = n_given; k % 4; k++) rounded[k] = 0;
-            /* Four bytes that follow each other are a lane. */
+            /* Four consecutive bytes are a lane. */
             for (int64_t k = 0; k < n_given; k += 4) memcpy(lanes + k / 4 * PANEL + column, rounded + k, 4);
             continue;
         }
@@ -225,8 +227,8 @@ static void multiply_bfloat16(int64_t n_rows, int n_panels, inputs from, const f
 #endif
 }
 
-/* The products of integers, or of the inputs with integers, of as many panels as are computed at once. They wait in `raw`
-   for their scales. */
+/* The products of integers, or of inputs with integers, for as many panels as are computed at once. They wait in `raw` for
+   their scales. */
 INLINE void multiply_bytes_part(int precision, int64_t n, int n_panels, inputs from, const float *weights,
                                 int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     float raw[RAW_ROWS * PANEL] __attribute__((aligned(64)));
@@ -283,7 +285,7 @@ INLINE void multiply_in_bytes(int precision, int64_t n_rows, int n_panels, input
     }
 }
 
-/* One function per kind of product, so that every microkernel exists once. */
+/* One function per kind of product, so that every microkernel is compiled once. */
 static void multiply_float32(int64_t n_rows, int n_panels, inputs from, const float *weights, int64_t n_inputs,
                              float *sums, int64_t sum_stride, const float *after) {
     multiply_floats(FLOAT32, n_rows, n_panels, from.rows, from.row_bytes / 4, weights, n_inputs, sums, sum_stride, after);
@@ -301,9 +303,9 @@ static void multiply_int7(int64_t n_rows, int n_panels, inputs from, const float
 }
 #endif
 
-/* One row by the weights of all gates, which are in the cache already. A function of its own, called before all others: among
-   the microkernels of more rows, the compiler keeps its addresses on the stack, and that takes a twelfth of the time of an LSTM
-   layer with one row. */
+/* Multiply one row by the weights of all gates, which are already in the cache. It is a separate function, called before all
+   others: among the microkernels for more rows, the compiler keeps its addresses on the stack, which takes a twelfth of the
+   time of an LSTM layer with one row. */
 static __attribute__((noinline)) void add_row_of_bytes(inputs from, const float *weights, int64_t n_inputs, target to) {
 #if HAS_DOT
     const int precision = DOT_OF_BYTE_PAIRS ? INT7 : INT8; /* the only one whose sums are scaled at once */
@@ -327,7 +329,7 @@ void add_product(int precision, int64_t n_rows, int n_panels, inputs from, const
         add_row_of_bytes(from, weights, n_inputs, to);
         return;
     }
-    /* Microkernels that scale whole sums of integers begin with the start; the others find it in the sums. */
+    /* Microkernels that scale complete sums of integers start from `start`; the others find it in the sums. */
     if (to.start && !scales_at_once(precision))
         for (int64_t r = 0; r < n_rows; r++)
             for (int v = 0; v < 2 * n_panels; v++) store(to.sums + r * to.stride + v * LANES, load(to.start + v * LANES));
@@ -348,7 +350,7 @@ void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs fr
     enum { ROW_BLOCK = 16 * ROWS }; /* the sums of a block of rows fit into the L2 cache */
     static const float zeros[GATES * PANEL] = {0};
     float sums[ROW_BLOCK * GATES * PANEL] __attribute__((aligned(64)));
-    /* One path for all callers: an infinite bound clips nothing. */
+    /* One path for all callers: an infinite bound does not clip anything. */
     const vec bounds = all(bound);
     const int64_t n_panels = (by->n_outputs + PANEL - 1) / PANEL, panel_stride = panel_lanes(by->precision, by->n_inputs);
     const int64_t last = last_of(me, n_panels);
@@ -364,7 +366,7 @@ void multiply_part(const member *me, const matrix *by, int64_t n_rows, inputs fr
             for (int64_t r = 0; r < n; r++) {
                 float *sum = sums + r * GATES * PANEL, *to = outputs + (row + r) * output_stride + column;
                 for (int v = 0; v < 2 * n_here; v++) store(sum + v * LANES, clip(load(sum + v * LANES), bounds));
-                /* Columns of the padding are not copied: `outputs` has n_outputs columns, not whole panels. */
+                /* Padding columns are not copied: `outputs` has n_outputs columns, not whole panels. */
                 memcpy(to, sum, n_columns * sizeof(float));
             }
         }

@@ -1,15 +1,15 @@
 /* The matrix product with packed weights, in all precisions of the weights.
 
-   Weights come in panels: PANEL output columns side by side. The innermost functions, microkernels, keep the sums of up
-   to ROWS rows and a panel in registers while the panel streams past, so each weight is loaded once per ROWS rows and each
-   sum is stored once.
+   Weights are stored in panels: PANEL output columns side by side. The innermost functions, microkernels, keep the sums of
+   up to ROWS rows and a panel in registers while the panel streams past. Each weight is therefore loaded once per ROWS rows,
+   and each sum is stored once.
 
-   A panel is a sequence of 32-bit lanes, (groups, PANEL): a lane has one input's weight in float32, those of two inputs
-   in bf16, or of four in bytes, the first input in the lowest bits. This one layout serves all processors: plain C widens
-   the weights to floats with shifts, and the instructions for bf16 and bytes (`instructions.h`) want pairs and fours.
-   A panel of bytes begins with a header: the scale of each column, and the sum of its weights.
+   A panel is a sequence of 32-bit lanes, (groups, PANEL). A lane contains one input's weight in float32, those of two inputs
+   in bf16, or those of four in bytes, with the first input in the lowest bits. This layout serves all processors: plain C
+   widens the weights to floats with shifts, and the instructions for bf16 and bytes (`instructions.h`) need pairs and fours.
+   A panel of bytes begins with a header: each column's scale and sum of weights.
 
-   Every sum runs over its inputs in the same order, whatever the number of rows: a sentence gets the same bits in any
+   Every sum is computed in the same order of inputs, whatever the number of rows, so a sentence gets the same bits in any
    batch. All microkernels keep that order; so must any new one. */
 
 #ifndef ELMOKIT_PACKED_PRODUCT_H
@@ -47,18 +47,17 @@ INLINE int64_t at_most(int64_t value, int64_t bound) { return value < bound ? va
 
 INLINE int is_bytes(int precision) { return precision >= INT8; }
 
-/* Whether bytes are multiplied as 16-bit numbers. INT7 has weights for which products of bytes need no more bits: see
+/* Whether bytes are multiplied as 16-bit numbers. The weights of INT7 are such that products of bytes need no more bits: see
    `largest_of` in `matrix.c`. */
 INLINE int multiplies_shorts(int precision) { return DOT_OF_PAIRS && (precision == INT8 || !DOT_OF_BYTE_PAIRS); }
 
-/* The most precise one of the precisions whose product is the same here: INT7 gains something only
-   where bytes are multiplied by pairs. */
+/* The most precise of the precisions that have the same product: INT7 is only faster if bytes are multiplied by pairs. */
 INLINE int most_precise(int precision) { return precision == INT7 && !DOT_OF_BYTE_PAIRS ? INT8 : precision; }
 
-/* How many inputs' weights share a lane. */
+/* The number of inputs whose weights share a lane. */
 INLINE int group_size(int precision) { return is_bytes(precision) ? 4 : precision == BFLOAT16 ? 2 : 1; }
 
-/* The same for all rows of a product and all panels: inputs padded to 64 bytes, a row of an AMX tile. */
+/* For all rows and panels of a product: the number of inputs, padded to 64 bytes, a row of an AMX tile. */
 INLINE int64_t n_groups(int precision, int64_t n_inputs) {
     return precision == FLOAT32 ? n_inputs : (n_inputs * 4 / group_size(precision) + 63) / 64 * 16;
 }
@@ -75,7 +74,7 @@ INLINE int rounds_inputs(int precision) {
     return (is_bytes(precision) && HAS_DOT) || (precision == BFLOAT16 && HAS_BFLOAT16);
 }
 
-/* Whether a microkernel has whole sums of integers, and scales them; else they wait in memory for the rest. */
+/* Whether a microkernel has complete sums of integers and scales them; otherwise, they wait in memory for the rest. */
 INLINE int scales_at_once(int precision) {
     return is_bytes(precision) && HAS_DOT && !HAS_TILES && !HAS_ROW_PAIRS && !multiplies_shorts(precision);
 }
@@ -94,11 +93,11 @@ INLINE vec widen(int precision, vec lanes, int part) {
     return __builtin_convertvector(raised_byte(bits, part), vec);
 }
 
-/* Where a product goes: sums[rows][panels * PANEL] += the product. */
+/* The destination of a product: sums[rows][panels * PANEL] += the product. */
 typedef struct {
     float *sums;
     int64_t stride;     /* from a row to the next */
-    const float *start; /* what the sums of every row begin with, such as a bias; NULL for what they hold */
+    const float *start; /* the initial sums of every row, such as a bias; NULL to use their current values */
 } target;
 
 /* A part of a product: what a microkernel multiplies, and where it adds its sums. */
@@ -110,9 +109,9 @@ typedef struct {
     int64_t n;            /* how many inputs, or groups of rounded ones */
     void *sums;           /* float, or int32_t for products of integers */
     int64_t sum_stride;
-    const float *start;   /* where sums are scaled at once: what they are added to */
+    const float *start;   /* if sums are scaled immediately: the values to add them to */
     int64_t start_stride;
-    const float *next;    /* weights that are needed after these, to prefetch */
+    const float *next;    /* weights needed after these, to prefetch */
     int64_t next_step;    /* lanes of them to prefetch for each group */
 } product_part;
 
@@ -128,7 +127,7 @@ INLINE void microkernel(int precision, int rows, int panels, const product_part 
     _Pragma("GCC unroll 24") for (int i = 0; i < rows * 2 * panels; i++) sum[i] = (vec){0};
     int64_t k = 0;
     for (; k + size <= of->n; k += size) {
-        /* A panel would otherwise arrive from memory only when the first rows need it. */
+        /* Otherwise, a panel would only be loaded from memory when the first rows need it. */
         if (rows > 1) __builtin_prefetch(next), next += of->next_step;
         /* Floats, or many rows: one input of a group after the other. With AVX2, all inputs of four rows need too many
            registers. */
@@ -158,7 +157,7 @@ INLINE void microkernel(int precision, int rows, int panels, const product_part 
             }
         }
     }
-    /* The last group may have fewer inputs: the row ends there, and what follows is not ours to read. */
+    /* The last group may have fewer inputs: the row ends there, and the memory after it must not be read. */
     for (int part = 0; k + part < of->n; part++)
         _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
             const vec weight =
@@ -173,14 +172,14 @@ INLINE void microkernel(int precision, int rows, int panels, const product_part 
         }
 }
 
-/* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: 8 independent sums at
-   least), so they take several panels at once. */
+/* One or two rows have too few sums to hide the latency of a multiply-add (4 cycles, 2 per cycle: at least 8 independent
+   sums), so several panels are computed at once. */
 INLINE int panels_at_once(int64_t n_rows, int n_panels) {
     return n_rows == 1 && n_panels == GATES ? GATES : n_rows <= 2 && n_panels % 2 == 0 ? 2 : 1;
 }
 
-/* Run the microkernel of a number of rows: up to ROWS in float32, up to WIDENING_ROWS otherwise. One switch for all of them:
-   with a second one inside, the compiler keeps addresses on the stack in the innermost loops. */
+/* Run the microkernel for a number of rows: up to ROWS in float32, otherwise up to WIDENING_ROWS. There is one switch for
+   all of them: with a second one inside, the compiler keeps addresses on the stack in the innermost loops. */
 INLINE void run_microkernel(int precision, int64_t rows, int panels, const product_part *of) {
     switch (rows) {
         case 1:
@@ -216,18 +215,18 @@ INLINE void run_microkernel(int precision, int64_t rows, int panels, const produ
     }
 }
 
-/* The same for any number of rows, and for 1 to GATES panels. Chunks of inputs are the outer loop, so that all rows
-   use a chunk of weights while it is in the cache; partial sums wait in `sums` in between. `after`: the weights that
-   the caller needs next. */
+/* The same for any number of rows, and for 1 to GATES panels. The outer loop runs over chunks of inputs, so all rows use a
+   chunk of weights while it is in the cache; meanwhile, partial sums are in `sums`. `after`: the weights that the caller
+   needs next. */
 INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const float *inputs, int64_t input_stride,
                             const float *weights, int64_t n_inputs, float *sums, int64_t sum_stride, const float *after) {
     const int size = group_size(precision), at_once = panels_at_once(n_rows, n_panels);
     const int64_t panel_stride = panel_lanes(precision, n_inputs), n_passes = (n_rows + ROWS - 1) / ROWS;
-    /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more, a chunk is widened once
-       for all passes. */
+    /* Few rows wait for memory anyway, so their weights are widened as they are loaded. For more rows, a chunk is widened
+       once for all passes. */
     const int is_widened = precision != FLOAT32 && n_rows > WIDENING_ROWS;
     float widened[precision == FLOAT32 ? 1 : INPUT_CHUNK * PANEL] __attribute__((aligned(64)));
-    /* Every pass prefetches its part of the next chunk: a step is so many lanes for each group of inputs. A single row
+    /* Every pass prefetches its part of the next chunk: a fixed number of lanes for each group of inputs. A single row
        prefetches within its own chunk, because the processor's prefetching stops at the end of every page. */
     const int64_t step = ((is_widened ? PANEL / size : PANEL) + n_passes - 1) / n_passes;
     for (int panel = 0; panel < n_panels; panel += at_once) {
@@ -272,15 +271,15 @@ INLINE void multiply_floats(int precision, int64_t n_rows, int n_panels, const f
 
 #if HAS_DOT
 #if HAS_ROW_PAIRS
-/* As `microkernel_rounded`, for two rows or more, with an instruction that does twice as many products: of eight bytes of two
-   rows by those of two columns. A vector of weights has four bytes of four columns, so two vectors are interleaved. */
+/* Like `microkernel_rounded`, for two or more rows, with an instruction that computes twice as many products: of eight bytes
+   of two rows and two columns. A vector of weights has four bytes of four columns, so two vectors are interleaved. */
 INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) {
     const char *inputs = of->inputs;
     const float *next = of->next;
     int32_t *sums = of->sums;
     /* Of two rows: for each vector of four columns, the sums of the first two and of the last two. */
     int32x4_t sum[(ROWS + 1) / 2 * 4];
-    const int pairs = (rows + 1) / 2, n_sums = 4 * panels; /* without a second row, the last one is taken twice */
+    const int pairs = (rows + 1) / 2, n_sums = 4 * panels; /* without a second row, the last one is used twice */
     _Pragma("GCC unroll 16") for (int i = 0; i < pairs * n_sums; i++) sum[i] = vdupq_n_s32(0);
     for (int64_t k = 0; k < of->n; k += 2) { /* groups are padded to a multiple of 16 */
         int32x4_t weight[4 * 2];
@@ -310,8 +309,8 @@ INLINE void microkernel_row_pairs(int rows, int panels, const product_part *of) 
 }
 #endif
 
-/* As `microkernel`, for rounded rows: exact sums of integers, or those of bf16 numbers in float32. `ahead`: lanes from a weight
-   to the one prefetched for it, for a single row; 0 for none. */
+/* Like `microkernel`, for rounded rows: exact sums of integers, or sums of bf16 numbers in float32. `ahead`: lanes from a
+   weight to the one prefetched with it, for a single row; 0 for none. */
 INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, const product_part *of) {
     const int as_shorts = multiplies_shorts(precision);
 #if HAS_ROW_PAIRS
@@ -323,7 +322,7 @@ INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, 
     const char *inputs = of->inputs;
     const float *next = of->next;
     float *sums = of->sums;
-    /* Two arrays, of which one is used: a cast in the innermost loop makes the compiler copy every sum. */
+    /* Two arrays, only one of which is used: a cast in the innermost loop makes the compiler copy every sum. */
     ivec sum[ROWS * 2];
     vec float_sum[ROWS * 2];
     _Pragma("GCC unroll 8") for (int v = 0; v < 2 * panels; v++) {
@@ -373,7 +372,7 @@ INLINE void microkernel_rounded(int precision, int ahead, int rows, int panels, 
         }
 }
 
-/* Run the microkernel of a number of rows. `is_cached`: the weights of a single row are in the cache already. */
+/* Run the microkernel for a number of rows. `is_cached`: the weights of a single row are already in the cache. */
 INLINE void run_microkernel_rounded(int precision, int is_cached, int64_t rows, int panels, const product_part *of) {
     switch (rows) {
         case 1:
@@ -448,9 +447,9 @@ INLINE void multiply_rounded(int precision, int64_t n_rows, int n_panels, const 
 #endif
 
 #if HAS_TILES
-/* As `microkernel`, for one or two rows of bf16 with the bits of `multiply_tiles`: a tile's product sums the first and the
-   second inputs of 16 pairs apart, then adds both. `n` is a multiple of 16. A product of two bf16 numbers has no rounding, so
-   multiplication and addition may be one instruction or two. */
+/* Like `microkernel`, for one or two rows of bf16, with the same bits as `multiply_tiles`: a tile's product sums the first
+   and second inputs of 16 pairs separately, then adds both. `n` is a multiple of 16. The product of two bf16 numbers is
+   exact, so multiplication and addition may be one instruction or two. */
 INLINE void microkernel_pairs(int rows, int panels, const product_part *of) {
     const char *inputs = of->inputs;
     float *sums = of->sums;
@@ -515,12 +514,12 @@ static void configure_tiles(int first_rows, int second_rows) {
     TILE_CONFIGURE(&config);
 }
 
-/* Every function that used tiles calls this before it returns: the system would otherwise save 8 kB of tiles at each
-   switch between threads. */
+/* Every function that used tiles calls this before it returns. Otherwise, the system would save 8 kB of tiles at each switch
+   between threads. */
 static inline void release_tiles(void) { TILE_RELEASE(); }
 
 /* sums[rows][n_panels * PANEL] += inputs x panels with tiles, for rounded rows. Sums are int32 or float. Two tiles of rows
-   and two of columns are computed at once, so that each tile of inputs and of weights is loaded for two products. */
+   and two of columns are computed at once, so each tile of inputs and of weights is loaded for two products. */
 INLINE void multiply_tiles(int precision, int64_t n_rows, int n_panels, const char *inputs, int64_t input_stride,
                            const float *weights, int64_t n_inputs, void *sums, int64_t sum_stride, const float *after) {
     const int64_t panel_stride = panel_lanes(precision, n_inputs), n_blocks = n_groups(precision, n_inputs) / 16;

@@ -1,8 +1,8 @@
-/* Whether this process may use the instructions that this library was compiled for.
+/* Check whether this process may use the instructions that this library was compiled for.
 
-   What is asked follows from the compiler's flags, as the rest of the library does. On Linux, Python chooses a library by
-   what the system reports, and this is a second check. macOS and Windows have no such report (Windows knows AVX2, but not
-   FMA): there, this check chooses. */
+   The compiler's flags determine what is checked, as in the rest of the library. On Linux, Python chooses a library by what
+   the system reports, and this is a second check. macOS and Windows have no such report (Windows reports AVX2, but not FMA),
+   so this check decides. */
 
 #if defined(__linux__)
 #define _GNU_SOURCE
@@ -19,7 +19,7 @@
 #define REQUIRE(found, bits)                                                                                         \
     if (((found) & (bits)) != (bits)) return 0
 
-/* It runs on any processor, so the compiler must not use what it asks about. */
+/* This code runs on any processor, so the compiler must not use the instructions that it checks for. */
 __attribute__((target("no-avx,no-bmi,no-bmi2"))) int64_t elmokit_is_permitted(void) {
     unsigned a, b, c, d, state, upper_state;
     const unsigned fma = 1 << 12, system_saves = 1 << 27, f16c = 1 << 29;
@@ -60,8 +60,8 @@ __attribute__((target("no-avx,no-bmi,no-bmi2"))) int64_t elmokit_is_permitted(vo
     REQUIRE(a, avx512_bf16);
 #endif
 #if defined(AMX) && defined(__linux__)
-    /* Linux hands out AMX's 8 kB of tiles per thread only to processes that ask, and may refuse: in a container that
-       filters system calls, or with a small signal stack. */
+    /* Linux only provides AMX's 8 kB of tiles per thread to processes that ask, and may refuse: in a container that filters
+       system calls, or with a small signal stack. */
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else

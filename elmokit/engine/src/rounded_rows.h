@@ -1,9 +1,9 @@
 /* Inputs of products in a lower precision: rows rounded to bf16 or to bytes.
 
-   Some products read their inputs as floats (weights are widened as they are loaded), others need them in the weights'
-   own precision: VNNI, AVX-512 BF16 and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale, and then
-   its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of a product in different sets
-   of the L1 cache: without it, rows of 4,096 bytes would evict each other. */
+   Some products read their inputs as floats (weights are widened as they are loaded); others need them in the weights'
+   precision: VNNI, AVX-512 BF16 and AMX. A rounded row is a header of 64 bytes, whose first number is the row's scale,
+   followed by its numbers, padded with zeros to a multiple of 64 bytes. The header also keeps the rows of a product in
+   different sets of the L1 cache: without it, rows of 4,096 bytes would evict each other. */
 
 #ifndef ELMOKIT_ROUNDED_ROWS_H
 #define ELMOKIT_ROUNDED_ROWS_H
@@ -13,8 +13,8 @@
 /* Numbers in bf16, the upper halves of floats, in the lower halves of the lanes. */
 INLINE ivec upper_halves(vec value) {
     const ivec bits = (ivec)value;
-    /* To the nearest, ties to even. A NaN keeps its upper bits, of which one is made sure to be set: the addition could
-       turn it into a zero. */
+    /* Round to the nearest, ties to even. A NaN keeps its upper bits, one of which is set explicitly, because the addition
+       could turn it into a zero. */
     const ivec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const ivec is_nan = value != value;
     return (is_nan & ((bits >> 16) | 0x40)) | (~is_nan & rounded);
@@ -27,11 +27,10 @@ INLINE ivec larger_bits(ivec left, ivec right) {
     return (where & left) | (~where & right);
 }
 
-/* Round numbers to bytes, in as many bytes as the products of the precision read. Of the last vector of a row, only the
-   first n are stored, unless pairs need whole groups. */
+/* Round numbers to bytes, in as many bytes as the precision's products read. Only the first n numbers of a row's last vector
+   are stored, unless pairs need whole groups. */
 INLINE void round_lanes(int as_shorts, vec value, vec factor, char *to, int64_t n) {
-    /* As in `exponential`: this addition leaves the nearest whole number in the lowest bits, in which the upper ones do
-       not matter. */
+    /* As in `exponential`: this addition leaves the nearest integer in the lowest bits; the upper bits do not matter. */
     const vec shifted = value * factor + 12582912.0f;
     const ivec rounded = (ivec)shifted + input_offset(as_shorts);
 #if DOT_OF_PAIRS
@@ -75,8 +74,8 @@ static inline void round_rows(int precision, int64_t n_rows, const float *from, 
             }
             continue;
         }
-        /* Without its sign, a number has the order of its bits as a whole number; a NaN comes after all others, and
-           stays. Two vectors are compared at once, because each comparison waits for the one before. */
+        /* Without their signs, numbers sort like their bits as integers; a NaN comes after all others and is kept. Two
+           vectors are compared at once, because each comparison waits for the previous one. */
         ivec largest[2] = {{0}, {0}};
         int64_t at = 0;
         for (; at + 2 * LANES <= n; at += 2 * LANES)

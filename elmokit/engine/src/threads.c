@@ -1,12 +1,12 @@
-/* The pool of threads behind `run_team`, over the threads of the system.
+/* The thread pool behind `run_team`, based on the system's threads.
 
-   A thread that waits first spins, because most waits are shorter than falling asleep and waking up, and then sleeps, so
-   that a thread whose core is taken by another program gets the core. */
+   A waiting thread first spins, because most waits are shorter than falling asleep and waking up. Then it sleeps, so that a
+   thread whose core is used by another program gets the core. */
 
 #include "threads.h"
 
 #if defined(__wasm__)
-/* One thread: pages have no others without special headers. */
+/* One thread: web pages have no others without special headers. */
 void run_team(int64_t n_threads, void (*work)(const member *, void *), void *context) {
     (void)n_threads;
     work(&ALONE, context);
@@ -42,9 +42,9 @@ static void wake_all(condition *changed) { WakeAllConditionVariable(changed); }
 #else
 #include <pthread.h>
 #include <signal.h>
-/* glibc 2.32 and 2.34 moved these functions to another library, under a new version. By the versions that they have always
-   had, a library that was compiled with a new glibc also loads with an old one. Programs that contain glibc have no
-   versions: this is for shared libraries only. */
+/* glibc 2.32 and 2.34 moved these functions to another library, under a new version. With the versions that they have always
+   had, a library compiled with a new glibc also loads with an old one. Programs that contain glibc have no versions: this is
+   only for shared libraries. */
 #if !defined(__GLIBC__) || !defined(__PIC__) || defined(__PIE__)
 #elif defined(__x86_64__)
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
@@ -68,10 +68,10 @@ static void sleep_until(condition *changed, lock *it) { pthread_cond_wait(change
 static void wake_all(condition *changed) { pthread_cond_broadcast(changed); }
 #endif
 
-/* How often a thread looks before it sleeps: some 20 microseconds at a barrier, and some 1,000 between two calls, because a
-   program often makes the next call at once, and waking a thread takes longer than most calls. Longer waits at barriers
-   would keep cores from other programs: with four busy programs on each core, ten times as many made two threads slower
-   than one, and gained nothing on an idle machine. */
+/* How often a thread checks before it sleeps: about 20 microseconds at a barrier, and about 1,000 between two calls, because
+   a program often makes the next call immediately, and waking a thread takes longer than most calls. Longer waits at
+   barriers would keep cores from other programs: with four busy programs per core, waits ten times as long made two threads
+   slower than one, and gained nothing on an idle machine. */
 enum { SPINS = 1500, SPINS_BETWEEN_CALLS = 60000, MAX_WORKERS = 1024 };
 
 static void spin(void) {
@@ -98,7 +98,7 @@ static void prepare_counter(counter *it) {
 
 static void advance(counter *it) {
     atomic_fetch_add(&it->value, 1);
-    /* A thread that is about to sleep has either counted itself before this line, or will see the new value. */
+    /* A thread that is about to sleep has either counted itself before this line, or sees the new value. */
     if (!atomic_load(&it->n_sleeping)) return;
     take(&it->guard);
     wake_all(&it->changed);
@@ -118,8 +118,8 @@ static void await(counter *it, long long goal, int n_spins) {
     give(&it->guard);
 }
 
-/* A thread whose core another program has taken gets it back after some milliseconds, as long as several short calls take.
-   After a call that waited this long, the next short calls are computed by one thread each. */
+/* A thread whose core is taken by another program gets it back after some milliseconds, as long as several short calls take.
+   After a call that waited this long, each of the next short calls is computed by one thread. */
 enum { LATE_MICROSECONDS = 1000, CALLS_ALONE = 16 };
 static atomic_int n_alone; /* how many of them are left */
 
@@ -147,7 +147,7 @@ static void await_member(const team *of, counter *it, long long goal) {
 void meet(const member *me) {
     if (me->n_threads == 1) return;
     team *of = me->team;
-    /* Each barrier takes one arrival of every member: the last one of each round ends the phase. */
+    /* Each barrier needs one arrival of every member: the last arrival of a round ends the phase. */
     const long long arrival = atomic_fetch_add(&of->n_arrived, 1), round = arrival / me->n_threads;
     if (arrival % me->n_threads == me->n_threads - 1)
         advance(&of->phase);
@@ -155,10 +155,10 @@ void meet(const member *me) {
         await_member(of, &of->phase, round + 1);
 }
 
-/* Its counters are here and not in the team, whose memory ends with the call: a worker still reads a counter after the
-   thread that waits for it has seen the new value. */
+/* Its counters are here instead of in the team, whose memory ends with the call: a worker may still read a counter after the
+   waiting thread has seen the new value. */
 typedef struct worker {
-    member place;     /* in the team that it was called to last */
+    member place;     /* in the last team that it was called to */
     atomic_int offer; /* whether it may still join that team */
     counter called;   /* the teams that it was called to */
     counter finished; /* the teams that it has worked for */
@@ -169,7 +169,7 @@ typedef struct worker {
 enum { OPEN, JOINED, WITHDRAWN };
 
 static lock pool_guard = LOCK_INITIALIZER, kept_guard = LOCK_INITIALIZER;
-static worker *idle; /* a stack: the thread that worked last is the most likely to spin still */
+static worker *idle; /* a stack: the thread that worked last is most likely to be spinning still */
 static int n_workers;
 
 void enter(void) { take(&kept_guard); }
@@ -202,7 +202,7 @@ static void *start(void *self) {
     return NULL;
 }
 static int start_thread(worker *self) {
-    /* Signals are for the threads of the program, whose handlers may not run here. */
+    /* Signals are for the program's threads, whose handlers may not run here. */
     sigset_t all_signals, before;
     sigfillset(&all_signals);
     pthread_sigmask(SIG_SETMASK, &all_signals, &before);
@@ -212,7 +212,7 @@ static int start_thread(worker *self) {
     if (!failed) pthread_detach(thread);
     return !failed;
 }
-/* A process that forks has none of its parent's threads: start anew. */
+/* A forked process has none of its parent's threads: start anew. */
 static void forget_workers(void) {
     pool_guard = kept_guard = (lock)LOCK_INITIALIZER;
     idle = NULL, n_workers = 0;
@@ -220,7 +220,7 @@ static void forget_workers(void) {
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
 #endif
 
-/* Take up to n idle workers, starting new ones if there are too few; fewer if the system gives no more threads. */
+/* Take up to n idle workers, starting new ones if necessary; fewer if the system does not allow more threads. */
 static worker *take_workers(int64_t n, int64_t *n_taken) {
     worker *taken = NULL;
     *n_taken = 0;
@@ -274,7 +274,7 @@ static void run(int64_t n_threads, void (*work)(const member *, void *), void *c
     work(&(member){0, n_taken + 1, &own}, context);
     for (worker *each = workers; each; each = each->next) {
         int offer = OPEN;
-        /* Waking a thread can take longer than the whole call, above all on a virtual machine. */
+        /* Waking a thread can take longer than the whole call, especially on a virtual machine. */
         if (!all_work && atomic_compare_exchange_strong(&each->offer, &offer, WITHDRAWN)) continue;
         await_member(&own, &each->finished, each->n_joined + 1);
         each->n_joined++;

@@ -1,11 +1,11 @@
 /* A team of threads that computes one call together.
 
-   Not OpenMP, for three reasons: macOS and Windows have no library for it that every program shares; its threads spin for
-   milliseconds at every barrier, which makes a busy machine tens of times slower; and without it, a model opens on any
-   system that has C.
+   OpenMP is not used, for three reasons: macOS and Windows have no OpenMP library that every program shares; its threads
+   spin for milliseconds at every barrier, which makes a busy machine tens of times slower; and without it, a model opens on
+   any system that has C.
 
-   A call takes the threads that are idle and no more: two calls at the same time share the cores instead of fighting for
-   them. How many threads compute never changes a bit of the result. */
+   A call only uses threads that are idle: two simultaneous calls share the cores instead of competing for them. The number
+   of threads never changes any bit of the result. */
 
 #ifndef ELMOKIT_THREADS_H
 #define ELMOKIT_THREADS_H
@@ -22,29 +22,31 @@ typedef struct {
 
 static const member ALONE = {0, 1, 0};
 
-/* Multiplications below which a call is not shared: some 100 microseconds, about as long as waking a thread may take. The
-   emulation, which only tests use, shares everything. */
+/* The number of multiplications below which a call is not shared: about 100 microseconds, as long as waking a thread may
+   take. The emulation, which only tests use, shares everything. */
 #if defined(EMULATE)
 enum { SMALL_WORK = 0 };
 #else
 enum { SMALL_WORK = 1 << 22 };
 #endif
 
-/* Run `work` in up to n_threads threads, and return when all of them have ended. Each computes its part, and they may meet. */
+/* Run `work` in up to n_threads threads, and return when all of them have ended. Each computes its part, and they may use
+   barriers. */
 void run_team(int64_t n_threads, void (*work)(const member *me, void *context), void *context);
 
-/* The same for a call of a few milliseconds at most: if another program takes a core of such a call, one thread computes each
-   of the next ones. */
+/* The same for a call of at most a few milliseconds: if another program takes a core from such a call, the next calls are
+   computed by one thread each. */
 void run_short_team(int64_t n_threads, void (*work)(const member *me, void *context), void *context);
 
 /* The same for work that any number of threads can do: each takes the next item until none is left. A thread that is not
-   awake before the others have finished is not waited for. They may not meet. */
+   awake before the others have finished is not waited for. Barriers are not allowed. */
 void share_work(int64_t n_threads, void (*work)(const member *me, void *context), void *context);
 
-/* Wait until all members of the team are here. */
+/* A barrier: wait for all members of the team. */
 void meet(const member *me);
 
-/* One thread at a time is between these two: for moments, such as taking memory that is kept for the next call. */
+/* Only one thread at a time is between these two calls, for short operations such as taking memory that is kept for the next
+   call. */
 void enter(void);
 void leave(void);
 

@@ -1,24 +1,24 @@
-/* The char CNN of Kim et al. (2016): convolutions over a token's characters, the largest response of each filter, highway
-   layers and a projection.
+/* The char CNN of Kim et al. (2016): convolutions over a token's characters, max pooling, highway layers and a projection.
 
-   The convolutions multiply nothing. There are a few hundred characters, so what each of them adds to a filter at each
-   position within the filter's window is computed when the weights are packed: a table. The response of a window is the sum
-   of one row of the table for each of its characters, a sixteenth of the operations in the original sizes, where a
-   character has 16 numbers. Tables are float32 in every precision. */
+   The convolutions multiply nothing. There are only a few hundred characters, so what each adds to a filter at each position
+   in the filter's window is computed when the weights are packed: a table. The response of a window is the sum of one table
+   row per character. That is a sixteenth of the operations in the original model, whose character vectors have 16 numbers.
+   Tables are float32 in every precision. */
 
 #include "token_layer.h"
 
 #include <stdlib.h>
 
 enum {
-    /* Numbers of the tables of all characters, above which those of the characters of each call are computed: 128 MiB.
-       English models have 3.2 million; a model of Chinese characters would need a hundred times as many. */
+    /* If the tables of all characters would have more numbers than this (128 MiB), tables of each call's characters are
+       computed instead. English models have 3.2 million; a model of Chinese characters would need a hundred times as many.
+       */
     MAX_TABLE = 1 << 25,
-    /* Tokens that go through the layer together: enough to pay for reading the weights, and few enough for their features
+    /* Tokens that pass through the layer together: enough to pay for reading the weights, and few enough for their features
        and sums to stay in the cache. A multiple of the rows that a product computes together (16 * ROWS). */
     TOKENS_AT_ONCE = 192,
-    /* Weights of the highways and the projection, in bytes, up to which each thread takes tokens of its own. More do not
-       stay in a core's cache, so threads share the columns instead. */
+    /* The maximum size of the weights of highways and projection, in bytes, at which each thread computes its own tokens.
+       Larger weights do not stay in a core's cache, so threads share the columns instead. */
     SMALL_BYTES = 1 << 22,
 };
 
@@ -28,8 +28,8 @@ static int64_t table_size(const convolution *of, int64_t n_rows) {
     return panels_of(of->n_filters) * n_rows * of->width * PANEL;
 }
 
-/* What each character adds to the response of each filter, at each place within the filter's window: (panels, characters,
-   width, PANEL). `sums`: memory for the products, (characters, filters padded to whole panels). */
+/* Compute what each character adds to the response of each filter, at each place in the filter's window: (panels,
+   characters, width, PANEL). `sums`: memory for the products, (characters, filters padded to whole panels). */
 static void fill_table(const convolution *of, int64_t n_rows, const float *characters, float *sums, float *table) {
     const int64_t n_panels = panels_of(of->n_filters), n_columns = n_panels * PANEL;
     for (int64_t place = 0; place < of->width; place++) {
@@ -95,7 +95,7 @@ static int pack_convolutions(const elmokit_token_weights *given, token_layer *la
     return has_memory ? 0 : ELMOKIT_NO_MEMORY;
 }
 
-/* A matrix whose rows are those of up to two matrices, one after the other, with their biases. */
+/* A matrix with the rows of up to two matrices, one after the other, and their biases. */
 static int pack_linear(int precision, int64_t n_inputs, int64_t n, const float *weight, const float *bias, int64_t n_more,
                        const float *more, const float *more_bias, matrix *packed) {
     const float **rows = malloc((n + n_more) * sizeof *rows);
@@ -117,8 +117,8 @@ static int pack_linear(int precision, int64_t n_inputs, int64_t n, const float *
 int pack_token_layer(const elmokit_token_weights *given, int precision, token_layer *layer) {
     *layer = (token_layer){.uses_tanh = given->uses_tanh != 0, .output_dim = given->output_dim, .precision = precision};
     if (given->n_words) {
-        /* Integers stay integers: the table of a small model would be larger than the rest of it, and a text needs some
-           rows. */
+        /* Integers stay integers: a small model's table would be larger than the rest of the model, and a text only needs
+           some rows. */
         const int64_t n = given->n_words * given->word_dim;
         if (given->words) {
             if (!(layer->words = copy(given->words, n))) return ELMOKIT_NO_MEMORY;
@@ -141,7 +141,7 @@ int pack_token_layer(const elmokit_token_weights *given, int precision, token_la
         layer->n_highways = given->n_highways;
     }
     const int64_t n_inputs = layer->word_dim + layer->n_features;
-    /* A word table's rows are exact, and their projection stays so. */
+    /* A word table's rows are exact, and so is their projection. */
     if (given->n_words) precision = FLOAT32;
     if (given->projection && !pack_linear(precision, n_inputs, given->output_dim, given->projection,
                                           given->projection_bias, 0, NULL, NULL, &layer->projection))
@@ -196,16 +196,16 @@ void free_token_layer(token_layer *layer) {
     *layer = (token_layer){0};
 }
 
-/* The windows of a token that can change a maximum: those that begin before its padding, and one inside it. The ids of a
-   token end in padding, which is equal columns, and all windows inside it give the same response. */
+/* The windows of a token that can change a maximum: those that begin before its padding, and one inside it. A token's ids
+   end in padding (equal columns), and all windows inside it give the same response. */
 INLINE int64_t count_windows(const int64_t *ids, int64_t n_columns, int64_t width) {
     int64_t n_distinct = n_columns;
     while (n_distinct > 0 && ids[n_distinct - 1] == ids[n_columns - 1]) n_distinct--;
     return at_most(n_distinct + 1, n_columns - width + 1);
 }
 
-/* The largest response over a token's windows, for a panel of filters. A NaN wins every comparison, as in PyTorch.
-   `width` is a constant where this is inlined for the usual widths, so that the loop over it unrolls. */
+/* The maximum response over a token's windows, for a panel of filters. A NaN wins every comparison, as in PyTorch. `width`
+   is a constant where this is inlined for the usual widths, so the loop over it unrolls. */
 INLINE void largest_response(int64_t width, const int64_t *ids, int64_t n_windows, const float *table, vec *best) {
     best[0] = best[1] = all(-INFINITY);
     for (int64_t window = 0; window < n_windows; window++) {
@@ -218,7 +218,7 @@ INLINE void largest_response(int64_t width, const int64_t *ids, int64_t n_window
     }
 }
 
-/* The bias is added after the maximum: that is the same number, and one addition instead of one per window. */
+/* The bias is added after the maximum: the result is the same, with one addition instead of one per window. */
 void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_columns, int64_t width, const float *table,
                     const float *bias, int64_t n_filters, activation after, float *features, int64_t n_features) {
     for (int64_t token = 0; token < n_tokens; token++) {
@@ -245,8 +245,8 @@ void convolve_panel(int64_t n_tokens, const int64_t *char_ids, int64_t n_columns
     }
 }
 
-/* features = g * relu(t) + (1 - g) * features with g = sigmoid of the gate's sums; `sums` has all t of a row, then its
-   gate. Each number is computed alone, so a row's bits do not depend on its position. */
+/* features = g * relu(t) + (1 - g) * features with g = sigmoid of the gate's sums; a row of `sums` has all t, then the gate.
+   Each number is computed separately, so a row's bits do not depend on its position. */
 static void gate_rows(int64_t n_rows, int64_t n_features, const float *sums, float *features) {
     for (int64_t row = 0; row < n_rows; row++, sums += 2 * n_features, features += n_features)
         for (int64_t at = 0; at < n_features; at += LANES) {
@@ -266,7 +266,7 @@ typedef struct {
     int64_t n_rows;                     /* of the tables */
     float *const *tables;               /* of each convolution */
     float *vectors;
-    int64_t at_once;                    /* tokens that go through the layer together */
+    int64_t at_once;                    /* tokens that pass through the layer together */
     int64_t bytes_per_thread;           /* of `memory`, for a thread that works alone */
     char *memory;
     int64_t next; /* the first token that no thread has taken */
@@ -300,10 +300,10 @@ static void run_tokens(const member *me, const token_call *call, int64_t first, 
     const int64_t n_features = layer->n_features, n_inputs = layer->word_dim + n_features, dim = layer->output_dim;
     float *vectors = call->vectors + first * dim, *sums = (float *)memory, *all_inputs = sums + 2 * n * n_features;
     char *rounded = (char *)(((uintptr_t)(all_inputs + n * (n_inputs + n_features)) + 63) / 64 * 64);
-    /* Each stage writes to where the next one reads; the last one, to the vectors. */
+    /* Each stage writes where the next one reads; the last one writes the vectors. */
     float *features = layer->word_dim ? all_inputs + n * n_inputs : layer->projection.panels ? all_inputs : vectors;
-    /* Panels outside, tokens inside: the rows of a panel's table that the batch needs stay in the cache. Convolutions differ
-       in cost by their width, so threads take every n-th panel. */
+    /* The outer loop runs over panels, so the table rows of a panel that the batch needs stay in the cache. Convolutions
+       differ in cost by their width, so each thread takes every n-th panel. */
     const activation after = layer->uses_tanh ? TANH : RELU;
     int64_t feature = 0, turn = 0;
     for (int64_t k = 0; k < layer->n_convolutions; k++) {
@@ -351,7 +351,7 @@ static void run_apart(const member *me, void *context) {
                    call->memory + me->thread * call->bytes_per_thread);
 }
 
-/* Number the distinct characters of a call, and replace their ids by the numbers. Return their vectors, one row each. */
+/* Number the distinct characters of a call, and replace their ids with the numbers. Return their vectors, one row each. */
 static float *number_characters(const token_layer *layer, int64_t n_ids, int64_t *ids, int64_t *n_distinct) {
     int64_t *numbers = calloc(layer->n_characters, sizeof *numbers), n = 0; /* from 1 on; 0 for none yet */
     float *rows = NULL;
@@ -370,7 +370,7 @@ static float *number_characters(const token_layer *layer, int64_t n_ids, int64_t
     return rows;
 }
 
-/* The tables of the characters of a call, for a model with too many characters to keep tables of all. */
+/* The tables of a call's characters, for a model with too many characters to keep tables of all. */
 static int make_tables(const token_layer *layer, int64_t n_rows, const float *characters, float **tables) {
     int64_t widest = 0;
     for (int64_t k = 0; k < layer->n_convolutions; k++)
@@ -424,7 +424,7 @@ int run_token_layer(const token_layer *layer, int64_t n_threads, int64_t n_token
     for (int64_t k = 0; k < layer->n_highways; k++) n_weights += 2 * layer->n_features * layer->n_features;
     if (n_threads > n_tokens && is_small) n_threads = n_tokens;
     if (n_threads < 1 || n_tokens * n_weights < 4 * SMALL_WORK) n_threads = 1;
-    /* Small parts, so that a thread that comes late still finds some. */
+    /* Small parts, so that a thread that starts late still finds some. */
     const int64_t part = (n_tokens + 2 * n_threads - 1) / (2 * n_threads);
     const int64_t at_once = at_most(is_small && n_threads > 1 ? part : n_tokens, TOKENS_AT_ONCE);
     token_call call = {layer, n_tokens, n_columns, word_ids, char_ids, n_rows, tables, vectors,

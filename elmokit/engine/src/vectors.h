@@ -1,7 +1,7 @@
 /* Vectors of floats and the two activation functions of an LSTM, used by all kernels.
 
-   Plain C with the vector extensions of GCC and Clang, so the same source serves AVX-512, AVX and NEON, and no header of
-   Python or PyTorch, so the library does not depend on either one's version. */
+   This is plain C with the vector extensions of GCC and Clang, so the same source serves AVX-512, AVX and NEON. It includes
+   no headers of Python or PyTorch, so the library does not depend on their versions. */
 
 #ifndef ELMOKIT_VECTORS_H
 #define ELMOKIT_VECTORS_H
@@ -23,10 +23,9 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 
-enum { GATES = 4 }; /* i, g, f, o, in this order: that of the published files */
+enum { GATES = 4 }; /* i, g, f, o, in the order of the published files */
 
-/* Aligned to 4 bytes only: rows of any size follow each other in memory. Unaligned loads cost little on these
-   processors. */
+/* Aligned to 4 bytes only, because rows may have any size. Unaligned loads cost little on these processors. */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4)));
 
@@ -35,7 +34,7 @@ typedef int ivec __attribute__((vector_size(4 * LANES), aligned(4)));
 INLINE vec load(const float *from) { return *(const vec *)from; }
 INLINE void store(float *to, vec value) { *(vec *)to = value; }
 
-/* Load or store the first n numbers of a vector: at the end of a row there may be fewer than LANES. */
+/* Load or store the first n numbers of a vector: the end of a row may have fewer than LANES. */
 INLINE vec load_some(const float *from, int64_t n) {
     if (n >= LANES) return load(from);
     vec value = {0};
@@ -49,7 +48,7 @@ INLINE void store_some(float *to, vec value, int64_t n) {
         memcpy(to, &value, n * sizeof(float));
 }
 
-/* The numbers of two vectors in turn, of their first or second halves. */
+/* Interleave the numbers of two vectors: of their first or second halves. */
 #if defined(__AVX512F__) || defined(EMULATE)
 #define FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -74,7 +73,7 @@ INLINE void shuffle_square(const ivec *from, ivec *to) {
     }
 }
 
-/* Transpose a square of LANES vectors in place. A shuffle moves the highest bit of each number's place to the lowest; the
+/* Transpose a square of LANES vectors in place. A shuffle moves the highest bit of each number's index to the lowest; the
    upper half of these bits is the row. */
 INLINE void transpose(ivec *square) {
     ivec other[LANES];
@@ -93,8 +92,8 @@ INLINE void transpose(ivec *square) {
 INLINE vec all(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec where, vec yes, vec no) { return (vec)((where & (ivec)yes) | (~where & (ivec)no)); }
 
-/* A NaN fails both comparisons and stays a NaN, so that broken inputs are not hidden. Of two numbers that one may be a
-   NaN, the processor's instructions return the second. */
+/* A NaN fails both comparisons and stays NaN, so broken inputs are not hidden. If one of two numbers is NaN, the processor's
+   instructions return the second. */
 INLINE vec clip(vec value, vec bound) {
 #if defined(__AVX512F__)
     return (vec)_mm512_max_ps((__m512)-bound, _mm512_min_ps((__m512)bound, (__m512)value));
@@ -106,12 +105,13 @@ INLINE vec clip(vec value, vec bound) {
 #endif
 }
 
-/* e^x with a relative error of 1e-7 (the method of the Cephes library): write x = n ln 2 + r, evaluate a polynomial in
-   r, and put n into the exponent bits. ln 2 is split in two so that n * ln 2 loses no digits. */
+/* e^x with a relative error of 1e-7 (the method of the Cephes library): write x = n ln 2 + r, evaluate a polynomial in r,
+   and put n into the exponent bits. ln 2 is split in two so that n * ln 2 is exact. */
 INLINE vec exponential(vec x) {
     x = choose(x > all(88.0f), all(88.0f), x);   /* beyond this the result is infinite */
     x = choose(x < all(-87.0f), all(-87.0f), x); /* below this it is not a normal number */
-    /* Adding and subtracting 1.5 * 2^23 rounds to the nearest whole number, since no fraction bits are left up there. */
+    /* Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, because numbers of that size have no fraction bits.
+       */
     vec n = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = all(1.9875691500e-4f);
@@ -140,8 +140,8 @@ INLINE vec tangent(vec x) {
     return choose(z < all(0.625f * 0.625f), near, far);
 }
 
-/* 2^x for |x| up to 40 and the bound beyond, with a relative error of 2e-7 for small x: a polynomial for the fraction
-   (fitted to the least relative error), and the whole number in the exponent bits. */
+/* 2^x for |x| up to 40, clipped beyond, with a relative error of 2e-7 for small x: a polynomial for the fraction (fitted for
+   the smallest relative error), and the integer part in the exponent bits. */
 INLINE vec quick_power(vec x) {
     x = clip(x, all(40.0f));
     const vec shifted = x + 12582912.0f; /* as in `exponential`: the whole number is in the lowest bits */
@@ -152,7 +152,7 @@ INLINE vec quick_power(vec x) {
     p = p * r + 2.4022120e-1f;
     p = p * r + 6.9314697e-1f;
     p = p * r + 1.0f;
-    /* A product and not an addition of integers, so that a NaN stays one. */
+    /* A product instead of an integer addition, so that a NaN stays NaN. */
     return p * (vec)(((ivec)shifted << 23) + (127 << 23));
 }
 

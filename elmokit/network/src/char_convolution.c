@@ -1,9 +1,9 @@
-/* Convolutions over the characters of tokens and the maximum over positions, in one pass.
+/* Convolutions over the characters of tokens and max pooling over positions, in one pass.
 
    `network/char_convolution.py` has the same in PyTorch operations. PyTorch would store the responses of every filter at
-   every position (2048 x 50 numbers a token in the original model) only to take their maximum. Here they exist for one
-   panel of filters of one token at a time. The characters of a token are one stretch of memory, and so is each window
-   of them: windows are rows of a matrix whose stride is one character, and nothing is copied. */
+   every position (2048 x 50 numbers per token in the original model) only to take their maximum. Here they exist for one
+   panel of filters and one token at a time. A token's characters are contiguous in memory, and so is each window: windows
+   are rows of a matrix whose stride is one character, and nothing is copied. */
 
 #include "matrix.h"
 #include "training.h"
@@ -13,8 +13,8 @@ enum {
     POSITION_BLOCK = 48, /* positions whose sums are in the L1 cache together */
 };
 
-/* Update the maximum of LANES filters, and its position, by the sums of `n` positions from `first` on. A NaN wins every
-   comparison, as in PyTorch; of equal sums the first position wins. */
+/* Update the maximum of LANES filters, and its position, with the sums of `n` positions from `first` on. A NaN wins every
+   comparison, as in PyTorch; among equal sums, the first position wins. */
 INLINE void update_maximum(const float *sums, int64_t n, int64_t first, vec *best, ivec *winner) {
     for (int64_t position = 0; position < n; position++) {
         const vec here = load(sums + position * PANEL);
@@ -51,7 +51,7 @@ static void convolve_block(const convolution *call, int64_t block) {
     const int64_t n_panels = (call->n_filters + PANEL - 1) / PANEL, n_inputs = call->n_inputs, dim = call->dim;
     const int64_t end = at_most((block + 1) * TOKEN_BLOCK, call->n_tokens);
     float sums[POSITION_BLOCK * PANEL];
-    /* Panels outside, tokens inside: a panel of filters is read from memory once per block of tokens. */
+    /* The outer loop runs over panels: a panel of filters is read from memory once per block of tokens. */
     for (int64_t panel = 0; panel < n_panels; panel++) {
         const float *weights = call->panels + panel * n_inputs * PANEL;
         const int64_t column = panel * PANEL, n_columns = at_most(call->n_filters - column, PANEL);
@@ -68,8 +68,9 @@ static void convolve_block(const convolution *call, int64_t block) {
                             (target){sums, PANEL, NULL}, weights);
                 for (int v = 0; v < 2; v++) update_maximum(sums + v * LANES, n, first, best + v, winner + v);
             }
-            /* Through a buffer, because the last panel has columns beyond n_filters that must not be written. The bias is
-               added after the maximum: that is the same number, and one addition instead of one per position. */
+            /* The result goes through a buffer, because the last panel has columns beyond n_filters that must not be
+               written. The bias is added after the maximum: the result is the same, with one addition instead of one per
+               position. */
             float values[PANEL];
             int32_t winners[PANEL];
             for (int v = 0; v < 2; v++) {
@@ -86,12 +87,12 @@ static void convolve(const member *me, void *context) {
     convolution *call = context;
     const int64_t n_blocks = (call->n_tokens + TOKEN_BLOCK - 1) / TOKEN_BLOCK;
     (void)me;
-    /* A free thread takes the next block: tokens differ in their numbers of windows. */
+    /* A free thread takes the next block, because tokens differ in their numbers of windows. */
     for (int64_t block; (block = __atomic_fetch_add(&call->next_block, 1, __ATOMIC_RELAXED)) < n_blocks;)
         convolve_block(call, block);
 }
 
-/* The caller leaves out windows that lie wholly in a token's padding, as they all give the same response. */
+/* The caller omits windows that lie entirely in a token's padding, because they all give the same response. */
 void elmokit_convolve(int64_t n_threads, int64_t n_tokens, const float *characters, int64_t stride, int64_t dim,
                       const int64_t *n_windows, const float *panels, const float *bias, int64_t n_inputs,
                       int64_t n_filters, float *pooled, int32_t *positions) {
@@ -113,9 +114,9 @@ typedef struct {
     float *character_gradient, *weight_gradient;
 } convolution_gradient;
 
-/* Only the winning window of each filter has a gradient. The tokens are divided into parts; as all of them add to the same
-   weights, `weight_gradient` has a copy for each part. Which part has which tokens depends on the number of parts alone, and
-   not on how many threads share them, so that the order of all sums, and with it every bit of the result, is
+/* Only the winning window of each filter has a gradient. The tokens are divided into parts; since all of them add to the
+   same weights, `weight_gradient` has a copy for each part. The assignment of tokens to parts only depends on the number of
+   parts, not on how many threads share them, so the order of all sums, and therefore every bit of the result, is
    reproducible. */
 static void convolve_backward(const member *me, void *context) {
     const convolution_gradient *call = context;

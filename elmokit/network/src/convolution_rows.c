@@ -1,8 +1,8 @@
-/* Convolutions over the characters of tokens without gradients, with the weights as they are: nothing is kept.
+/* Convolutions over the characters of tokens without gradients, with the current weights: nothing is kept between calls.
 
    As in the engine's token layer, what each character adds to a filter at each place of its window is computed first, here
-   for the characters of a call; the responses of windows are sums of these. A number of the table depends on its character
-   and filter alone, so a token has the same bits in any batch, and those of the engine in float32. */
+   for the characters of a call. The responses of windows are sums of these numbers. A number in the table only depends on
+   its character and filter, so a token has the same bits in any batch, and the same bits as in the engine in float32. */
 
 #include "token_layer.h"
 #include "training.h"
@@ -14,7 +14,7 @@ typedef struct {
     int64_t next_panel;
 } call;
 
-/* The memory of a thread, for one panel of filters. */
+/* A thread's memory, for one panel of filters. */
 typedef struct {
     float *packed, *by_place; /* the filters' weights: (dim, width, PANEL), and (width, dim, PANEL) */
     float *table;             /* (n_characters, width, PANEL) */

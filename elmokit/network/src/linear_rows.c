@@ -1,14 +1,14 @@
-/* A linear layer without gradients, with the weights as they are: a panel of them is packed, used for all rows, and forgotten.
+/* A linear layer without gradients, with the current weights: each panel is packed, used for all rows, and discarded.
 
-   Packing a panel takes as long as multiplying it by some six rows. The products are those of the engine, so each row has
-   the same bits in any batch, and those of the engine in float32. */
+   Packing a panel takes as long as multiplying it by about six rows. The products are the engine's, so each row has the same
+   bits in any batch, and the same bits as in the engine in float32. */
 
 #include "matrix.h"
 #include "training.h"
 
 enum {
     ROW_BLOCK = 16 * ROWS, /* rows whose sums for a panel are computed together */
-    SHARED_WORK = SMALL_WORK / 8, /* as no thread is waited for that wakes too late, less work is shared than elsewhere */
+    SHARED_WORK = SMALL_WORK / 8, /* threads that wake too late are not waited for, so less work is shared than elsewhere */
 };
 
 typedef struct {

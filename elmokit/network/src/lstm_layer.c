@@ -1,28 +1,28 @@
-/* An LSTM layer with the weights that it is given: they are packed for the time of one call, and nothing is kept.
+/* An LSTM layer with the current weights: they are packed for one call, and nothing is kept.
 
-   Packing reads each weight once. It costs about as much as a step of one row, and less than telling by all the weights
-   whether they are still those that were packed. */
+   Packing reads each weight once. It costs about as much as a step of one row, and less than checking whether the weights
+   have changed since they were packed. */
 
 #include "lstm.h"
 #include "training.h"
 
-/* Multiplications of a call that takes a few milliseconds at most. */
+/* The number of multiplications in a call that takes at most a few milliseconds. */
 enum { SHORT_WORK = 1 << 26 };
 
 typedef struct {
     const elmokit_layer_call *given;
     lstm_layer layer;
     schedule order;
-    int64_t *positions;  /* (n_rows, n_steps): of each row's tokens */
+    int64_t *positions;  /* (n_rows, n_steps): positions of each row's tokens */
     int64_t *lengths;    /* (n_rows) */
-    int64_t *rows;       /* (n_rows): sorted by falling length */
+    int64_t *rows;       /* (n_rows): sorted by descending length */
     int64_t *step_rows;  /* (n_steps) */
     int64_t *starts;     /* (n_steps + 1): the first token of each step */
     float *tokens, *outputs, *state;
     lstm_memory memory;
 } call;
 
-/* Lay out the memory of a call from `at` on, and return its end. */
+/* Lay out a call's memory starting at `at`, and return its end. */
 static char *place_call(const elmokit_layer_call *given, char *at, call *to) {
     const int64_t hidden = given->hidden_dim, n_blocks = (hidden + PANEL - 1) / PANEL, n_outputs = n_blocks * GATES * PANEL;
     const int64_t n_rows = given->n_rows, n_steps = given->n_steps, padded = n_blocks * PANEL;
@@ -56,12 +56,12 @@ int64_t elmokit_layer_bytes(const elmokit_layer_call *given) {
     return (int64_t)(intptr_t)place_call(given, NULL, &one);
 }
 
-/* Find the tokens of each row, sort rows by falling length, and list the rows of each step. Rows of equal length keep their
+/* Find each row's tokens, sort rows by descending length, and list the rows of each step. Rows of equal length keep their
    order. */
 static void plan(call *of) {
     const elmokit_layer_call *given = of->given;
     const int64_t n_rows = given->n_rows, n_steps = given->n_steps;
-    int64_t *places = of->starts; /* of the rows of each length, at first */
+    int64_t *places = of->starts; /* at first, of the rows of each length */
     memset(places, 0, (n_steps + 1) * sizeof *places);
     for (int64_t row = 0; row < n_rows; row++) {
         int64_t n = 0, *positions = of->positions + row * n_steps;
@@ -86,7 +86,7 @@ static void plan(call *of) {
     }
 }
 
-/* Pack the weights of a block of units: those of the inputs in `from_input`. */
+/* Pack the weights of a block of units; `from_input` receives those of the inputs. */
 static void pack_units(const call *of, int64_t block, const matrix *from_input) {
     const elmokit_layer_call *given = of->given;
     const lstm_layer *layer = &of->layer;
@@ -125,7 +125,7 @@ static int64_t position_of(const call *of, int64_t row, int64_t step) {
     return row * of->given->n_steps + of->positions[row * of->given->n_steps + token];
 }
 
-/* The inputs in the order of the steps, and what is written for padding. */
+/* Copy the inputs in step order, and write the outputs on padding. */
 static void read_inputs(const member *me, const call *of) {
     const elmokit_layer_call *given = of->given;
     const int64_t n_inputs = given->input_dim, dim = given->dim, hidden = given->hidden_dim, padded = of->layer.padded_dim;
@@ -148,8 +148,8 @@ static void read_inputs(const member *me, const call *of) {
     }
 }
 
-/* Pack a thread's part of the weights. Where the products with all inputs are taken at once, each block's weights are used as
-   soon as they are packed, and the next block's take their place in the cache. */
+/* Pack a thread's part of the weights. If the products with all inputs are computed at once, each block's weights are used
+   as soon as they are packed, and then replaced by the next block's in the cache. */
 static void pack(const member *me, const call *of, int multiplies) {
     const elmokit_layer_call *given = of->given;
     const int64_t n_blocks = of->layer.padded_dim / PANEL, n_panels = (given->dim + PANEL - 1) / PANEL;

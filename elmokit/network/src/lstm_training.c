@@ -1,14 +1,14 @@
 /* The elementwise part of one LSTM training step, forward and backward, for all rows of a batch.
 
-   The matrix products around it stay with PyTorch's library; see `lstm_training.py`, which has the same two functions
-   in PyTorch operations. Done there, one step is some 15 operations, each of which reads and writes memory and starts
-   and joins threads; here it is one pass over the data. A row of gates holds i, g, f, o, `hidden_dim` numbers each. */
+   PyTorch's library computes the matrix products around it; `lstm_training.py` has the same two functions in PyTorch
+   operations. There, a step takes about 15 operations, each of which reads and writes memory and starts and joins threads.
+   Here, it is one pass over the data. A row of gates contains i, g, f, o, with `hidden_dim` numbers each. */
 
 #include "threads.h"
 #include "training.h"
 #include "vectors.h"
 
-enum { MIN_PARALLEL_SIZE = 4096 }; /* below so many numbers, starting a second thread costs more than it saves */
+enum { MIN_PARALLEL_SIZE = 4096 }; /* for fewer numbers, starting a second thread costs more than it saves */
 
 typedef struct {
     int64_t n_rows, hidden_dim;
@@ -30,7 +30,7 @@ static void compute_step(const member *me, void *context) {
             const vec i = sigmoid(load_some(to, n)), g = tangent(load_some(to + hidden_dim, n));
             const vec f = sigmoid(load_some(to + 2 * hidden_dim, n)), o = sigmoid(load_some(to + 3 * hidden_dim, n));
             const vec cell = clip(f * load_some(call.cell_before + at, n) + i * g, bound), tanh_cell = tangent(cell);
-            /* The backward pass needs all of them, so all are stored. */
+            /* The backward pass needs all of these, so they are stored. */
             store_some(to, i, n);
             store_some(to + hidden_dim, g, n);
             store_some(to + 2 * hidden_dim, f, n);
@@ -55,8 +55,8 @@ typedef struct {
     float cell_clip;
 } step_gradient;
 
-/* Derivatives use the stored activations: s' = s (1 - s) for a sigmoid, 1 - t^2 for a tanh. A cell that was clipped passes
-   no gradient on, as with `torch.clamp`; exactly at its bound neither, which clamp would pass. */
+/* Derivatives use the stored activations: s' = s (1 - s) for a sigmoid, 1 - t^2 for a tanh. A clipped cell passes on no
+   gradient, as with `torch.clamp`; neither does a cell exactly at its bound, unlike with clamp. */
 static void compute_step_backward(const member *me, void *context) {
     const step_gradient call = *(const step_gradient *)context;
     const int64_t hidden_dim = call.hidden_dim;
@@ -73,8 +73,8 @@ static void compute_step_backward(const member *me, void *context) {
             const vec cell = load_some(call.cell_after + at, n);
             vec own = upstream * o * (1.0f - tanh_cell * tanh_cell);
 #if defined(__AVX512F__)
-            /* Rounded before the sum, not fused with it: so that trainings can be repeated bit for bit, also those that an
-               earlier compilation began. */
+            /* Rounded before the sum, not fused with it, so that training is reproducible bit for bit, also when a run
+               started by an earlier build is continued. */
             __asm__("" : "+v"(own));
 #endif
             vec to_cell = own + load_some(call.cell_gradient + at, n);
@@ -83,7 +83,7 @@ static void compute_step_backward(const member *me, void *context) {
             store_some(to + hidden_dim, to_cell * i * (1.0f - g * g), n);
             store_some(to + 2 * hidden_dim, to_cell * load_some(call.cell_before + at, n) * f * (1.0f - f), n);
             store_some(to + 3 * hidden_dim, upstream * tanh_cell * o * (1.0f - o), n);
-            /* The path from cell to cell: c = f * c_before + i * g, so its gradient is multiplied by f. */
+            /* From cell to cell: c = f * c_before + i * g, so its gradient is multiplied by f. */
             store_some(call.cell_gradient + at, to_cell * f, n);
         }
     }

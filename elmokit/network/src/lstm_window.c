@@ -1,21 +1,21 @@
 /* One LSTM layer over a training window, forward and backward, with products of bf16 tiles.
 
    `lstm_training.py` has the formulas; `bfloat16_tiles.h` explains the products. Only the factors of products are rounded:
-   cells, sums, clipping and all gradients of weights stay in float32. What the backward pass needs of the activations is
-   kept in float16, which has eight times bf16's digits: they are below 1 in magnitude, cells excepted.
+   cells, sums, clipping and all gradients of weights stay in float32. The activations needed by the backward pass are kept
+   in float16, which is eight times as precise as bf16; except for cells, they are below 1 in magnitude.
 
-   Why not a library's products: in a window of 20 steps most of the time would go to starting them, to packing factors again
-   and to writing and reading sums. Here factors are written as tiles when they are computed, the sums of a block of units
-   never leave the L2 cache, and the gradient of each weight is one product over all steps.
+   A library's products are not used, because in a window of 20 steps, most of the time would be spent on starting them,
+   packing factors again, and writing and reading sums. Here, factors are written as tiles when they are computed, the sums
+   of a block of units never leave the L2 cache, and the gradient of each weight is one product over all steps.
 
    Units come in blocks of 32. In the order of gate sums, a block has 32 of i, then of g, f and o. Rows (of the batch), units
-   and inputs are padded to multiples of 32 with zeros, which stay zeros wherever gradients are summed. */
+   and inputs are padded to multiples of 32 with zeros, which stay zero wherever gradients are summed. */
 
 #include "bfloat16_tiles.h"
 #include "threads.h"
 #include "training.h"
 
-enum { KEPT = 5 }; /* numbers that are kept of each unit and step, besides the cell: i, g, f, o, tanh of the cell */
+enum { KEPT = 5 }; /* numbers kept per unit and step, besides the cell: i, g, f, o, tanh of the cell */
 
 typedef struct {
     int64_t n_rows, n_steps, input_dim, hidden_dim, projection_dim;
@@ -24,7 +24,7 @@ typedef struct {
 #if HAS_BFLOAT16
 typedef struct {
     int64_t row_blocks, inputs, units, outputs; /* numbers of blocks */
-    /* Kept from the forward to the backward pass. */
+    /* Kept from the forward pass for the backward pass. */
     char *backward_weight; /* right: inputs and outputs x gates */
     char *backward_projection; /* right: units x outputs */
     char *unprojected; /* right: units x positions */
@@ -57,7 +57,7 @@ typedef struct {
     char *end;
 } backward_memory;
 
-/* Divide up memory that begins at `at`; with a null pointer, `end` is the number of bytes needed. */
+/* Divide up memory starting at `at`; for a null pointer, `end` is the number of bytes needed. */
 static kept_memory kept_parts(window_sizes s, char *at) {
     kept_memory m = {.row_blocks = blocks(s.n_rows), .inputs = blocks(s.input_dim)};
     m.units = blocks(s.hidden_dim), m.outputs = blocks(s.projection_dim);
@@ -118,8 +118,8 @@ typedef struct {
     float cell_clip, projection_clip;
 } forward_pass;
 
-/* The elementwise part of a step for 16 units of a row. Return the projection's input. A clipped cell, which passes no
-   gradient, is kept as infinity. */
+/* The elementwise part of a step for 16 units of a row. Return the projection's input. A clipped cell, which passes on no
+   gradient, is stored as infinity. */
 INLINE vec step_forward(const float *sums, int64_t gate_stride, const vec bias[GATES], float *cell, vec bound, half *kept,
                         half *kept_cell) {
     const vec i = quick_sigmoid(load(sums) + bias[0]), g = quick_tangent(load(sums + gate_stride) + bias[1]);
@@ -146,7 +146,7 @@ static void forward_units(const forward_pass *call, int64_t step, int64_t unit, 
     const int64_t rows = k->row_blocks * BLOCK, inner = k->inputs + k->outputs;
     for (int64_t gate = 0; gate < GATES; gate++) {
         const char *weight = m->weight + (unit * GATES + gate) * 2 * inner * TILE_SIZE;
-        /* The weights of all units may not fit into the L2 cache: the next ones are fetched while these are used. */
+        /* The weights of all units may not fit in the L2 cache, so the next ones are prefetched while these are used. */
         for (int64_t block = 0; block < k->row_blocks; block++)
             add_block(0, m->step_inputs + block * 2 * inner * TILE_SIZE, inner * TILE_SIZE, weight, inner * TILE_SIZE, inner,
                       sums + (gate * rows + block * BLOCK) * BLOCK, BLOCK,
@@ -164,7 +164,7 @@ static void forward_units(const forward_pass *call, int64_t step, int64_t unit, 
                                           m->cell + (at + r) * BLOCK + v * LANES, bound,
                                           k->kept + (step * k->units * rows + at + r) * KEPT * BLOCK + v * LANES,
                                           k->cells + ((step + 1) * k->units * rows + at + r) * BLOCK + v * LANES);
-            /* As the right factor of the projection's gradient, and as the left one of the projection. */
+            /* Store as the right factor of the projection's gradient, and as the left factor of the projection. */
             const ivec pairs = round_pairs(outputs[0], outputs[1]);
             char *to = k->unprojected +
                        ((2 * unit + v) * positions + step * k->row_blocks + row / BLOCK) * TILE_SIZE;
@@ -235,7 +235,7 @@ INLINE void copy_units(window_sizes s, const kept_memory *k, int64_t unit, int i
     }
 }
 
-/* The outputs of a step, a thread's part of them: into `outputs`, and rounded, for the next step. */
+/* A thread's part of a step's outputs: into `outputs`, and rounded, for the next step. */
 static void forward_outputs(const member *me, const forward_pass *call, int64_t step, float *sums) {
     const window_sizes s = call->sizes;
     const kept_memory *k = &call->kept;
@@ -334,13 +334,14 @@ typedef struct {
     float cell_clip, projection_clip;
 } backward_pass;
 
-/* The gradient of `step_forward`, as in `lstm_training.c`: of the four gate sums, from that of the projection's input. */
+/* The gradient of `step_forward`, as in `lstm_training.c`: compute the gradients of the four gate sums from the gradient of
+   the projection's input. */
 INLINE void step_backward(vec upstream, const half *kept, const half *kept_cell, const half *cell_before, vec bound,
                           float *cell_gradient, vec gradient[GATES]) {
     const vec i = load_halves(kept), g = load_halves(kept + BLOCK), f = load_halves(kept + 2 * BLOCK);
     const vec o = load_halves(kept + 3 * BLOCK), tanh_cell = load_halves(kept + 4 * BLOCK);
     const vec cell = load_halves(kept_cell), largest = all(INFINITY);
-    /* A cell that was clipped before was kept as infinity; `clip` gives back its bound. */
+    /* A clipped cell was stored as infinity; `clip` restores its bound. */
     const vec before = clip(load_halves(cell_before), bound);
     vec to_cell = upstream * o * (1.0f - tanh_cell * tanh_cell) + load(cell_gradient);
     to_cell = choose((cell == largest) | (cell == -largest), (vec){0}, to_cell);
@@ -351,7 +352,7 @@ INLINE void step_backward(vec upstream, const half *kept, const half *kept_cell,
     store(cell_gradient, to_cell * f);
 }
 
-/* A block of units of a step: the gradients of its gate sums, as both factors, and those of its cells. */
+/* For a block of units of a step: compute the gradients of its gate sums, as both factors, and of its cells. */
 static void backward_units(const backward_pass *call, int64_t step, int64_t unit, float *sums) {
     const window_sizes s = call->sizes;
     const kept_memory *k = &call->kept;
@@ -390,8 +391,8 @@ static void backward_units(const backward_pass *call, int64_t step, int64_t unit
     }
 }
 
-/* The gradients of the weights of a block of units: the columns of the weight are the left factor, and its rows the
-   right one, so that the factor with more outer indices needs no transposition. */
+/* The gradients of a block of units' weights: the weight's columns are the left factor, and its rows the right factor, so
+   the factor with more outer indices needs no transposition. */
 static void weight_gradient(const backward_pass *call, int64_t unit, float *sums) {
     const window_sizes s = call->sizes;
     const kept_memory *k = &call->kept;
@@ -418,7 +419,7 @@ static void projection_gradient(const backward_pass *call, int64_t unit, float *
         memcpy(call->projection + row * s.hidden_dim + unit * BLOCK, sums + row * BLOCK, left * sizeof(float));
 }
 
-/* The gradient of a step's outputs, a thread's part: from the layer above, and from the next step, which left its part in
+/* A thread's part of the gradient of a step's outputs: from the layer above, and from the next step, which left its part in
    `output`. */
 static void add_upstream(const member *me, const backward_pass *call, int64_t step) {
     const window_sizes s = call->sizes;
@@ -434,7 +435,7 @@ static void add_upstream(const member *me, const backward_pass *call, int64_t st
                 float *total = m->output + row * padded + unit;
                 const vec output = load_some(call->outputs + at + unit, n);
                 const vec sum = load(total) + load_some(call->upstream + at + unit, n);
-                /* With bounds, a NaN of the output passes none; without, zeros beyond the last column pass. */
+                /* With bounds, a NaN output passes on no gradient; without, zeros beyond the last column do. */
                 store(total, choose((output < bound) & (output > -bound), sum, (vec){0}));
             }
         }
@@ -444,7 +445,7 @@ static void add_upstream(const member *me, const backward_pass *call, int64_t st
     }
 }
 
-/* The same, transposed, for the gradient of the projection; and what the step has read. */
+/* The same, transposed, for the gradient of the projection; and the inputs that the step has read. */
 static void round_transposed(const member *me, const backward_pass *call, int64_t step) {
     const window_sizes s = call->sizes;
     const kept_memory *k = &call->kept;
@@ -468,7 +469,7 @@ static void round_transposed(const member *me, const backward_pass *call, int64_
         }
 }
 
-/* The gradients of what a step has read, a thread's part. That of the initial state is not needed. */
+/* A thread's part of the gradients of a step's inputs. The gradient of the initial state is not needed. */
 static void backward_inputs(const member *me, const backward_pass *call, int64_t step, float *sums) {
     const window_sizes s = call->sizes;
     const kept_memory *k = &call->kept;
@@ -531,7 +532,7 @@ void elmokit_window_backward(int64_t n_threads, int64_t n_rows, int64_t n_steps,
     const backward_memory m = backward_parts(s, n_threads, memory);
     backward_pass call = {s, k, m, inputs, hidden, outputs, upstream, input_gradient, weight, bias, projection,
                           cell_clip, projection_clip};
-    /* All gradients are sums, which begin with zeros. */
+    /* All gradients are sums, which start at zero. */
     memset(m.cell, 0, k.units * k.row_blocks * BLOCK * BLOCK * sizeof(float));
     memset(m.output, 0, k.row_blocks * BLOCK * k.outputs * BLOCK * sizeof(float));
     memset(m.bias, 0, k.units * GATES * BLOCK * sizeof(float));

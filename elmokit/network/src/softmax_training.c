@@ -1,14 +1,15 @@
-/* The loss of a softmax in training and its gradients in one pass, with products of bf16 tiles (`bfloat16_tiles.h`).
+/* A softmax's training loss and its gradients in one pass, with products of bf16 tiles (`bfloat16_tiles.h`).
 
-   PyTorch would write the scores of all positions (42 MB for 2,560 positions and 4,096 words) some ten times. Here the
-   scores of 32 positions exist at a time, in the L2 cache, and leave it as probabilities in bf16, which are the factor of
-   the gradient's products. The loss is a sum, so its gradient is known up to a factor while it is computed. */
+   PyTorch would write the scores of all positions (42 MB for 2,560 positions and 4,096 words) about ten times. Here, the
+   scores of 32 positions exist at a time, in the L2 cache, and are then stored as probabilities in bf16, which are a factor
+   of the gradient's products. The loss is a sum, so its gradient is known up to a factor while it is computed. */
 
 #include "bfloat16_tiles.h"
 #include "threads.h"
 #include "training.h"
 
-/* Bytes of probabilities that are kept for the gradient of the weights; with more words, fewer positions at a time. */
+/* The maximum size of the probabilities kept for the gradient of the weights, in bytes; with more words, fewer positions at
+   a time. */
 enum { KEPT_BYTES = 1 << 25 };
 
 #if HAS_BFLOAT16
@@ -32,7 +33,7 @@ typedef struct {
     softmax_memory memory;
 } softmax;
 
-/* Blocks of rows whose probabilities are kept together. */
+/* The number of row blocks whose probabilities are kept together. */
 INLINE int64_t rows_at_once(int64_t n_rows, int64_t n_words) {
     const int64_t n = KEPT_BYTES / (2 * TILE_SIZE * blocks(n_words));
     return n < 1 ? 1 : at_most(n, blocks(n_rows));
@@ -59,7 +60,7 @@ INLINE float sum_of(vec value) {
     return sum;
 }
 
-/* From the scores of a row to its probabilities, in place. Columns beyond n_words and the column `skipped` get 0. */
+/* Convert a row's scores to probabilities, in place. Columns beyond n_words and the column `skipped` get 0. */
 static void normalize_row(float *scores, int64_t n_words, const float *offsets, float own_score, int64_t skipped,
                           float *loss, float *own_gradient) {
     const float log2_e = 1.44269504f;
@@ -71,7 +72,7 @@ static void normalize_row(float *scores, int64_t n_words, const float *offsets, 
         if (n < LANES)
             for (int64_t lane = n; lane < LANES; lane++) score[lane] = -INFINITY;
         store(scores + at, score);
-        /* A NaN wins and stays. */
+        /* A NaN wins and is kept. */
         largest = choose((score > largest) | (score != score), score, largest);
     }
     float top = largest[0];
@@ -137,8 +138,8 @@ static void softmax_rows(const softmax *call, int64_t block, int64_t chunk_first
     }
 }
 
-/* The rows of a chunk are divided into parts, whose sums over rows are kept apart and added at the end. The number of parts
-   is the number of threads that were asked for: however many share them, equal runs get equal bits. */
+/* The rows of a chunk are divided into parts, whose sums over rows are kept separately and added at the end. The number of
+   parts is the requested number of threads, however many share them, so equal runs get equal bits. */
 static void compute_softmax(const member *me, void *context) {
     const softmax *call = context;
     const softmax_memory *m = &call->memory;

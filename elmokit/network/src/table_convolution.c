@@ -1,9 +1,9 @@
-/* Convolutions over characters in training, by table: the maximum of each filter over positions, and its gradient.
+/* Convolutions over characters in training, using a table: the maximum of each filter over positions, and its gradient.
 
-   As in `token_layer.c`, what a character adds to a filter at a place of its window is a row of a table, which PyTorch
-   computes from the characters' vectors and the filters before each step: 262 rows instead of some 20,000 characters. Here
-   rows are added, and in the backward pass, each winning window adds its gradient to the rows of its characters. All of it
-   is float32. */
+   As in `token_layer.c`, what a character adds to a filter at a place of its window is a row of a table. PyTorch computes
+   the table from the characters' vectors and the filters before each step: 262 rows instead of about 20,000 characters.
+   Here, rows are added; in the backward pass, each winning window adds its gradient to the rows of its characters. All of
+   this is float32. */
 
 #include "packed_product.h"
 #include "threads.h"
@@ -34,7 +34,7 @@ static void convolve(const member *me, void *context) {
                     for (int v = 0; v < 2; v++) sum[v] += load(row + v * LANES);
                 }
                 for (int v = 0; v < 2; v++) {
-                    /* A NaN wins, as in PyTorch; of equal sums the first window does. */
+                    /* A NaN wins, as in PyTorch; among equal sums, the first window wins. */
                     const ivec better = (sum[v] > best[v]) | (sum[v] != sum[v]);
                     best[v] = choose(better, sum[v], best[v]);
                     winner[v] = (better & (int)window) | (~better & winner[v]);
@@ -67,7 +67,7 @@ typedef struct {
     float *table;
 } table_gradient;
 
-/* Threads take panels, so that no two add to the same row. */
+/* Each thread takes whole panels, so no two threads add to the same row. */
 static void convolve_backward(const member *me, void *context) {
     const table_gradient *call = context;
     const int64_t n_panels = (call->n_filters + PANEL - 1) / PANEL, width = call->width;

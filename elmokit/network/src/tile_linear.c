@@ -1,18 +1,18 @@
-/* Linear layers in training, with products of bf16 tiles (`bfloat16_tiles.h`), and what is elementwise in highways and dropout:
-   forward and backward.
+/* Linear layers in training, with products of bf16 tiles (`bfloat16_tiles.h`), and the elementwise parts of highways and
+   dropout: forward and backward.
 
-   The factors of the products are rounded to bf16, sums and everything elementwise are float32. */
+   The factors of the products are rounded to bf16; sums and everything elementwise are float32. */
 
 #include "bfloat16_tiles.h"
 #include "threads.h"
 #include "training.h"
 
 #if HAS_BFLOAT16
-/* Tiles of the left factor that stay in the L2 cache while the right one passes. */
+/* Tiles of the left factor that stay in the L2 cache while the right factor streams past. */
 enum { LEFT_TILES = 768 };
 
-/* outputs[n_left][n_right] = or += left x right + bias, a thread's part: it takes blocks of the right factor. `bias`, one
-   number for each column, may be NULL. */
+/* outputs[n_left][n_right] = or += left x right + bias, for a thread's blocks of the right factor. `bias`, one number per
+   column, may be NULL. */
 static void multiply_factors(const member *me, int adds, const char *left, int64_t n_left, const char *right,
                              int64_t n_right, int64_t n_inner, const float *bias, float *outputs, int64_t stride) {
     const int64_t n_tiles = blocks(n_inner), n_blocks = blocks(n_right);
@@ -87,7 +87,7 @@ typedef struct {
     char *pairs, *right;      /* right: inputs x rows; inputs x outputs */
 } linear_gradient;
 
-/* The sums over rows of a thread's part of the outputs. */
+/* Sum a thread's part of the outputs over rows. */
 static void add_rows(const member *me, const linear_gradient *call) {
     const int64_t n_outputs = call->n_outputs, first = first_of(me, blocks(n_outputs)) * BLOCK;
     const int64_t last = at_most(n_outputs, last_of(me, blocks(n_outputs)) * BLOCK);
@@ -149,7 +149,7 @@ typedef struct {
     float *gate, *outputs;
 } highway;
 
-enum { HIGHWAY_WORK = 32 }; /* multiplications that take as long as one number of a highway */
+enum { HIGHWAY_WORK = 32 }; /* number of multiplications that take as long as one number of a highway */
 
 INLINE vec opened(vec sum) {
 #if HAS_BFLOAT16
@@ -219,7 +219,7 @@ static void drop(const member *me, void *context) {
     bits lanes = {0};
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = (unsigned)lane;
     for (int64_t at = first_number(me, n); at < last_number(me, n); at += LANES) {
-        /* The mixing function of MurmurHash3, on a counter, twice: consecutive counters get unrelated bits. */
+        /* The mixing function of MurmurHash3, applied twice to a counter: consecutive counters get unrelated bits. */
         bits hash = lanes + (unsigned)at + (unsigned)seed;
         for (int round = 0; round < 2; round++) {
             hash ^= hash >> 16, hash *= 0x85ebca6bu, hash ^= hash >> 13, hash *= 0xc2b2ae35u, hash ^= hash >> 16;
@@ -230,7 +230,7 @@ static void drop(const member *me, void *context) {
     }
 }
 
-/* PyTorch's draws take longer than the products of a small layer. */
+/* PyTorch's random numbers take longer than the products of a small layer. */
 void elmokit_dropout(int64_t n_threads, int64_t n, int64_t seed, float probability, const float *inputs, float *outputs) {
     dropping call = {n, seed, probability, inputs, outputs};
     run_team(n_threads, drop, &call);
