@@ -46,7 +46,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -72,6 +72,8 @@ class Flag(NamedTuple):
     metavar: str | None = None
     names: tuple[str, ...] = ()
     """Additional names of the flag, such as ``-n``."""
+    off: str = ""
+    """The flag that turns it off if it is on by default; empty for ``--no-`` and its name."""
 
 
 def with_settings(options: Callable[[], list[HeadedOption]], /) -> Callable[[Function], Function]:
@@ -308,7 +310,8 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
             groups[parameter.name] = OptionGroup(hint, [str(option.name) for option in fields])
             params += fields
         else:
-            params.append(_option(parameter, hint, entries.get(parameter.name), has_underscores=has_underscores))
+            entry = entries.get(parameter.name)
+            params.append(_option(parameter.name, parameter.default, hint, entry, has_underscores))
     unknown = entries.keys() - {param.name for param in params}
     if unknown:
         raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")
@@ -368,9 +371,10 @@ def _fields_of(
     for field in dataclasses.fields(cls):
         if field.name in taken:
             continue
-        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
-        declared = Flag(field.metadata["help"], MORE) if field.metadata else None
-        options.append(_option(parameter, hints[field.name], entries.get(field.name), declared, has_underscores))
+        hint = hints[field.name]
+        if field.metadata:
+            hint = Annotated[hint, Flag(field.metadata["help"], MORE)]
+        options.append(_option(field.name, field.default, hint, entries.get(field.name), has_underscores))
     return options
 
 
@@ -436,36 +440,29 @@ def setting_options(
         names: The fields to make options for, in this order, or a mapping from option names to fields. None makes an
             option for every field.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if "help" in field.metadata}
+    fields = {field.name: field for field in dataclasses.fields(cls)}
     hints = typing.get_type_hints(cls)
     if names is None:
-        names = list(fields)
+        names = [name for name, field in fields.items() if field.metadata]
     field_of = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
     options = []
     for name, field_name in field_of.items():
-        field = fields[field_name]
-        default = defaults.get(field_name, field.default)
-        options.append(_setting_option(name, field.metadata, hints[field_name], default))
+        default = defaults.get(field_name, fields[field_name].default)
+        hint = _setting_hint(fields[field_name].metadata, hints[field_name], default)
+        options.append(_option(name, None, hint))
     return options
 
 
-def _setting_option(name: str, metadata: Mapping[str, Any], hint: Any, default: Any) -> HeadedOption:
-    """Make the option for a field declared with ``setting()``, showing this default."""
-    kind, is_repeated = _click_type(Path if metadata["is_path"] else hint)
-    flag = f"--{name.replace('_', '-')}"
-    shown = "" if default in (None, ()) else str(default)
-    if kind is click.BOOL:
-        flag += f"/{metadata['off_flag'] or f'--no-{flag[2:]}'}"
-        if shown:
-            shown = "yes" if default else "no"
-    return HeadedOption(
-        [flag, name],
-        type=kind,
-        default=None,
-        multiple=is_repeated or hint == tuple[str, ...],
-        help=f"{metadata['help']}  [default: {shown}]" if shown else metadata["help"],
-        heading=MORE,
-    )
+def _setting_hint(metadata: Mapping[str, Any], hint: Any, default: Any) -> Any:
+    """Return the type hint of the option for a field declared with ``setting()``, whose help shows a default."""
+    if metadata["is_path"]:
+        hint = tuple[Path, ...] if typing.get_origin(hint) is tuple else Path
+    text = metadata["help"]
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    if default not in (None, ()):
+        text += f"  [default: {default}]"
+    return Annotated[hint, Flag(text, MORE, off=metadata["off_flag"])]
 
 
 def _argument(name: str, hint: Any, required: bool) -> click.Argument:
@@ -474,15 +471,14 @@ def _argument(name: str, hint: Any, required: bool) -> click.Argument:
 
 
 def _option(
-    parameter: inspect.Parameter,
+    name: str,
+    default: Any,
     hint: Any,
-    entry: DocumentedParameter | None,
-    declared: Flag | None = None,
+    entry: DocumentedParameter | None = None,
     has_underscores: bool = False,
 ) -> HeadedOption:
     """Make an option. The command's docstring (``entry``) takes precedence over the type hint."""
-    name, default = parameter.name, parameter.default
-    flag = declared or _extra(hint, Flag) or Flag()
+    flag = _extra(hint, Flag) or Flag()
     if entry is not None:
         flag = flag._replace(help=entry.help or flag.help, heading=entry.heading, metavar=entry.metavar or flag.metavar)
     kind, is_repeated = _click_type(hint)
@@ -491,7 +487,7 @@ def _option(
     if has_underscores:
         flags = list(dict.fromkeys([f"--{name}", *flags]))
     if is_flag and default is not False:
-        flags[0] += f"/--no-{flags[0][2:]}"
+        flags[0] += f"/{flag.off or f'--no-{flags[0][2:]}'}"
     option: dict[str, Any] = {
         "type": kind,
         "is_flag": is_flag or None,  # with False, the option would need no value
@@ -500,18 +496,13 @@ def _option(
         "help": flag.help,
         "heading": flag.heading,
     }
-    if default is parameter.empty:
+    if default is inspect.Parameter.empty:
         # No default, not even None: click 8.3 and newer would accept that as the value.
         option["required"] = True
     else:
         option["default"] = default
-        option["show_default"] = _says_something(default)
+        option["show_default"] = default is not False and default not in (None, ())
     return HeadedOption([*flags, name], **option)
-
-
-def _says_something(default: object) -> bool:
-    """Check whether the help of an option should show its default."""
-    return not (default is None or default is False or default == ())
 
 
 def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
