@@ -38,18 +38,16 @@ def file_lock(path: Path, message: str | None = None, wait: bool = False) -> Ite
     import filelock  # imported here because it is slow to import and rarely needed
 
     lock = filelock.FileLock(path, timeout=-1 if wait else 0)
-    granted_without_lock = False
     try:
         lock.acquire()
     except (filelock.Timeout, PermissionError):  # some network file systems report a held lock as EPERM
         raise LockedError(message or f"Another process is writing to {path.parent}.") from None
     except (NotImplementedError, OSError):
-        granted_without_lock = True
+        pass  # granted without a lock
     try:
         yield
     finally:
-        if not granted_without_lock:
-            lock.release()
+        lock.release()
 
 
 START_LENGTH = 40  # characters of the output's name at the start of the temporary directory's name
@@ -76,9 +74,8 @@ def atomic_write(path: str | Path, overwrite: bool = False, folder: bool = False
         if folder:
             temporary.mkdir()
         yield temporary
-        if folder:
-            for written in temporary.rglob("*"):
-                sync(written)
+        for written in temporary.rglob("*"):
+            sync(written)
         sync(temporary)
         _move_into_place(temporary, path, old)
         sync(path.parent)
@@ -145,11 +142,9 @@ def _sync(descriptor: int) -> None:
 
 def recover_interrupted(folder: Path) -> None:
     """Remove leftovers of killed processes from a directory that nobody writes to; restore what they moved away."""
-    for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}"):
+    for workspace in folder.glob(f".?*.{'?' * SUFFIX_LENGTH}/"):
         # Other hidden directories may have such names, too; their content differs.
-        if not workspace.is_dir():
-            continue
-        if any(inside.name not in ("new", "old") for inside in workspace.iterdir()):
+        if not {inside.name for inside in workspace.iterdir()} <= {"new", "old"}:
             continue
         # If the process died between the two renames of `_move_into_place`, put the old directory back.
         for old in (workspace / "old").glob("*"):

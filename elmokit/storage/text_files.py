@@ -115,49 +115,47 @@ def find_text_files(names: TextPaths, reread: bool = False, suffixes: tuple[str,
 
 def _files_of(name: str | Path, suffixes: tuple[str, ...]) -> list[Path]:
     """Find the files of one path, directory or pattern."""
+    if not str(name):  # from an unset variable, for example; not the current directory
+        raise TextError("No file matches ''.")
     path = expand_user(name)
     if str(path) == STDIN:
         return [path]
-    if not str(name):  # from an unset variable, for example; not the current directory
-        raise TextError("No file matches ''.")
-    if path.is_dir():
-        inside = _files_inside(path, suffixes)
-        if not inside:
-            wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
-            raise TextError(
-                f"The directory {path} contains no file named {wanted}. For other files, pass a pattern: '{path}/**/*'"
-            )
-        return inside
-    if path.exists():
-        return [path]
     files: list[Path] = []
-    for match in map(Path, sorted(glob.glob(str(path), recursive=True))):
-        if match.is_dir():  # searched, as if the shell had expanded the pattern
-            files += _files_inside(match, suffixes)
-        else:
-            files.append(match)
+    for match in _matches(path):
+        files += _files_inside(match, suffixes) if match.is_dir() else [match]
+    if not files and path.is_dir():
+        wanted = ", ".join(f"*{suffix}" for suffix in suffixes)
+        raise TextError(
+            f"The directory {path} contains no file named {wanted}. For other files, pass a pattern: '{path}/**/*'"
+        )
     if not files:
         raise TextError(f"No file matches {str(name)!r}.")
     return files
 
 
+def _matches(path: Path) -> list[Path]:
+    """List the file or directory at a path, or else those that match it as a pattern, sorted by name."""
+    if path.exists():
+        return [path]
+    return list(map(Path, sorted(glob.glob(str(path), recursive=True))))
+
+
 def folders_of(names: TextPaths) -> list[Path]:
     """List the directories that :func:`find_text_files` searches."""
-    folders = []
+    folders: list[Path] = []
     for path in map(expand_user, path_list(names)):
-        matches = [path] if path.exists() else map(Path, glob.glob(str(path), recursive=True))
-        folders += [match for match in matches if match.is_dir()]
+        folders += filter(Path.is_dir, _matches(path))
     return folders
 
 
 def _files_inside(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.name.lower().endswith(suffixes)  # ``BOOK.TXT``, too
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    files = []
+    for path in sorted(folder.rglob("*")):
+        is_hidden = "/." in f"/{path.relative_to(folder).as_posix()}"
+        has_suffix = path.name.lower().endswith(suffixes)  # ``BOOK.TXT``, too
+        if has_suffix and not is_hidden and path.is_file():
+            files.append(path)
+    return files
 
 
 def can_reread(path: str | Path) -> bool:
@@ -167,10 +165,12 @@ def can_reread(path: str | Path) -> bool:
 
 def check_can_reread(path: str | Path) -> None:
     """Refuse standard input and pipes, before any work is done, for a text that is read more than once."""
-    # Missing files and directories are refused by the reader.
-    is_stdin = str(path) == STDIN
-    if is_stdin or not (can_reread(path) or Path(path).is_dir() or not Path(path).exists()):
-        what = "Standard input" if is_stdin else f"{path} is a pipe, which"
+    what = ""
+    if str(path) == STDIN:
+        what = "Standard input"
+    elif Path(path).is_fifo() or Path(path).is_char_device():  # others are refused by the reader
+        what = f"{path} is a pipe, which"
+    if what:
         raise TextError(f"{what} can be read only once, but this text is read again: write it to a file.")
 
 
@@ -203,7 +203,7 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
     """Return the decompressed content, the file on disk (None for standard input), and the errors of damaged files."""
     if str(path) == STDIN:
         # The reader of a text closes it.
-        if sys.stdin is None or sys.stdin.closed or sys.stdin.buffer.closed:
+        if sys.stdin is None or sys.stdin.closed:
             raise TextError("Standard input is closed or was already read: it can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
     suffix = Path(path).suffix.lower()
@@ -360,10 +360,9 @@ def max_line_bytes() -> int:
     chosen = os.environ.get(MAX_LINE_VARIABLE)
     if not chosen:
         return MAX_LINE_BYTES
-    n_bytes = int(chosen) if chosen.isdecimal() else 0
-    if not 0 < n_bytes <= LARGEST_LINE_LIMIT:
+    if not chosen.isdecimal() or not 0 < int(chosen) <= LARGEST_LINE_LIMIT:
         raise ConfigError(f"{MAX_LINE_VARIABLE} is {chosen!r}; it must be a whole number of bytes above 0.")
-    return n_bytes
+    return int(chosen)
 
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
