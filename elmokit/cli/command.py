@@ -310,8 +310,8 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
             groups[parameter.name] = OptionGroup(hint, [str(option.name) for option in fields])
             params += fields
         else:
-            entry = entries.get(parameter.name)
-            params.append(_option(parameter.name, parameter.default, hint, entry, has_underscores))
+            documented = entries.get(parameter.name)
+            params.append(_option(parameter.name, parameter.default, hint, documented, has_underscores))
     unknown = entries.keys() - {param.name for param in params}
     if unknown:
         raise ValueError(f"{function.__qualname__} has no parameter {min(unknown)}, which its docstring describes.")

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from elmokit.errors import ConfigError, FormatError, ModelError, OutputError
@@ -141,11 +141,9 @@ def _check_room(path: Path, folder: Path, n_bytes: int) -> None:
 
 
 def _is_wanted(name: str, wanted: Sequence[str]) -> bool:
-    parts = [part for part in name.split("/") if part != "."]
-    for part in parts:
-        if part.startswith(".") or part == "__MACOSX":  # hidden
-            return False
-    return any(fnmatch(parts[-1], pattern) for pattern in wanted)
+    path = PurePosixPath(name)
+    is_hidden = "/." in f"/{path}" or "__MACOSX" in path.parts
+    return not is_hidden and any(fnmatch(path.name, pattern) for pattern in wanted)
 
 
 def _root(path: Path, folder: Path, is_model: Callable[[Path], bool]) -> Path:

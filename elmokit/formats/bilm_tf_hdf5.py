@@ -96,8 +96,9 @@ class BilmTFHDF5(Format):
         model = read_hdf5(options or find_options(weights), weights)
         model = with_words(model, given_or_found(words, find_vocabulary(weights)))
         model = with_meta(model, weights.parent)
-        if path.is_dir() and tf_checkpoint.find_checkpoint(path) is not None:
-            model = tf_checkpoint.with_softmax(model, path, words)
+        checkpoint = tf_checkpoint.find_checkpoint(path) if path.is_dir() else None
+        if checkpoint is not None:
+            model = tf_checkpoint.with_softmax(model, checkpoint, words)
         return model
 
     def guess(self, folder: Path) -> str | None:
@@ -243,13 +244,15 @@ def _only_model(folder: Path) -> Path:
     files = hdf5_files(folder) or _without_copies(_archived(folder))
     if len(files) == 1:
         return files[0]
-    named_weights = [file for file in files if "weights" in file.name or file.stem == "model"]
-    # A file with its own options file is a model, too, whatever its name.
-    others = [file for file in files if file not in named_weights and own_file(file, OPTIONS).exists()]
-    if len(named_weights) != 1 or others:
+    models = []
+    for file in files:
+        # A file with its own options file is a model, whatever its name.
+        if "weights" in file.name or file.stem == "model" or own_file(file, OPTIONS).exists():
+            models.append(file)
+    if len(models) != 1:
         names = ", ".join(file.name for file in files)
         raise FormatError(f"{folder} has several HDF5 files ({names}). Pass the path of one.")
-    return named_weights[0]
+    return models[0]
 
 
 def _archived(folder: Path) -> list[Path]:

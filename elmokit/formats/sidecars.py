@@ -26,7 +26,7 @@ from elmokit.errors import ConfigError, FormatError, ModelError, ModelNotFoundEr
 from elmokit.formats.tensor_rows import is_finite
 from elmokit.pretrained.model import PretrainedBiLM, TokenTable, Weights, read_row_words
 from elmokit.storage.hdf5_files import HDF5_SUFFIXES, damage_as_format_error, open_hdf5, read_dataset
-from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary
+from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, row_vocabulary, row_words
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
@@ -68,9 +68,12 @@ def find_options(weights: Path) -> Path:
 
 def find_vocabulary(weights: Path) -> Path | None:
     """Return a weight file's word list, if any: its own, or ``vocab.txt`` or ``vocab.txt.gz``."""
-    own = [own_file(weights, name) for name in VOCABULARY_NAMES]
-    plain = [weights.with_name(name) for name in VOCABULARY_NAMES]
-    return next((path for path in (*own, *plain) if path.is_file()), None)
+    for path_of in (own_file, Path.with_name):
+        for name in VOCABULARY_NAMES:
+            path = path_of(weights, name)
+            if path.is_file():
+                return path
+    return None
 
 
 def given_or_found(given: Path | None, found: Path | None) -> Path | None:
@@ -124,25 +127,22 @@ def with_meta(model: PretrainedBiLM, folder: Path) -> PretrainedBiLM:
     return model.replace(card={**model.card, "meta": content})
 
 
-def with_token_embeddings(model: PretrainedBiLM, path: str | Path, vocabulary: str | Path | None) -> PretrainedBiLM:
+def with_token_embeddings(model: PretrainedBiLM, path: Path, vocabulary: Path | None) -> PretrainedBiLM:
     """Return a model that looks up tokens in a table computed by bilm-tf, with one row per word of ``vocabulary``."""
     # Tokens missing from the table are computed from their characters if the model reads characters. A model that reads
     # words maps them to `<UNK>`, or refuses them if its list has none.
-    path = Path(path)
     config = model.config
     if config.word_features is not None:
         raise ConfigError(f"{model.source} has its own word table, so it cannot use token embeddings from {path}.")
     table = read_embeddings(path, config.projection_dim)
-    words_path = given_or_found(None if vocabulary is None else Path(vocabulary), find_vocabulary(path))
+    words_path = given_or_found(vocabulary, find_vocabulary(path))
     if words_path is None:
         raise ModelNotFoundError(
             f"There is no vocabulary for the rows of {path}: pass it, or put {own_file(path, VOCABULARY).name} there."
         )
     rows_of = f"the dataset 'embedding' of {path}"
     if config.n_words is None:
-        words = read_words(words_path)
-        if len(words) != len(table):
-            row_vocabulary(words_path, len(table), rows_of)  # raises the error
+        words = row_words(words_path, len(table), rows_of)
         return model.replace(token_table=TokenTable({word: row for row, word in enumerate(words)}, table))
     listed = row_vocabulary(words_path, len(table), rows_of)
     own_table = {"token_layer.embedding.weight": np.concatenate([np.zeros_like(table[:1]), table])}

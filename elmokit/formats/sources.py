@@ -336,13 +336,12 @@ def find_published(name: str) -> PublishedModel | None:
     # Besides the names in the table, there are FAMILY:LANGUAGE, such as many-langs:german for ELMoForManyLangs, and
     # nlpl:NUMBER for any model of the NLPL repository (vectors.nlpl.eu), such as 210, 211, 217 and 218 for Norwegian.
     name = name.lower()
-    for model in published_models():
+    for model in all_models():
         if name in (model.name, *model.also):
             return model
     if number := _NLPL_NUMBER.match(name):
         return _nlpl_model(name, "unknown", int(number[1]), "see vectors.nlpl.eu")
-    family, _, language = name.partition(":")
-    return published_families().get(family, {}).get(language)
+    return None
 
 
 def tf_hub_elmo(version: int) -> PublishedModel | None:

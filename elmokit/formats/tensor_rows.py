@@ -6,7 +6,7 @@ layouts are defined once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +78,10 @@ class TensorRow(NamedTuple):
     layout: TensorLayout = SAME
     also: tuple[str, ...] = ()
     """Other names of the tensor in existing files. Read, but never written."""
+
+    def name_in(self, names: Container[str]) -> str | None:
+        """Return the name under which a file has the tensor, or None."""
+        return next(filter(names.__contains__, (self.theirs, *self.also)), None)
 
 
 def same_rows(names: Iterable[str], prefix: str = "") -> list[TensorRow]:
@@ -167,7 +171,7 @@ def read_through(
     names: dict[str, tuple[str, TensorLayout]] = {}
     for row in rows:
         shape = row.layout.shape_in_file(wanted[row.ours])
-        name = next((name for name in (row.theirs, *row.also) if name in shapes), None)
+        name = row.name_in(shapes)
         if name is None:
             missing.append(f"{row.theirs} {shape} (elmokit: {row.ours})")
             continue

@@ -20,6 +20,7 @@ import math
 import re
 from glob import escape
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import numpy as np
 
@@ -89,9 +90,6 @@ class _Variables:
     def has_softmax(self) -> bool:
         return f"{_SOFTMAX}b" in self.names
 
-    def name_of(self, row: TensorRow) -> str | None:
-        return next((name for name in (row.theirs, *row.also) if name in self.names), None)
-
 
 class TFCheckpoint(Format):
     """A checkpoint of bilm-tf: its directory, ``checkpoint`` or ``.index`` file, or the latter without ``.index``."""
@@ -126,8 +124,10 @@ class TFCheckpoint(Format):
         config = bilm_tf.config_from_options(bilm_tf.read_options(options), lm_shapes, str(options))
         what = f"{prefix} (sizes from {options})"
         arrays = read_through(bilm_tf_rows(config), tensor_shapes(config), lm_shapes, variables.read, what)
+        card: dict[str, Any] = {**variables.bundle.card}
         n_steps = _step(variables.bundle, prefix)
-        card = variables.bundle.card | ({} if n_steps is None else {"training_steps": n_steps})
+        if n_steps >= 0:
+            card["training_steps"] = n_steps
         model = PretrainedBiLM(Weights(config, arrays), TFCheckpoint.name, source=prefix, card=card)
         # A softmax without words is useless and may be most of the file, so it is not read at all.
         words_path = _vocabulary_path(prefix, words)
@@ -159,12 +159,11 @@ def read_adagrad(prefix: Path, model: PretrainedBiLM) -> dict[str, Floats]:
     return sums
 
 
-def with_softmax(model: PretrainedBiLM, path: Path, vocabulary: Path | None = None) -> PretrainedBiLM:
+def with_softmax(model: PretrainedBiLM, prefix: Path, vocabulary: Path | None = None) -> PretrainedBiLM:
     """Return the model with the softmax of the checkpoint that it was exported from, or with the reason in its card."""
     try:
-        prefix = find_checkpoint(path)
-        words_path = None if prefix is None else _vocabulary_path(prefix, vocabulary)
-        if prefix is None or words_path is None:
+        words_path = _vocabulary_path(prefix, vocabulary)
+        if words_path is None:
             return _without_softmax(model, "there is no vocabulary next to the checkpoint")
         variables = _Variables(prefix)
         if not variables.has_softmax:
@@ -191,7 +190,7 @@ def _is_export_of(model: PretrainedBiLM, variables: _Variables) -> bool:
     for row in bilm_tf_rows(model.config):
         if not row.ours.endswith("bias"):
             continue
-        name = variables.name_of(row)
+        name = row.name_in(variables.names)
         if name is None:
             return False
         bias = row.layout.to_ours(variables.read(name))
@@ -208,7 +207,7 @@ def find_checkpoint(path: Path) -> Path | None:
         return path
     folder = path.parent if path.name == "checkpoint" and path.is_file() else path
     # DeepPavlov's layout: the best model in saves/, and one per epoch. The latest epoch is tried first.
-    epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name) or 0)
+    epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name))
     for inner in (folder, folder / "saves", *reversed(epochs)):
         prefixes = map(_without_suffix, visible_files(inner, f"*{INDEX_SUFFIX}"))
         checkpoints = list(filter(_is_bundle, prefixes))
@@ -259,12 +258,13 @@ def _newest(folder: Path, checkpoints: list[Path]) -> Path:
             if prefix.name == name:
                 return prefix
     # Otherwise, the highest step; a name without a number only if there is no other.
-    return max(checkpoints, key=lambda prefix: (_number(prefix.name) or -1, prefix.name))
+    return max(checkpoints, key=lambda prefix: (_number(prefix.name), prefix.name))
 
 
-def _number(name: str) -> int | None:
+def _number(name: str) -> int:
+    """Return the number at the end of a name; -1 if there is none."""
     match = re.search(r"(\d+)$", name)
-    return int(match[1]) if match else None
+    return int(match[1]) if match else -1
 
 
 def _in_or_above(prefix: Path, pattern: str) -> Path | None:
@@ -281,12 +281,13 @@ def _in_or_above(prefix: Path, pattern: str) -> Path | None:
         folder = folder.parent
 
 
-def _step(bundle: TensorBundle, prefix: Path) -> int | None:
+def _step(bundle: TensorBundle, prefix: Path) -> int:
+    """Return the number of training steps; -1 if it is unknown."""
     entry = bundle.entries.get("global_step")
     if entry is None or entry.shape != ():
         return _number(prefix.name)
     step = float(bundle.read("global_step"))
-    return int(step) if math.isfinite(step) else None
+    return int(step) if math.isfinite(step) else -1
 
 
 def _vocabulary_path(prefix: Path, given: Path | None) -> Path | None:
@@ -324,7 +325,7 @@ def _adagrad(variables: _Variables, rows: list[TensorRow]) -> dict[str, Floats]:
     bundle = variables.bundle
     sums: dict[str, Floats] = {}
     for row in rows:
-        theirs = variables.name_of(row)
+        theirs = row.name_in(variables.names)
         assert theirs is not None
         variable = variables.names[theirs]
         slot = variable + _ADAGRAD

@@ -357,14 +357,19 @@ def _parse_words(text: str) -> list[str]:
     return [word for word in map(str.strip, lines) if word != IGNORED_LINE]
 
 
-def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
+def row_words(path: Path, n_rows: int, rows_of: str) -> list[str]:
     """Read the words of a table, one per row; ``rows_of`` names the table in the error message."""
     words = read_words(path)
     if len(words) != n_rows:
         raise TensorMismatchError(
             f"{path} lists {len(words):,} words, but {rows_of} has {n_rows:,} rows; expected one row per word."
         )
-    return _vocabulary_of_file(path, words, strict)
+    return words
+
+
+def row_vocabulary(path: Path, n_rows: int, rows_of: str, strict: bool = False) -> Vocabulary:
+    """Read the words of a table as a vocabulary."""
+    return _vocabulary_of_file(path, row_words(path, n_rows, rows_of), strict)
 
 
 def _vocabulary_of_file(path: str | Path, words: list[str], strict: bool = True) -> Vocabulary:
