@@ -5,19 +5,19 @@ Change only the import line::
     from elmokit.compat.allennlp import Elmo, batch_to_ids  # was: from allennlp.modules.elmo import Elmo, batch_to_ids
     from elmokit.compat.allennlp import ElmoEmbedder  # was: from allennlp.commands.elmo import ElmoEmbedder
 
-or not even that, with :mod:`elmokit.compat.as_allennlp`.
+With :mod:`elmokit.compat.as_allennlp`, not even that is necessary.
 
-Names, arguments, defaults, shapes, numbers and the contents of ``state_dict`` are AllenNLP's; masks are bool, as in
-2.10. The LSTM state is carried as in AllenNLP: row r of a batch starts where row r of the previous batch ended, so
-vectors depend on earlier batches. Pass ``stateful=False`` to start every batch from zero, or call ``reset_states()``.
-For new code use ``elmokit.Elmo``, whose vectors do not depend on other sentences.
+Names, arguments, defaults, shapes, numbers and the contents of ``state_dict`` are the same as in AllenNLP; masks are
+bool, as in 2.10. The LSTM state is carried as in AllenNLP: row r of a batch starts where row r of the previous batch
+ended, so vectors depend on earlier batches. Pass ``stateful=False`` to start every batch from zero, or call
+``reset_states()``. For new code, use ``elmokit.Elmo``, whose vectors do not depend on other sentences.
 
-``weight_file`` may be any model that elmokit opens, with or without an ``options_file``. Where AllenNLP had a defect,
-the docstring says what happens instead.
+``weight_file`` may be any model that elmokit opens, with or without an ``options_file``. If AllenNLP had a bug, the
+docstring describes what happens instead.
 
-Like all of :mod:`elmokit.compat`, this module repeats names that other parts of elmokit use too (``Elmo``,
-``ScalarMix``, ``Vocabulary`` in :mod:`elmokit.compat.bilm`, ...). They are the names of the replaced programs and must
-stay as they are.
+Like all of :mod:`elmokit.compat`, this module repeats names that other parts of elmokit also use (``Elmo``,
+``ScalarMix``, ``Vocabulary`` in :mod:`elmokit.compat.bilm`, ...). They are the names in the replaced programs and
+cannot be changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What AllenNLP keeps in ``allennlp.common``: its error, objects from configs (``from_params``), and files."""
+"""The parts of ``allennlp.common`` that ELMo uses: its error, objects from configs (``from_params``), and files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
-    """Open a model given as AllenNLP's two arguments; the weights may be any model that elmokit opens."""
-    # Tutorials have an empty string where the reader's file belongs.
+    """Open a model from AllenNLP's two arguments; the weights may be any model that elmokit opens."""
+    # Tutorials use an empty string as a placeholder for the reader's file.
     if weight_file in (None, "") or options_file == "":
         missing = "options_file" if weight_file else "weight_file"
         raise ConfigurationError(
@@ -33,37 +33,37 @@ def open_files(options_file: Source, weight_file: Source) -> PretrainedBiLM:
 
 
 def on_cuda_device(module: Module, number: int) -> Module:
-    """Move a module to the CUDA device with this number; -1 leaves it on the CPU."""
+    """Move a module to the CUDA device with this number; -1 means the CPU."""
     return module if number < 0 else module.to(parse_device(f"cuda:{number}"))
 
 
 class Params(dict[str, Any]):
-    """A table of a config, in place of AllenNLP's ``Params``: a dict whose argument has the old name."""
+    """Replaces AllenNLP's ``Params``, a section of a config: a dict whose argument has the old name."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         super().__init__(params)
 
 
 class FromParams:
-    """Gives a class the method ``from_params``."""
+    """Adds the method ``from_params`` to a class."""
 
     registered_name: ClassVar[str] = ""
     """The ``type`` that selects the class in AllenNLP's configs."""
 
     @classmethod
     def from_params(cls, params: Any, vocab: Any = None) -> Self:
-        """Create an object from a table of a config.
+        """Create an object from a section of a config.
 
         Args:
-            params: The constructor's arguments by their names: a dict or AllenNLP's ``Params``, which is not changed.
-                A ``type`` must be the registered name.
-            vocab: AllenNLP's ``Vocabulary``. Only needed for ``namespace_to_cache`` of 0.9, whose words become
+            params: The constructor's arguments by name: a dict or AllenNLP's ``Params``, which is not modified. A
+                ``type`` must be the registered name.
+            vocab: AllenNLP's ``Vocabulary``. Only required for ``namespace_to_cache`` in 0.9, whose words become
                 ``vocab_to_cache``.
 
         Raises:
-            ConfigurationError: ``type`` is another class.
+            ConfigurationError: ``type`` names a different class.
         """
-        if isinstance(vocab, Mapping):  # the order of 0.9: (vocab, params)
+        if isinstance(vocab, Mapping):  # the argument order of 0.9: (vocab, params)
             params, vocab = vocab, params
         arguments = {name: dict(value) if isinstance(value, Mapping) else value for name, value in params.items()}
         check_choice("type", arguments.pop("type", cls.registered_name), [cls.registered_name])
@@ -78,17 +78,16 @@ def cached_path(
     extract_archive: bool = False,
     force_extract: bool = False,
 ) -> str:
-    """Return the path of a file on this machine, which is downloaded first if it is given as a URL.
+    """Return the local path of a file, downloading it first if it is given as a URL.
 
     Args:
         url_or_filename: A path, or an http, https or file URL.
-        cache_dir: Ignored; downloads are in elmokit's cache, which ``ELMOKIT_CACHE`` names.
-        extract_archive, force_extract: Must be False; elmokit opens the archives of models without unpacking them
-            first.
+        cache_dir: Ignored; downloads are stored in elmokit's cache (``ELMOKIT_CACHE``).
+        extract_archive, force_extract: Must be False; elmokit opens model archives without unpacking them.
 
     Raises:
         ModelNotFoundError: The file does not exist or cannot be downloaded.
-        ConfigurationError: An archive is to be unpacked.
+        ConfigurationError: Unpacking is requested.
     """
     if extract_archive or force_extract:
         raise ConfigurationError(f"cached_path cannot unpack {url_or_filename}. Model archives can be opened directly.")

@@ -1,6 +1,6 @@
-"""AllenNLP's ``ElmoEmbedder``, and what its ``elmo`` command is made of, for programs that keep a copy of either.
+"""AllenNLP's ``ElmoEmbedder``, and the functions that its ``elmo`` command uses, for programs with a copy of either.
 
-AllenNLP 1.0 removed ``allennlp.commands.elmo``, so that many programs have the file of 0.9 among their own.
+AllenNLP 1.0 removed ``allennlp.commands.elmo``, so many programs include the file from 0.9.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Vectors = NDArray[np.float32]
 
 
 class ElmoEmbedder:
-    """The ``ElmoEmbedder`` of AllenNLP 0.4 to 0.9: sentences to NumPy arrays of all layers.
+    """The ``ElmoEmbedder`` of AllenNLP 0.4 to 0.9, which embeds sentences as NumPy arrays of all layers.
 
-    State is carried over all calls on one instance, unless ``stateful`` is False. Arrays own their memory, and an
-    empty sentence has the model's own shape, ``(layers, 0, dim)`` in float32.
+    State is carried across all calls on one instance, unless ``stateful`` is False. Arrays own their memory. An empty
+    sentence has the shape ``(layers, 0, dim)``, with the model's own ``dim``, in float32.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ElmoEmbedder:
         ids = batch_to_ids(token_lists(batch), encoder.max_chars).to(encoder._char_embedding_weights.device)
         output = self.elmo_bilm(ids)
         layers, inside = torch.stack(output["activations"], dim=1), output["mask"][:, 2:]
-        # A row's last real position is its </S>; without the boundaries everything is one position further left.
+        # A row's last real position is its </S>. Without boundaries, everything moves one position to the left.
         return layers[:, :, 1:-1] * inside[:, None, :, None], inside
 
     def embed_sentence(self, sentence: Iterable[str]) -> Vectors:
@@ -72,7 +72,7 @@ class ElmoEmbedder:
         return self.embed_batch([sentence])[0]
 
     def embed_batch(self, batch: Iterable[Iterable[str]]) -> list[Vectors]:
-        """Embed each sentence as ``(layers, tokens, dim)``; a batch without any token does not change the state."""
+        """Embed each sentence as ``(layers, tokens, dim)``. A batch without tokens does not change the state."""
         sentences = token_lists(batch)
         if not any(sentences):
             shape = (self.elmo_bilm.num_layers, 0, self.elmo_bilm.get_output_dim())
@@ -81,7 +81,7 @@ class ElmoEmbedder:
         return [row[:, : len(sentence)].copy() for row, sentence in zip(rows, sentences, strict=True)]
 
     def embed_sentences(self, sentences: Iterable[Iterable[str]], batch_size: int = 64) -> Iterator[Vectors]:
-        """Embed many sentences, batch by batch, in their order.
+        """Embed many sentences, batch by batch, in order.
 
         Raises:
             ConfigurationError: ``batch_size`` is below 1.
@@ -99,18 +99,18 @@ class ElmoEmbedder:
         forget_sentences: bool = False,
         use_sentence_keys: bool = False,
     ) -> None:
-        """Embed lines of tokens and write the vectors to an HDF5 file, which appears when it is complete.
+        """Embed lines of tokens and write the vectors to an HDF5 file, which appears once it is complete.
 
-        Datasets are named by line numbers from 0, or by the sentences (a ``/`` in a name opens a group, so that
-        ``file[sentence]`` finds it). ``sentence_to_index`` maps sentences to numbers, as JSON.
+        Datasets are named by line numbers from 0, or by the sentences. (A ``/`` in a name creates a group, but
+        ``file[sentence]`` finds the dataset.) ``sentence_to_index`` maps sentences to numbers, as JSON.
 
         Args:
             input_file: An open text file, or lines.
             output_file_path: The HDF5 file; an existing one is replaced.
             output_format: "all" ``(layers, tokens, dim)``; "top" or "average" ``(tokens, dim)``.
             batch_size: Sentences per batch.
-            forget_sentences: Leave out ``sentence_to_index``.
-            use_sentence_keys: Name datasets by sentences, and leave out ``sentence_to_index``.
+            forget_sentences: Omit ``sentence_to_index``.
+            use_sentence_keys: Name datasets by sentences, and omit ``sentence_to_index``.
 
         Raises:
             ConfigurationError: The format is unknown, the batch size is below 1, lines are blank, or a sentence cannot
@@ -124,8 +124,8 @@ class ElmoEmbedder:
             raise ConfigurationError(f"Lines {blank} (counted from 0) are blank.")
         tokens = [sentence.split() for sentence in sentences]
         stream = self.embed_sentences(tokens, batch_size)
-        # The layout is that of elmokit.embedding.outputs.hdf5, and a test compares the two. That module writes
-        # resumable files, and escapes sentences that are keys; old readers look up file[sentence] without escaping.
+        # The layout is the same as in elmokit.embedding.outputs.hdf5; a test compares the two. That module writes
+        # resumable files and escapes sentences used as keys, but old readers look up file[sentence] without escaping.
         n_layers = self.elmo_bilm.num_layers if output_format == "all" else 1
         n_bytes = 4 * n_layers * self.elmo_bilm.get_output_dim() * sum(map(len, tokens))
         with (
@@ -147,7 +147,7 @@ class ElmoEmbedder:
 
 
 def _combined(layers: Vectors, output_format: CombinedLayers) -> Vectors:
-    """Return what is written of the vectors ``(layers, tokens, dim)`` of a sentence."""
+    """Select what to write from the vectors ``(layers, tokens, dim)`` of a sentence."""
     combined = layers
     if output_format == "top":
         combined = layers[-1]
@@ -161,13 +161,13 @@ SLOW_INTERVAL = 10.0  # seconds between two lines of a progress bar in a log fil
 
 
 class Subcommand:
-    """A command of ``allennlp``; subclasses add its options to a parser."""
+    """A subcommand of ``allennlp``. Subclasses add its options to a parser."""
 
     name: ClassVar[str] = ""
 
     @classmethod
     def register(cls, name: str, constructor: str | None = None, exist_ok: bool = False) -> Callable[[type], type]:
-        """Return a decorator that gives a command its name (1.0)."""
+        """Return a decorator that names a command (1.0)."""
 
         def named(command: type) -> type:
             command.name = name  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ class Subcommand:
 
 
 class Tqdm:
-    """A progress bar of the package ``tqdm``."""
+    """A progress bar from the package ``tqdm``."""
 
     default_mininterval: ClassVar[float] = 0.1
 
@@ -202,12 +202,12 @@ class Tqdm:
 
 
 def lazy_groups_of(iterator: Iterable[Item], group_size: int) -> Iterator[list[Item]]:
-    """Yield lists of so many items, and one of the rest."""
+    """Yield lists of the given size; the last one may be shorter."""
     return read_ahead(iterator, max_items=group_size)
 
 
 class _Tee:
-    """A stream whose text goes to a file, too."""
+    """A stream whose text is also written to a file."""
 
     def __init__(self, path: Path, stream: TextIO, separate_lines: bool) -> None:
         self.stream = stream
@@ -225,11 +225,11 @@ class _Tee:
 
 
 def prepare_global_logging(serialization_dir: str | Path, file_friendly_logging: bool = False) -> logging.FileHandler:
-    """Write what is printed to ``stdout.log`` and ``stderr.log`` in a directory, too, and log records to the first.
+    """Copy printed text to ``stdout.log`` and ``stderr.log`` in a directory, and log records to the former.
 
     Args:
-        serialization_dir: The directory, which exists.
-        file_friendly_logging: Update progress bars rarely and on separate lines; always if there is no terminal.
+        serialization_dir: An existing directory.
+        file_friendly_logging: Update progress bars rarely and on separate lines, as is always done without a terminal.
     """
     separate_lines = file_friendly_logging or not sys.stdout.isatty()
     Tqdm.set_slower_interval(separate_lines)
@@ -246,7 +246,7 @@ def check_for_gpu(device_id: int | Sequence[int] | None) -> None:
     """Check that CUDA devices with these numbers exist; -1 is the CPU.
 
     Raises:
-        ConfigurationError: One does not.
+        ConfigurationError: A device does not exist.
     """
     numbers: Sequence[int] = [device_id] if isinstance(device_id, int) else device_id or []
     for number in numbers:

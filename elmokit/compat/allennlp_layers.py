@@ -1,7 +1,7 @@
 """The layers of AllenNLP's ELMo: sentence boundaries, the scalar mix and the character encoder.
 
-Parameters keep AllenNLP's names, shapes and order, so that its checkpoints load with ``strict=True``, alone or nested
-in another model, and the state of an optimizer that was saved with AllenNLP fits too.
+Parameters have AllenNLP's names, shapes and order, so its checkpoints load with ``strict=True``, alone or nested in
+another model, and optimizer states saved with AllenNLP can be loaded, too.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from elmokit.text.characters import BEGIN_SENTENCE, END_SENTENCE, encode_tokens
 def add_sentence_boundary_token_ids(
     tensor: Tensor, mask: Tensor, sentence_begin_token: Tensor | int, sentence_end_token: Tensor | int
 ) -> tuple[Tensor, Tensor]:
-    """Put a begin and an end around each row.
+    """Add a begin and an end token to each row.
 
-    AllenNLP computed the new mask from the contents. An entry without a positive number was lost that way, and an empty
-    entry inside a row moved the end onto a real one. Here the mask follows from the lengths, and holes raise an error.
+    AllenNLP computed the new mask from the contents, so an entry without a positive number was lost, and an empty entry
+    inside a row moved the end onto a real one. Here, the mask is computed from the lengths, and holes raise an error.
 
     Args:
         tensor: ``(batch, time)`` or ``(batch, time, dim)``, padded on the right.
@@ -67,7 +67,7 @@ def remove_sentence_boundaries(tensor: Tensor, mask: Tensor) -> tuple[Tensor, Te
 
 
 def lengths_of(mask: Tensor) -> Tensor:
-    """Count the real entries in each row of a mask ``(batch, time)``, and refuse padding before or between them."""
+    """Count each row's real entries in a mask ``(batch, time)``. Reject padding before or between them."""
     mask = mask != 0
     check_no_gaps(mask)
     return mask.sum(dim=1)
@@ -77,14 +77,14 @@ def _detached(token: Tensor | int, like: Tensor) -> Tensor | int:
     return token.detach().to(like) if isinstance(token, Tensor) else token
 
 
-# Not a subclass of ours: its weights are single parameters, its tensors may have any shape, and it sums one by one.
+# Not a subclass of our ScalarMix: its weights are single parameters, and its tensors may have any shape.
 class ScalarMix(nn.Module):
     """AllenNLP's ``ScalarMix``: ``gamma * sum_k softmax(scalar_parameters)_k * tensor_k``.
 
     Args:
         mixture_size: Number of tensors.
-        do_layer_norm: First give each tensor mean 0 and variance 1 over *all* real positions of the batch, boundaries
-            included. The sentences of a batch then depend on each other.
+        do_layer_norm: First normalize each tensor to mean 0 and variance 1 over *all* real positions of the batch,
+            including boundaries. The sentences of a batch then depend on each other.
         initial_scalar_parameters: The weights before the softmax; zeros if None.
         trainable: Whether the weights and gamma are trained.
 
@@ -111,7 +111,7 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(1), requires_grad=trainable)
 
     def forward(self, tensors: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Mix tensors of one shape, ``(batch, time, dim)``; ``mask`` ``(batch, time)`` is needed for layer norm only.
+        """Mix tensors of the same shape, ``(batch, time, dim)``; only layer norm needs ``mask`` ``(batch, time)``.
 
         Raises:
             ConfigurationError: The number of tensors is not ``mixture_size``, or layer norm has no mask.
@@ -129,7 +129,7 @@ class ScalarMix(nn.Module):
 
 
 def _normalize(tensor: Tensor, real: Tensor) -> Tensor:
-    """Give the real positions together mean 0 and variance 1, computed in float32 at least."""
+    """Normalize all real positions together to mean 0 and variance 1, at least in float32."""
     wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
     n_values = real.sum() * tensor.shape[-1]
     mean = (wide * real).sum() / n_values
@@ -138,9 +138,9 @@ def _normalize(tensor: Tensor, real: Tensor) -> Tensor:
 
 
 class _Highway(nn.Module):
-    """Highway layers in AllenNLP's layout: in one matrix the transformed branch, then the gate of the carried one."""
+    """Highway layers in AllenNLP's layout: one matrix for the transformed branch, then the carried branch's gate."""
 
-    # Not a subclass of our `Highway`, which has two matrices and the gate of the transformed branch.
+    # Not a subclass of our `Highway`, which has two matrices, and the gate of the transformed branch.
 
     def __init__(self, dim: int, n_layers: int) -> None:
         super().__init__()
@@ -155,14 +155,14 @@ class _Highway(nn.Module):
 
 
 class _ElmoCharacterEncoder(nn.Module):
-    """AllenNLP's ``_ElmoCharacterEncoder``: character ids to context-free token vectors, boundaries added.
+    """AllenNLP's ``_ElmoCharacterEncoder``, from character ids to context-free token vectors with boundaries.
 
     Each distinct token of a batch is computed once.
 
     Args:
         options_file, weight_file: As for ``Elmo``.
         requires_grad: Whether the parameters are trained.
-        bilm: An open biLM, in place of the files.
+        bilm: An open biLM, instead of the files.
 
     Raises:
         ModelError, ConfigurationError: The files cannot be opened, or do not hold an ELMo that reads characters.
@@ -174,7 +174,7 @@ class _ElmoCharacterEncoder(nn.Module):
         super().__init__()
         bilm = open_files(options_file, weight_file).build_bilm() if bilm is None else bilm
         cnn = char_cnn_of(bilm.config)
-        # The names under which AllenNLP keeps its arguments, which programs read.
+        # AllenNLP stores its arguments under these names, and programs read them.
         self._options, self._weight_file = options_from_config(bilm.config), weight_file
         self.requires_grad = requires_grad
         self.output_dim = bilm.config.projection_dim

@@ -1,11 +1,11 @@
-"""AllenNLP's LSTM with a projection: one layer in one direction, and the stack of both directions with its state.
+"""AllenNLP's LSTM with a projection: one layer in one direction, and both directions' layers with their state.
 
-AllenNLP keeps an LSTM layer as three linear layers, with the gates in the order i, f, g, o and 1 added to the stored
-forget bias. The operator of a layer reads them as they are. Training reads one matrix in the order i, g, f, o, which is
+AllenNLP stores an LSTM layer as three linear layers, with the gates in the order i, f, g, o and 1 added to the stored
+forget bias. The layer's operator reads them directly. Training uses one matrix in the order i, g, f, o, which is
 derived from AllenNLP's parameters for each batch, with gradients flowing back to them.
 
-One operator computes a layer where calling its linear layers would do nothing else. Otherwise, for example with a hook
-or an adapter, they are called in AllenNLP's order and with its shapes.
+One operator computes a layer if calling its linear layers would do nothing else. Otherwise, for example with a hook or
+an adapter, they are called in AllenNLP's order and with its shapes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HiddenAndCell = tuple[Tensor, Tensor]
 
 
 def _call_attributes() -> list[str]:
-    """Return the attributes in which a module keeps the hooks of its calls."""
+    """Return the attributes in which a module stores its call hooks."""
     probe = nn.Module()
     for register in (probe.register_forward_pre_hook, probe.register_forward_hook):
         register(print)
@@ -54,35 +54,35 @@ _GLOBAL_HOOKS = [value for value in vars(nn.modules.module).values() if isinstan
 
 
 def _are_plain(*linears: nn.Module) -> bool:
-    """Check whether calling layers would multiply by their weights and do nothing else.
+    """Check whether calling linear layers would only multiply by their weights.
 
-    People replace linear layers by others: adapters (peft), quantized ones, parametrized ones; and they register hooks.
-    PyTorch's own fused layers ask the same.
+    Users replace linear layers with adapters (peft) or with quantized or parametrized layers, and register hooks.
+    PyTorch's own fused layers make the same check.
     """
     if any(_GLOBAL_HOOKS):
         return False
     for linear in linears:
         if type(linear) is not nn.Linear or any(map(vars(linear).get, _CALL_ATTRIBUTES)):
             return False
-        if not has_memory(linear.weight):  # of a kind that may multiply in another way
+        if not has_memory(linear.weight):  # a type that may multiply differently
             return False
     return True
 
 
-# Not a subclass of `ProjectedLSTM`, whose parameters are other ones.
+# Not a subclass of `ProjectedLSTM`, which has different parameters.
 class LstmCellWithProjection(nn.Module):
     """One LSTM layer in one direction with a projected, clipped recurrent state.
 
-    In a new layer the gate blocks (i, f, g, o) are orthogonal and the biases 0, except 1 for the forget gate.
+    In a new layer, the gate blocks (i, f, g, o) are orthogonal, and the biases are 0, or 1 for the forget gate.
 
     Args:
         input_size: Size of the inputs.
         hidden_size: Size of the outputs and of the recurrent state.
         cell_size: Size of the memory cell.
-        go_forward: Read from the first token to the last, else from the last to the first.
+        go_forward: Read from the first token to the last; otherwise, from the last to the first.
         recurrent_dropout_probability: Dropout on the outputs and the recurrent state, the same at every step.
-        memory_cell_clip_value, state_projection_clip_value: Bounds on the memory cell and on the outputs; 0 or None for
-            no bound.
+        memory_cell_clip_value, state_projection_clip_value: Maximum magnitude of the memory cell and the outputs; 0 or
+            None for no limit.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LstmCellWithProjection(nn.Module):
         self.input_linearity = nn.Linear(input_size, 4 * cell_size, bias=False)
         self.state_linearity = nn.Linear(hidden_size, 4 * cell_size)
         self.state_projection = nn.Linear(cell_size, hidden_size, bias=False)
-        if not self.state_projection.weight.is_meta:  # a layer on the meta device is about to be filled from a file
+        if not self.state_projection.weight.is_meta:  # layers on the meta device are filled from a file later
             self.reset_parameters()
 
     @torch.no_grad()
@@ -113,8 +113,7 @@ class LstmCellWithProjection(nn.Module):
         for linear in (self.input_linearity, self.state_linearity):
             for block in linear.weight.chunk(4):
                 nn.init.orthogonal_(block)
-        # Only this layer has a bias: `input_linearity` has none, as in AllenNLP, so that the gates have one bias and
-        # not two.
+        # Only this layer has a bias, so the gates have a single bias: as in AllenNLP, `input_linearity` has none.
         self.state_linearity.bias.zero_()[self.cell_size : 2 * self.cell_size] = 1.0
 
     @untraced
@@ -154,7 +153,7 @@ class LstmCellWithProjection(nn.Module):
         return outputs, (hidden[None], cell[None])
 
     def _is_one_layer(self) -> bool:
-        """Check whether one operator computes what the linear layers do: it has one bias, and no recurrent dropout."""
+        """Check whether one operator can replace the linear layers: it has one bias, and no recurrent dropout."""
         linears = self.input_linearity, self.state_linearity, self.state_projection
         if self.training and self.recurrent_dropout_probability:
             return False
@@ -165,8 +164,8 @@ class LstmCellWithProjection(nn.Module):
             self.input_linearity.weight,
             self.state_linearity.weight,
             gate_bias_from_allennlp(self.state_linearity.bias),
-            self.state_projection.weight,  # AllenNLP has one even where the sizes are equal
-            self.memory_cell_clip_value or None,  # it treats 0 as "no bound", too
+            self.state_projection.weight,  # AllenNLP has one even if the sizes are equal
+            self.memory_cell_clip_value or None,  # it also treats 0 as no limit
             self.state_projection_clip_value or None,
             swaps_gates=True,
         )
@@ -174,7 +173,7 @@ class LstmCellWithProjection(nn.Module):
     def _call_modules(
         self, inputs: Tensor, batch_lengths: Sequence[int], initial_state: HiddenAndCell
     ) -> tuple[Tensor, HiddenAndCell]:
-        """Compute ``forward`` step by step, by calling the linear layers with the rows that a step reads."""
+        """Compute ``forward`` step by step, calling the linear layers with each step's rows."""
         n_rows, n_steps = inputs.shape[:2]
         hidden, cell = initial_state[0][0], initial_state[1][0]
         # The same units at every step.
@@ -197,23 +196,23 @@ class LstmCellWithProjection(nn.Module):
 
 
 def _clipped(values: Tensor, bound: float | None) -> Tensor:
-    """Bound the magnitude of values; 0 means no bound, as in AllenNLP."""
+    """Clip the magnitude of values; 0 means no limit, as in AllenNLP."""
     return values.clamp(-bound, bound) if bound else values
 
 
 def _in_batch_order(rows: Tensor, others: Tensor, places: Tensor) -> Tensor:
-    """Put rows that were sorted by length, with others behind them, into the order of the batch."""
+    """Restore the batch order of rows that were sorted by length, with other rows after them."""
     return take_rows(torch.cat([rows.to(others.dtype), others]), places)
 
 
-# Not a subclass of `BiLM`, which has a token layer and no state: each direction is an `LSTMStack` of ours.
+# Not a subclass of `BiLM`, which has a token layer and no state.
 class ElmoLstm(nn.Module):
     """AllenNLP's ``ElmoLstm``: the LSTM layers of both directions.
 
-    As in AllenNLP, row r of a batch starts from the state in which row r of the previous batch ended (``_states``).
-    Unlike there, ``stateful=False`` starts every batch from zeros, the state follows the inputs to another device or
-    dtype, a state with NaN or infinity is not kept, and a batch without tokens gives zeros. New weights are trainable;
-    ``requires_grad`` applies to those that ``load_weights`` reads.
+    As in AllenNLP, row r of a batch starts from the final state of row r of the previous batch (``_states``). Unlike in
+    AllenNLP, ``stateful=False`` starts every batch from zeros, the state follows the inputs to another device or dtype,
+    a state with NaN or infinity is discarded, and a batch without tokens gives zeros. New weights are trainable;
+    ``requires_grad`` applies to weights read by ``load_weights``.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class ElmoLstm(nn.Module):
                 self.add_module(f"{direction}_layer_{k}", cell)
 
     def load_weights(self, weight_file: Source, options_file: Source = None) -> None:
-        """Load the LSTM weights of a published model; ``requires_grad`` decides whether they are trained.
+        """Load the LSTM weights of a published model. ``requires_grad`` decides whether they are trained.
 
         Raises:
             ModelError: The files cannot be opened.
@@ -272,7 +271,7 @@ class ElmoLstm(nn.Module):
         """
         lengths = lengths_of(mask)
         carried = self._carried_state(inputs)
-        # A larger batch than before adds rows that start from zero, as in AllenNLP.
+        # As in AllenNLP, additional rows of a larger batch start from zero.
         start = carried.first_rows(len(inputs))
         outputs, states = self._call_cells(inputs, lengths, start)
         if self.stateful:
@@ -295,14 +294,14 @@ class ElmoLstm(nn.Module):
     def _call_cells(
         self, inputs: Tensor, lengths: Tensor, start: BiLMState
     ) -> tuple[list[list[Tensor]], list[list[LSTMState]]]:
-        """Call the cells of both directions layer by layer, with the rows that have tokens, longest first."""
+        """Call the cells of both directions layer by layer, with non-empty rows, longest first."""
         cells = [self._layers_of(direction) for direction in DIRECTIONS]
         order = lengths.argsort(descending=True, stable=True)
         n_rows = int((lengths > 0).sum())
         rows, others, places = order[:n_rows], order[n_rows:], order.argsort()
         batch_lengths = lengths[rows].tolist()
         width = max(batch_lengths, default=0)
-        missing = (0, 0, 0, inputs.shape[1] - width, 0, len(others))  # steps and rows that nothing reads
+        missing = (0, 0, 0, inputs.shape[1] - width, 0, len(others))  # steps and rows without tokens
         outputs: list[list[Tensor]] = [[], []]
         states = [start.of_direction(d) for d in range(len(DIRECTIONS))]
         read = [take_rows(inputs[:, :width], rows)] * len(DIRECTIONS)
@@ -328,13 +327,13 @@ class ElmoLstm(nn.Module):
         if mask is None or self._states is None:
             self._states = None
             return
-        # (1, rows, 1), against the states' (layers, rows, dim).
+        # (1, rows, 1), to broadcast to the states' (layers, rows, dim).
         kept = (mask == 0)[None, :, None]
         hidden, memory = (torch.where(kept.to(state.device), state, 0.0) for state in self._states)
         self._states = hidden, memory
 
     def _carried_state(self, inputs: Tensor) -> BiLMState:
-        """Return the carried state on the device and in the dtype of the inputs, without rows if there are none."""
+        """Return the carried state with the inputs' device and dtype; without rows if no state is carried."""
         if self._states is None or not self.stateful:
             shape = (len(DIRECTIONS), self.num_layers, 0)
             return BiLMState(inputs.new_zeros(*shape, self.hidden_size), inputs.new_zeros(*shape, self.cell_size))
@@ -342,8 +341,8 @@ class ElmoLstm(nn.Module):
         return BiLMState(hidden, memory).to(inputs.device, inputs.dtype)
 
     def _store(self, carried: BiLMState, start: BiLMState, after: BiLMState) -> None:
-        """Keep the state after a batch; rows beyond the batch, and rows that became NaN or infinite, keep theirs."""
-        # (rows,): in AllenNLP a single NaN stays in its row for all later batches.
+        """Store the state after a batch. Rows beyond the batch, or with NaN or infinity, keep their old state."""
+        # (rows,). In AllenNLP, a single NaN stays in its row for all later batches.
         finite = torch.stack([tensor.isfinite().all(dim=-1).all(dim=0).all(dim=0) for tensor in after]).all(dim=0)
         kept = BiLMState(*(torch.where(finite[:, None], new, old) for new, old in zip(after, start, strict=True)))
         hidden, memory = (torch.cat(list(tensor), dim=-1) for tensor in carried.with_first_rows(kept))

@@ -1,4 +1,4 @@
-"""AllenNLP's ELMo as modules: all layers of a batch, and learned mixes of them."""
+"""AllenNLP's ELMo modules: all layers of a batch, and learned mixes of them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.characters import encode_tokens
 
 DEFAULT_MODEL = "original"  # AllenNLP's default too: the 1 Billion Word Benchmark model, 2x4096_512_2048cnn_2xhighway
-TOKENS_AT_ONCE = 1024  # bounds the memory for the char CNN while the cache is created
+TOKENS_AT_ONCE = 1024  # bounds the char CNN's memory while the cache is created
 _PADDING_ENTRY = re.compile(r"(@@.*pad.*@@|<.*pad.*>|\[.*pad.*\]|\(.*pad.*\)|\{.*pad.*\})?", re.IGNORECASE)
 
 
 class _ElmoBiLm(nn.Module):
-    """AllenNLP's ``_ElmoBiLm``: all layers of a batch, boundaries included.
+    """AllenNLP's ``_ElmoBiLm``: all layers of a batch, including boundaries.
 
     Args:
         options_file, weight_file: As for ``Elmo``.
         requires_grad: Whether the biLM is trained.
-        vocab_to_cache: Words whose context-free vectors are computed once. The first entry means padding and has a zero
-            vector. In AllenNLP, a word in that place lost its vector; here it raises an error.
+        vocab_to_cache: Words whose context-free vectors are computed once. The first entry represents padding and has a
+            zero vector. In AllenNLP, a word in that place lost its vector; here, it raises an error.
         stateful: Carry the LSTM state from batch to batch.
 
     Raises:
@@ -64,20 +64,20 @@ class _ElmoBiLm(nn.Module):
                 f"AllenNLP's ELMo only reads models with skip connections, which {weight_file} does not have. Open it "
                 "with elmokit.Elmo.from_pretrained."
             )
-        # A list: the truth of an array of words is ambiguous.
+        # A list, because the truth value of an array is ambiguous.
         vocab_to_cache = None if vocab_to_cache is None else list(vocab_to_cache)
         if requires_grad and vocab_to_cache:
             warnings.warn(
                 "With vocab_to_cache, the cached vectors are trained, but not the char CNN that computed them.",
                 stacklevel=2,
             )
-        # The order of the modules is that of AllenNLP: the state of an optimizer knows parameters by their position.
+        # The modules are in AllenNLP's order, because an optimizer state identifies parameters by position.
         self._token_embedder = _ElmoCharacterEncoder(options_file, weight_file, requires_grad, bilm=bilm)
         self._requires_grad = requires_grad
         self._word_embedding: nn.Embedding | None = None
         if vocab_to_cache:
             self.create_cached_cnn_embeddings(vocab_to_cache)
-        # A model without a projection has no second clip. AllenNLP multiplies with the identity there.
+        # A model without a projection has no second clip; AllenNLP multiplies by the identity.
         clip = config.projection_clip if config.hidden_dim != config.projection_dim else None
         with torch.device("meta"):
             self._elmo_lstm = ElmoLstm(
@@ -105,7 +105,7 @@ class _ElmoBiLm(nn.Module):
         return self.config.output_dim
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Reset the carried state, of all rows or of those in ``mask``."""
+        """Reset the carried state of all rows, or of those in ``mask``."""
         self._elmo_lstm.reset_states(mask)
 
     @torch.no_grad()
@@ -113,8 +113,8 @@ class _ElmoBiLm(nn.Module):
         """Compute the context-free vectors of a list of words. A word's position in the list is its word id.
 
         Raises:
-            ConfigurationError: The first entry is a word. An entry for padding is empty, or contains "pad" between
-                brackets or ``@@``.
+            ConfigurationError: The first entry is a word. An entry for padding is empty, or contains "pad" in brackets
+                or ``@@``.
         """
         tokens = list(tokens)
         if not _PADDING_ENTRY.fullmatch(tokens[0]):
@@ -134,14 +134,14 @@ class _ElmoBiLm(nn.Module):
 
         Args:
             inputs: Character ids ``(batch, time, chars)``; may be None if the cache holds every word.
-            word_inputs: Positions in the cached list, ``(batch, time)``, 0 on padding. If one of them is outside the
+            word_inputs: Positions in the cached list, ``(batch, time)``, 0 on padding. If a position is outside the
                 list, the whole batch is computed from its characters, on every device.
 
         Returns:
             ``activations``: a list of ``(batch, time + 2, 2 * dim)``, layer 0 first; ``mask``: ``(batch, time + 2)``.
 
         Raises:
-            ValueError: The ids have another shape, there is padding before or between tokens, or neither kind of ids
+            ValueError: The ids have the wrong shape, there is padding before or between tokens, or neither kind of ids
                 can be used.
         """
         cached = None if word_inputs is None else self._cached_vectors(word_inputs)
@@ -160,7 +160,7 @@ class _ElmoBiLm(nn.Module):
         return [torch.cat([vectors, vectors], dim=-1), *self._elmo_lstm(vectors, mask)]
 
     def _cached_vectors(self, word_inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return vectors and mask with boundaries, or None if the cache does not hold all words."""
+        """Return vectors and mask with boundaries, or None if words are missing from the cache."""
         table = self._word_embedding
         if table is None:
             return None
@@ -170,7 +170,7 @@ class _ElmoBiLm(nn.Module):
         return add_sentence_boundary_token_ids(table(word_inputs), word_inputs > 0, begin, end)
 
     def to_model(self) -> PretrainedBiLM:
-        """Return the biLM in its present state, for ``elmokit.save_model`` and ``elmokit.Elmo``.
+        """Return the biLM with its current weights, for ``elmokit.save_model`` and ``elmokit.Elmo``.
 
         Raises:
             TensorMismatchError: Training has changed a projection that the file formats cannot represent.
@@ -181,7 +181,7 @@ class _ElmoBiLm(nn.Module):
 
 
 class Elmo(FromParams, nn.Module):
-    """AllenNLP's ``Elmo``: learned mixes of a biLM's layers. As there, it starts in training mode with dropout 0.5.
+    """AllenNLP's ``Elmo``: learned mixes of a biLM's layers. It starts in training mode, with dropout 0.5.
 
     Args:
         options_file, weight_file: A published model's two files; or None and any other model that elmokit opens.
@@ -190,9 +190,9 @@ class Elmo(FromParams, nn.Module):
         do_layer_norm: Normalize layers before mixing, over the whole batch.
         dropout: Dropout on each mix.
         vocab_to_cache: As in ``_ElmoBiLm``.
-        keep_sentence_boundaries: Keep ``<S>`` and ``</S>`` in the output (here also for inputs of more dimensions).
-        scalar_mix_parameters: The weights of every mix before the softmax; they and gamma are then not trained.
-        module: In place of the files, a module with ``num_layers`` that returns ``activations`` and ``mask``.
+        keep_sentence_boundaries: Keep ``<S>`` and ``</S>`` in the output (here, also for inputs with more dimensions).
+        scalar_mix_parameters: Fixed weights of every mix, before the softmax; gamma is then not trained, either.
+        module: Instead of the files, a module with ``num_layers`` that returns ``activations`` and ``mask``.
         stateful: Carry the LSTM state from batch to batch, row by row.
 
     Raises:
@@ -241,7 +241,7 @@ class Elmo(FromParams, nn.Module):
         return int(self._elmo_lstm.get_output_dim())  # type: ignore[operator]
 
     def reset_states(self, mask: Tensor | None = None) -> None:
-        """Reset the carried state, of all rows or of those in ``mask``."""
+        """Reset the carried state of all rows, or of those in ``mask``."""
         self._elmo_lstm.reset_states(mask)  # type: ignore[operator]
 
     def forward(self, inputs: Tensor | None, word_inputs: Tensor | None = None) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class _Projecting(FromParams, nn.Module):
 
 
 class ElmoTokenEmbedder(_Projecting):
-    """AllenNLP's ``ElmoTokenEmbedder``: one mix as a tensor, with an optional projection; arguments as in ``Elmo``."""
+    """AllenNLP's ``ElmoTokenEmbedder``: one mix, with an optional projection. Arguments are as in ``Elmo``."""
 
     registered_name = "elmo_token_embedder"
 
@@ -330,26 +330,26 @@ class ElmoTokenEmbedder(_Projecting):
     ) -> Tensor:
         """Embed character ids ``(batch, ..., time, chars)`` as ``(batch, ..., time, output_dim)``.
 
-        ``inputs`` is another name of ``elmo_tokens``, that of 0.9.
+        ``inputs`` is the name of ``elmo_tokens`` in 0.9.
         """
         ids = inputs if elmo_tokens is None else elmo_tokens
         return self._project(self._elmo(ids, word_inputs)["elmo_representations"][0])
 
 
 class ElmoTokenEmbedderMultiLang(_Projecting):
-    """AllenNLP 0.9's ``ElmoTokenEmbedderMultiLang``: an ``Elmo`` and an alignment matrix for each language.
+    """AllenNLP 0.9's ``ElmoTokenEmbedderMultiLang``: an ``Elmo`` and an alignment matrix per language.
 
     Args:
-        options_files, weight_files: The files of each language, by its name, as for ``Elmo``.
+        options_files, weight_files: Each language's files, by language, as for ``Elmo``.
         do_layer_norm, dropout, requires_grad, vocab_to_cache, scalar_mix_parameters: As for ``Elmo``.
         projection_dim: Project the aligned vectors to this size.
-        aligning_files: For each language a file with its matrix, a tensor or NumPy array saved with ``torch.save``.
+        aligning_files: Each language's alignment matrix: a file with a tensor or NumPy array saved with ``torch.save``.
             A language without one is not aligned.
-        stateful: Carry the LSTM state from batch to batch, for each language.
+        stateful: Carry the LSTM state from batch to batch, separately for each language.
 
     Raises:
         ModelError: A file cannot be opened.
-        ConfigurationError: The files are of different languages, or the sizes of the vectors differ.
+        ConfigurationError: The files are for different languages, or the sizes of the vectors differ.
     """
 
     registered_name = "elmo_token_embedder_multilang"

@@ -35,7 +35,7 @@ MAX_WORD_LENGTH = 50
 
 
 class _AlsoOnClass:
-    """Makes a method that can be called on the class, too, as if on a new object: it was static in AllenNLP 0.4."""
+    """A method that can also be called on the class, as on a new object, because it was static in AllenNLP 0.4."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method = method
@@ -46,10 +46,10 @@ class _AlsoOnClass:
 
 
 class ELMoCharacterMapper:
-    """Maps words to character ids. As in AllenNLP, the class attributes are one below the ids that it returns.
+    """Maps words to character ids. As in AllenNLP, the class attributes are one less than the returned ids.
 
     Args:
-        tokens_to_add: Words with a character id of their own, given as one below the returned id; unused are 1 to 31.
+        tokens_to_add: Words with their own character id, given as the returned id minus one; 1 to 31 are unused.
     """
 
     max_word_length = MAX_WORD_LENGTH
@@ -68,7 +68,7 @@ class ELMoCharacterMapper:
 
     @_AlsoOnClass
     def convert_word_to_char_ids(self, word: str) -> list[int]:
-        """Return the 50 ids of a word. It can be called on the class, too, as in AllenNLP 0.4.
+        """Return the 50 ids of a word. As in AllenNLP 0.4, it can also be called on the class.
 
         Raises:
             TextError: The word is not a string.
@@ -85,11 +85,11 @@ class ELMoCharacterMapper:
 
 @dataclass(repr=False, slots=True)
 class Token:
-    """A token with what a tokenizer may know about it; the indexer needs only ``text``. Fields as in 2.10."""
+    """A token with information from a tokenizer, with the fields of 2.10. The indexer only needs ``text``."""
 
     text: str | None = None
     idx: int | None = None
-    """Offset of its first character in the text."""
+    """Offset of the token's first character in the text."""
     idx_end: int | None = None
     lemma_: str | None = None
     pos_: str | None = None
@@ -116,9 +116,9 @@ class Token:
 
 
 class ELMoTokenCharactersIndexer(FromParams):
-    """Maps tokens (strings, or objects with ``text``) to lists of character ids; has the methods of 2.10, 0.9 and 0.4.
+    """Maps tokens (strings, or objects with ``text``) to character ids, with the methods of 2.10, 0.9 and 0.4.
 
-    There is no vocabulary; arguments of that name are ignored.
+    There is no vocabulary; arguments with that name are ignored.
     """
 
     registered_name = "elmo_characters"
@@ -141,7 +141,7 @@ class ELMoTokenCharactersIndexer(FromParams):
         return [index_name]
 
     def get_token_min_padding_length(self) -> int:
-        """Return the least number of tokens to pad to (0.9)."""
+        """Return the minimum number of tokens to pad to (0.9)."""
         return self._token_min_padding_length
 
     def count_vocab_items(self, token: Any, counter: Any) -> None:
@@ -179,11 +179,11 @@ class ELMoTokenCharactersIndexer(FromParams):
     def as_padded_tensor(
         self, tokens: dict[str, list[list[int]]], desired_num_tokens: dict[str, int], padding_lengths: dict[str, int]
     ) -> dict[str, Tensor]:
-        """As ``as_padded_tensor_dict``, for every index name (0.9)."""
+        """Like ``as_padded_tensor_dict``, for every index name (0.9)."""
         tensors = {}
         for name, ids in tokens.items():
             padded = self.pad_token_sequence(ids, desired_num_tokens[name], padding_lengths)
-            # `view`, because a tensor of no tokens would have one axis.
+            # `view`, because without tokens, the tensor would have one axis.
             tensors[name] = torch.tensor(padded, dtype=torch.long).view(len(padded), self._mapper.max_word_length)
         return tensors
 
@@ -207,12 +207,12 @@ class ELMoTokenCharactersIndexer(FromParams):
 def batch_to_ids(batch: Iterable[Iterable[str]], max_word_length: int = MAX_WORD_LENGTH) -> Tensor:
     """Return the character ids of tokenized sentences.
 
-    Unlike AllenNLP's function, it accepts a batch of empty sentences or of none, and rejects a string in place of a
-    list of tokens.
+    Unlike AllenNLP's function, it accepts an empty batch or empty sentences, and rejects a string instead of a list of
+    tokens.
 
     Args:
         batch: Lists of tokens, or other iterables.
-        max_word_length: Characters per token, if the model has not the published 50.
+        max_word_length: Characters per token, if the model does not use the usual 50.
 
     Returns:
         int64 ``(batch, time, max_word_length)``, 0 on padding.
@@ -241,9 +241,9 @@ def create_elmo_embeddings_from_vocab(
 ) -> None:
     """Write the context-free vectors of a vocabulary, for use as word embeddings.
 
-    This is AllenNLP's script of that name, which was broken in 1.0 to 2.10. It writes ``elmo_embeddings.txt.gz``, with
-    a line ``word x1 ... xD`` for each word, and the vocabulary under its old name with ``<S>`` and ``</S>`` as lines 2
-    and 3.
+    This is AllenNLP's script with that name, which was broken in 1.0 to 2.10. It writes ``elmo_embeddings.txt.gz``,
+    with a line ``word x1 ... xD`` per word, and the vocabulary under its old name, with ``<S>`` and ``</S>`` inserted
+    as lines 2 and 3.
 
     Args:
         vocab_path: A file with one word per line, the first one for unknown words.
@@ -254,8 +254,8 @@ def create_elmo_embeddings_from_vocab(
         use_custom_oov_token: Accept a first word other than ``@@UNKNOWN@@``.
 
     Raises:
-        ConfigurationError: The first word is another one, a line is blank, ``batch_size`` is below 1, or the device
-            cannot be used.
+        ConfigurationError: The first word is wrong, a line is blank, ``batch_size`` is below 1, or the device cannot be
+            used.
         TextError, ModelError: The vocabulary or the model cannot be opened.
         OutputError: The files cannot be written, or the new vocabulary would replace the old one.
     """

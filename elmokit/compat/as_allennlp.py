@@ -1,15 +1,15 @@
 """Let programs that import AllenNLP's ELMo run unchanged, without AllenNLP.
 
-Importing this module puts elmokit's classes under AllenNLP's module names into ``sys.modules``::
+Importing this module registers elmokit's classes in ``sys.modules`` under AllenNLP's module names::
 
     import elmokit.compat.as_allennlp
     from allennlp.commands.elmo import ElmoEmbedder  # or a library that does so, such as flair 0.15's ELMoEmbeddings
 
-Only the names of ELMo exist (``ALLENNLP``); any other import from ``allennlp`` fails as usual for a missing name. If
+Only ELMo's names exist (``ALLENNLP``); any other import from ``allennlp`` fails like an import of a missing name. If
 AllenNLP itself is installed, this module raises an error instead of mixing two implementations in one process.
-:mod:`elmokit.compat.as_originals` does the same for other programs too, and runs scripts.
+:mod:`elmokit.compat.as_originals` does the same for other programs, and runs scripts.
 
-Pickles that are written afterwards refer to the classes in ``elmokit.compat`` and can be read without this module.
+Pickles written afterwards refer to the classes in ``elmokit.compat`` and can be read without this module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elmokit.compat.stand_ins import ALLENNLP, installed_path, provide
 
 
 def install() -> None:
-    """Put the modules into ``sys.modules``, unless AllenNLP itself is installed or imported."""
+    """Register the modules in ``sys.modules``, unless AllenNLP itself is installed or imported."""
     if (path := installed_path("allennlp")) is not None:
         raise ImportError(
             f"elmokit.compat.as_allennlp replaces AllenNLP, but AllenNLP itself is installed ({path}). Uninstall it "

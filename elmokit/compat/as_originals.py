@@ -1,6 +1,6 @@
-"""Run programs that import an older ELMo program unchanged, without that program.
+"""Run unchanged programs that import an older ELMo implementation, without that implementation.
 
-From the command line, with the arguments of the script after its name::
+From the command line, with the script's arguments after its name::
 
     python -m elmokit.compat.as_originals script.py ARGUMENTS
 
@@ -9,12 +9,12 @@ or as the first import of a program, a notebook or a test::
     import elmokit.compat.as_originals
     from simple_elmo import ElmoModel
 
-The names are those of ``allennlp`` (:mod:`elmokit.compat.as_allennlp`), ``bilm``, ``elmoformanylangs``, ``simple_elmo``
-and ``tensorflow_hub``, as far as ELMo needs them. Other imports from them fail as usual for a missing name. A program
-that is installed itself is left as it is, and one line on standard error says so.
+This provides the names of ``allennlp`` (:mod:`elmokit.compat.as_allennlp`), ``bilm``, ``elmoformanylangs``,
+``simple_elmo`` and ``tensorflow_hub`` that ELMo needs. Other imports from them fail like imports of missing names. If
+one of these programs is installed, it is used instead, and one line on standard error says so.
 
-The tensors are PyTorch's, and there is no session. So a script that builds a TensorFlow graph around ELMo must be
-edited; the guides in ``docs/how-to/migrate`` say how.
+The tensors are PyTorch's, and there is no session. A script that builds a TensorFlow graph around ELMo must therefore
+be edited; the guides in ``docs/how-to/migrate`` explain how.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ PROVIDED: dict[str, Provided] = {
     },
     "tensorflow_hub": {"tensorflow_hub": names_of(tfhub)("KerasLayer Module load") | {"__version__": "0.16.1"}},
 }
-"""The modules of each program, by the name of its package."""
+"""The modules of each program, by package name."""
 
 
 def install() -> None:
-    """Put the modules of every program that is not installed itself into ``sys.modules``."""
+    """Register the modules of every program that is not installed in ``sys.modules``."""
     for package, modules in PROVIDED.items():
         if (path := installed_path(package)) is None:
             provide(modules)
@@ -72,7 +72,7 @@ def run_script(arguments: list[str]) -> None:
         print(f"elmokit: {given} Usage: python -m elmokit.compat.as_originals SCRIPT.py [ARGUMENTS]", file=sys.stderr)
         sys.exit(2)
     sys.argv = list(arguments)
-    sys.path[0] = str(Path(arguments[0]).resolve().parent)  # in place of the current directory, which `-m` put there
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)  # instead of the current directory, which `-m` added
     runpy.run_path(arguments[0], run_name="__main__")
 
 

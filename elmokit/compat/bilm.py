@@ -1,9 +1,10 @@
-"""bilm-tf's names for three ways to ELMo (characters in, cached token vectors in, vectors to a file) and for training.
+"""bilm-tf's names for three ways to use ELMo (from characters, from cached token vectors, to a file) and for training.
 
-bilm-tf built a TensorFlow graph once and ran it often. Here a call computes at once: ``model(ids)`` and
+bilm-tf built a TensorFlow graph once and ran it often. Here, a call computes immediately: ``model(ids)`` and
 ``weight_layers`` return tensors. Names, arguments, defaults, shapes, ids, file layouts and the carried LSTM state are
-those of bilm-tf. Its defects are fixed or raise an error, as each docstring says. Files are read and written as UTF-8
-whatever the locale, text is split at spaces and tabs only, and a problem with your files or text is an ``ElmoError``.
+the same as in bilm-tf. Its bugs are fixed or raise an error, as described in each docstring. Files are always read and
+written as UTF-8, text is split only at spaces and tabs, and problems with your files or text are reported as an
+``ElmoError``.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ __all__ = [
 ]
 
 WORDS_AT_ONCE = 1024  # words whose vectors are computed together
-LINES_AT_ONCE = 64  # lines embedded together if no state is carried
+LINES_AT_ONCE = 64  # lines that are embedded together if no state is carried
 
 
 class BilmOps(dict[str, Tensor]):
     """The output of a model for one batch: ``lm_embeddings``, ``lengths``, ``token_embeddings``, ``mask``.
 
-    ``mixes`` belongs to the model; ``weight_layers`` keeps its variables there.
+    ``mixes`` belongs to the model; ``weight_layers`` stores its variables there.
     """
 
     def __init__(self, mixes: nn.ModuleDict, tensors: dict[str, Tensor]) -> None:
@@ -87,22 +88,22 @@ class BilmOps(dict[str, Tensor]):
 class BidirectionalLanguageModel(nn.Module):
     """A biLM with fixed weights. ``model(ids)`` computes a batch and carries the LSTM state to the next call.
 
-    Row r of a batch continues from row r of the previous batch, in ``states[stream]``. In bilm-tf each placeholder had
-    its own state; here each stream has: ``model(context_ids, "context")``, ``model(question_ids, "question")``.
+    Row r of a batch continues from row r of the previous batch, in ``states[stream]``. In bilm-tf, each placeholder had
+    its own state; here, each stream has one: ``model(context_ids, "context")``, ``model(question_ids, "question")``.
 
-    Fixed: one-layer and one-direction exports and options without ``use_skip_connections`` open; the number of
-    characters is taken from the weights, so options may say 261 or 262; a model trained on words uses its own
-    table and needs no embedding file.
+    Fixed: exports with one layer or direction, and options without ``use_skip_connections``, can be opened. The number
+    of characters is read from the weights, so options may say 261 or 262. A model trained on words uses its own table
+    and needs no embedding file.
 
     Args:
         options_file, weight_file: The published files.
         use_character_inputs: Whether ids are characters from ``Batcher``, or words from ``TokenBatcher``.
-        embedding_weight_file: For word ids, the words' vectors as ``dump_token_embeddings`` writes them.
-        max_batch_size: Largest number of sentences in a batch whose state is carried.
-        stateful: Carry the state, or start every sentence from zero.
+        embedding_weight_file: For word ids, the words' vectors, as written by ``dump_token_embeddings``.
+        max_batch_size: Maximum number of sentences in a batch whose state is carried.
+        stateful: Carry the state; otherwise, every sentence starts from zero.
 
     Raises:
-        ModelError, ConfigError: A file cannot be opened, files do not fit together, or the model reads other ids.
+        ModelError, ConfigError: A file cannot be opened, files do not match, or the model reads other ids.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class BidirectionalLanguageModel(nn.Module):
             raise ConfigError(
                 "use_character_inputs=False needs an embedding_weight_file, written by dump_token_embeddings."
             )
-        # The names under which bilm-tf keeps its arguments, which programs read.
+        # bilm-tf stores its arguments under these names, and programs read them.
         self._options = bilm_tf.read_options(options_file)
         self._weight_file, self._embedding_weight_file = weight_file, embedding_weight_file
         self._use_character_inputs = use_character_inputs
@@ -136,7 +137,7 @@ class BidirectionalLanguageModel(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> BidirectionalLanguageModel:
-        """Set the training mode. The biLM's own dropout is for its pre-training and stays off."""
+        """Set the training mode. The biLM's own dropout is for pre-training and stays off."""
         super().train(mode)
         self.bilm.eval()
         return self
@@ -154,8 +155,8 @@ class BidirectionalLanguageModel(nn.Module):
     def forward(self, ids: NDArray[np.integer[Any]] | Tensor, stream: str = "") -> BilmOps:
         """Compute all layers of one batch.
 
-        As in bilm-tf, layer 0 at padded positions is the vector of a token without characters (not zero), and the other
-        layers are 0 there.
+        As in bilm-tf, at padded positions, layer 0 is the vector of a token without characters (not zero), and the
+        other layers are 0.
 
         Args:
             ids: ``(sentences, time, chars)``, or ``(sentences, time)`` for words, as the batchers return them.
@@ -180,14 +181,14 @@ class BidirectionalLanguageModel(nn.Module):
         layers, after = self.bilm.contextualize(vectors, mask, state.first_rows(len(ids)))
         if self.stateful:
             self.states[stream] = state.with_first_rows(after)
-        layers[0] = torch.cat([vectors] * self.bilm.config.n_directions, dim=-1)  # at padded positions too
-        inside = mask[:, 2:]  # without the boundaries: the first position and the last real one
+        layers[0] = torch.cat([vectors] * self.bilm.config.n_directions, dim=-1)  # also at padded positions
+        inside = mask[:, 2:]  # without boundaries: the first and the last real position
         layers = torch.where(inside[..., None], layers[:, :, 1:-1], layers[:, :, 2:])
         tensors = {"lm_embeddings": layers.transpose(0, 1), "lengths": inside.sum(dim=1), "mask": inside}
         return BilmOps(self.mixes, {**tensors, "token_embeddings": vectors})
 
     def _checked_mask(self, ids: Tensor) -> Tensor:
-        """Check the ids; return ``(sentences, time)`` bool, True on a real token, boundaries included."""
+        """Check the ids and return a mask ``(sentences, time)``, True on real tokens and boundaries."""
         self._check_shape(ids)
         if self.stateful and len(ids) > self.max_batch_size:
             raise ConfigError(f"The batch has {len(ids)} sentences, but max_batch_size is {self.max_batch_size}.")
@@ -219,7 +220,7 @@ class WeightLayers(nn.Module):
     Args:
         n_layers: Number of layers to mix, layer 0 included.
         use_top_only: Return gamma times the last layer, without weights and never normalized.
-        do_layer_norm: First normalize each layer, by one mean and one variance over all real positions.
+        do_layer_norm: First normalize each layer, with one mean and one variance over all real positions.
     """
 
     def __init__(self, n_layers: int, use_top_only: bool = False, do_layer_norm: bool = False) -> None:
@@ -227,7 +228,7 @@ class WeightLayers(nn.Module):
         self.use_top_only = use_top_only
         self.do_layer_norm = do_layer_norm
         self.mix = ScalarMix(1 if use_top_only else n_layers, do_layer_norm and not use_top_only)
-        self.mix.weight.requires_grad_(not use_top_only)  # the softmax of one weight is 1: no variable
+        self.mix.weight.requires_grad_(not use_top_only)  # the softmax of one weight is 1, so there is no variable
 
     @property
     def W(self) -> nn.Parameter:
@@ -258,25 +259,25 @@ def weight_layers(
 ) -> dict[str, Any]:
     """Compute a learned weighted sum of layers: ``gamma * sum_k softmax(W)_k * layer_k``.
 
-    The first call with a name creates its variables, and every later call uses them again: in the next training step,
-    and for the question after the context. They are the ``WeightLayers`` at ``mixes[name + "_ELMo"]``, by default in
-    the model's own ``mixes``: train ``model.mixes.parameters()``, save ``model.mixes.state_dict()``. Create an
-    optimizer after the first call, or fill ``mixes`` before it.
+    The first call with a name creates its variables, and later calls reuse them: in the next training step, or for the
+    question after the context. They are the ``WeightLayers`` at ``mixes[name + "_ELMo"]``, by default in the model's
+    own ``mixes``: train ``model.mixes.parameters()``, save ``model.mixes.state_dict()``. Create the optimizer after the
+    first call, or fill ``mixes`` before it.
 
     Fixed: ``l2_coef=None`` means no penalty, and one name may end with another.
 
     Args:
         name: Name of the variables.
-        bilm_ops: The output of ``BidirectionalLanguageModel``, or any dict of ``lm_embeddings`` and ``mask``.
+        bilm_ops: The output of ``BidirectionalLanguageModel``, or any dict with ``lm_embeddings`` and ``mask``.
         l2_coef: The penalty is this number times the sum of the squared ``W``.
         use_top_only, do_layer_norm: As in ``WeightLayers``.
-        mixes: Where the variables are kept; required if ``bilm_ops`` is a plain dict.
+        mixes: Where to store the variables; required if ``bilm_ops`` is a plain dict.
 
     Returns:
         ``weighted_op (sentences, time, dim)``; ``regularization_op``, a list of one scalar, or 0.0 for the top only.
 
     Raises:
-        ConfigError: The name was used before with other switches.
+        ConfigError: The name was used before with different arguments.
     """
     if mixes is None:
         mixes = cast(BilmOps, bilm_ops).mixes
@@ -296,14 +297,14 @@ def weight_layers(
 def dump_token_embeddings(
     vocab_file: str | Path, options_file: str | Path, weight_file: str | Path, outfile: str | Path
 ) -> None:
-    """Write the context-free vector of every word of a vocabulary, for models of word ids.
+    """Write the context-free vector of every vocabulary word, for models that read word ids.
 
-    The file has one dataset ``embedding``, ``(words, projection_dim)`` float32, in the order of the vocabulary. It
-    appears when it is complete, and replaces an old one.
+    The file has one dataset ``embedding``, ``(words, projection_dim)`` float32, in vocabulary order. It appears once it
+    is complete, and replaces an existing file.
 
     Raises:
         ModelError, TextError, OutputError: A file cannot be opened or written.
-        ConfigError: The model reads word ids, so its weight file holds the vectors already.
+        ConfigError: The model reads word ids, so its weight file already contains the vectors.
     """
     bilm = read_hdf5(options_file, weight_file).build_bilm().eval()
     cnn = bilm.config.char_cnn
@@ -330,18 +331,18 @@ def dump_bilm_embeddings(
 ) -> None:
     """Write all layers of a file with one tokenized sentence per line.
 
-    The output has one dataset per line, named by its number from 0, ``(layers, tokens, dim)`` float32; a blank line has
-    0 tokens. It appears when it is complete, and replaces an old one.
+    The output has one dataset per line, named by the line number from 0, ``(layers, tokens, dim)`` float32; a blank
+    line has 0 tokens. It appears once it is complete, and replaces an existing file.
 
-    Fixed: models of word ids work too, with their vocabulary.
+    Fixed: models that read word ids also work, with their vocabulary.
 
     Args:
-        vocab_file: A list of words; only models of word ids need it.
+        vocab_file: A word list; only required by models that read word ids.
         dataset_file: The sentences.
         options_file, weight_file: The model.
         outfile: The HDF5 file to write.
-        stateful: Start every line from the state after the previous line, as in bilm-tf, so that results depend on the
-            order of lines. Otherwise every line starts from zero, and lines are computed in batches.
+        stateful: Start every line from the state after the previous line, as in bilm-tf, so results depend on the order
+            of lines. Otherwise, every line starts from zero, and lines are computed in batches.
 
     Raises:
         ModelError, ConfigError, TextError, OutputError: A file cannot be opened, read or written.
@@ -349,11 +350,11 @@ def dump_bilm_embeddings(
     by_characters = "char_cnn" in bilm_tf.read_options(options_file)
     model = BidirectionalLanguageModel(options_file, weight_file, by_characters, max_batch_size=1, stateful=stateful)
     cnn = model.bilm.config.char_cnn
-    if cnn is None:  # warns about another word list than the model's own
+    if cnn is None:  # warns if the word list differs from the model's
         given_or_found(Path(vocab_file), find_vocabulary(Path(weight_file)))
     batcher = TokenBatcher(vocab_file) if cnn is None else Batcher(vocab_file, cnn.max_chars)
     text = Text(dataset_file, kind="bilm-tf")
-    # A file is read twice, first for the size of the output; what comes from a pipe can be read only once.
+    # A file is read twice, the first time for the size of the output. A pipe can only be read once.
     sentences: Iterable[list[str]] = text.token_lists() if text.can_reread else list(text.token_lists())
     lengths = list(map(len, sentences))
     if text.can_reread:
@@ -373,7 +374,7 @@ def dump_bilm_embeddings(
 
 
 def _reading_words(bilm: BiLM, path: str | Path) -> BiLM:
-    """Return a biLM with the same LSTMs over a table of word vectors from an HDF5 file."""
+    """Return a biLM with the same LSTMs and a table of word vectors from an HDF5 file."""
     table = read_embeddings(path, bilm.config.projection_dim)
     with torch.device("meta"):
         reader = BiLM(dataclasses.replace(bilm.config, char_cnn=None, n_words=len(table)))

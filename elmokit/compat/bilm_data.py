@@ -1,7 +1,7 @@
 """bilm-tf's vocabularies, batchers and datasets: text to ids. Import them from ``elmokit.compat.bilm``.
 
-Ids and shapes are those of bilm-tf. Its defects are fixed or raise an error, as each docstring says. The datasets are
-thin adapters over :class:`~elmokit.training.windows.WindowStream`, which packs sentences as bilm-tf does.
+Ids and shapes are the same as in bilm-tf. Its bugs are fixed or raise an error, as described in each docstring. The
+datasets are thin adapters over :class:`~elmokit.training.windows.WindowStream`, which packs sentences as bilm-tf does.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from elmokit.training.windows import WindowStream
 
 Ids = NDArray[np.int32]
-InvalidNumberOfCharacters = ConfigError  # bilm-tf's name; unlike there, 261 and 262 are both right
+InvalidNumberOfCharacters = ConfigError  # bilm-tf's name; unlike in bilm-tf, both 261 and 262 are accepted
 
 
 class Vocabulary:
-    """A list of words from a text file, one word per line; ids count from 0.
+    """A list of words from a text file, with one word per line. Ids count from 0.
 
-    A blank line is the empty word, a repeated word has its last id, ``!!!MAXTERMID`` is skipped, and ``bos``, ``eos``,
+    A blank line is the empty word, a repeated word gets its last id, ``!!!MAXTERMID`` is skipped, and ``bos``, ``eos``,
     ``unk`` are -1 if ``<S>``, ``</S>``, ``<UNK>`` are not listed.
 
     Args:
         filename: The word list.
         validate_file: Require the special words.
-        words: The words themselves, in place of a file.
+        words: The words themselves, instead of a file.
 
     Raises:
         TextError: The file cannot be read.
@@ -80,7 +80,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Number of words, repeated ones counted repeatedly."""
+        """Number of words, counting repeated words each time."""
         return len(self._id_to_word)
 
     def word_to_id(self, word: str) -> int:
@@ -88,15 +88,15 @@ class Vocabulary:
         return self._word_to_id.get(word, self.unk)
 
     def id_to_word(self, cur_id: int) -> str:
-        """Return the word of an id."""
+        """Return the word with an id."""
         return self._id_to_word[cur_id]
 
     def decode(self, cur_ids: Sequence[int]) -> str:
-        """Return the words of ids, joined by spaces."""
+        """Return the words with the given ids, joined by spaces."""
         return " ".join(self._id_to_word[index] for index in cur_ids)
 
     def encode(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
-        """Return the ids of a sentence with its boundaries, ``(tokens + 2,)``.
+        """Encode a sentence, with boundaries, as word ids ``(tokens + 2,)``.
 
         Args:
             sentence: A string or a list of tokens.
@@ -111,16 +111,16 @@ class Vocabulary:
 class UnicodeCharsVocabulary(Vocabulary):
     """A vocabulary that also encodes words as characters, numbered as in training: bytes 0 to 255, five marks to 260.
 
-    Fixed: if ``<S>`` or ``</S>`` is not listed, the last word keeps its own characters, and both still have the
-    characters of boundaries instead of their literal letters.
+    Fixed: if ``<S>`` or ``</S>`` is not listed, the last word keeps its own characters, and both still get boundary
+    characters instead of their literal letters.
 
     Args:
         filename: The word list.
-        max_word_length: Characters per word, with a begin and an end mark.
+        max_word_length: Characters per word, including a begin and an end mark.
         validate_file, words: As in ``Vocabulary``.
 
     Raises:
-        ConfigError: ``max_word_length`` is no whole number from 3 to 10,000.
+        ConfigError: ``max_word_length`` is not an integer from 3 to 10,000.
     """
 
     bos_char, eos_char = BEGIN_SENTENCE_CHAR - 1, END_SENTENCE_CHAR - 1
@@ -150,7 +150,7 @@ class UnicodeCharsVocabulary(Vocabulary):
         return chars
 
     def encode_chars(self, sentence: str | Iterable[str], reverse: bool = False, split: bool = True) -> Ids:
-        """Return the characters of a sentence with its boundaries, ``(tokens + 2, max_word_length)``; as ``encode``."""
+        """Encode a sentence, with boundaries, as characters ``(tokens + 2, max_word_length)``; see ``encode``."""
         first, last = (END_SENTENCE, BEGIN_SENTENCE) if reverse else (BEGIN_SENTENCE, END_SENTENCE)
         return self.chars_of([first, *_tokens(sentence, split), last])
 
@@ -160,14 +160,14 @@ class UnicodeCharsVocabulary(Vocabulary):
 
 
 class Batcher:
-    """Encodes lists of tokens as characters. Any word works; the vocabulary file is checked, but not needed."""
+    """Encodes lists of tokens as characters. Any word is allowed; the vocabulary file is checked but not needed."""
 
     def __init__(self, lm_vocab_file: str | Path | None, max_token_length: int) -> None:
         self._lm_vocab = UnicodeCharsVocabulary(lm_vocab_file, max_token_length)
         self._max_token_length = max_token_length
 
     def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
-        """Return characters with boundaries; each id is one above that of training.
+        """Encode sentences, with boundaries, as characters; each id is one more than in training.
 
         Returns:
             ``(sentences, longest + 2, max_token_length)``, 0 on padding.
@@ -182,7 +182,7 @@ class Batcher:
 class TokenBatcher:
     """Encodes lists of tokens as word ids.
 
-    A file without ``<S>`` or ``</S>``, and an unlisted word if there is no ``<UNK>``, raise an error. In bilm-tf both
+    A file without ``<S>`` or ``</S>``, and an unlisted word if there is no ``<UNK>``, raise an error. In bilm-tf, both
     became padding, and the sentence lost its end.
 
     Raises:
@@ -195,7 +195,7 @@ class TokenBatcher:
         self._file = lm_vocab_file
 
     def batch_sentences(self, sentences: Iterable[Iterable[str]]) -> NDArray[np.int64]:
-        """Return word ids with boundaries; each id is one above that of the vocabulary.
+        """Encode sentences, with boundaries, as word ids; each id is one more than in the vocabulary.
 
         Returns:
             ``(sentences, longest + 2)``, 0 on padding.
@@ -234,7 +234,7 @@ Batch = dict[str, Ids | None]
 
 
 class _Dataset:
-    """What both datasets share: the files, the vocabulary, and the order in which sentences are read."""
+    """Base of both datasets: files, vocabulary, and the order in which sentences are read."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class _Dataset:
         vocab.require("of the dataset", BEGIN_SENTENCE, END_SENTENCE, UNKNOWN)
         self.files = find_text_files(filepattern, reread=True)
         """The files that the pattern matches, sorted."""
-        # bilm-tf takes the files of a test from the end.
+        # In a test, bilm-tf reads the files in reverse order.
         self.text = Text(self.files[::-1] if test else self.files, kind="bilm-tf")
         """The text in the order in which it is read."""
         self.read_backward = tuple(read_backward)
@@ -270,14 +270,14 @@ class _Dataset:
         return self._vocab.max_word_length if isinstance(self._vocab, UnicodeCharsVocabulary) else None
 
     def iter_batches(self, batch_size: int, num_steps: int) -> Iterator[Batch]:
-        """Yield batches of training windows, endlessly or, for a test, until the text is read once.
+        """Yield batches of training windows: endlessly, or in a test, until the text has been read once.
 
-        Rows are packed without padding and continue from batch to batch. In training, each call starts with another
+        Rows are packed without padding and continue from batch to batch. In training, each call starts with a different
         epoch. A test ends before the first batch that some row cannot fill, as in bilm-tf.
 
         Args:
-            batch_size: Rows of a batch.
-            num_steps: Positions of each row.
+            batch_size: Rows per batch.
+            num_steps: Positions per row.
 
         Yields:
             ``token_ids`` and ``next_token_id``, ``(batch_size, num_steps)`` int32, and ``tokens_characters``,
@@ -289,7 +289,7 @@ class _Dataset:
         order = ReadingOrder(
             seed=self.seed, shuffle=self.shuffle_on_load, n_epochs=1 if self.is_test else None, one_by_one=True
         )
-        # In a training, each direction has an order of its own.
+        # In training, each direction has its own order.
         n_readers = 1 if self.is_test else len(self.read_backward)
         blocks = [SentenceBlocks(self.text, order, reader) for reader in range(n_readers)]
         stream = WindowStream(blocks, self._words, self._encode, batch_size, num_steps, self.read_backward)
@@ -309,7 +309,7 @@ class _Dataset:
                 yield batch
 
     def _encode(self, tokens: Sequence[str]) -> NDArray[np.int64]:
-        """Return each token's word id, then its characters, ``(tokens, 1 + chars)``; one above those of bilm-tf."""
+        """Encode each token as a word id, then characters, ``(tokens, 1 + chars)``; one more than in bilm-tf."""
         ids = np.array([[self._vocab.word_to_id(token)] for token in tokens], dtype=np.int64).reshape(-1, 1)
         if isinstance(self._vocab, UnicodeCharsVocabulary):
             ids = np.concatenate([ids, self._vocab.chars_of(tokens)], axis=1)
@@ -317,19 +317,19 @@ class _Dataset:
 
 
 class LMDataset(_Dataset):
-    """The training windows of a text in one direction.
+    """Training windows of a text, in one direction.
 
-    Files are UTF-8, plain or compressed, and only a part of a file is in memory at a time. Sentences are shuffled over
+    Files are UTF-8, plain or compressed, and only part of a file is in memory at a time. Sentences are shuffled within
     ranges of 200,000 lines instead of a whole file, from a seed instead of Python's global random state. Without
-    ``shuffle_on_load``, files are read in the order of their names.
+    ``shuffle_on_load``, files are read in alphabetical order.
 
     Args:
         filepattern: A glob pattern, a file or a directory.
-        vocab: A ``UnicodeCharsVocabulary``, or a ``Vocabulary`` for word ids alone. It must list the special words.
-        reverse: Read each sentence from its end, for a backward language model.
+        vocab: A ``UnicodeCharsVocabulary``, or a ``Vocabulary`` for word ids only. It must list the special words.
+        reverse: Read each sentence backward, for a backward language model.
         test: Read the text once, in order; otherwise endlessly.
         shuffle_on_load: Shuffle files and sentences.
-        seed: Decides the order.
+        seed: Determines the order.
 
     Raises:
         TextError: No file matches.
@@ -355,9 +355,9 @@ class LMDataset(_Dataset):
         super().__init__(filepattern, vocab, (reverse,), test, shuffle_on_load, seed)
 
     def get_sentence(self) -> Iterator[tuple[Ids, Ids | None]]:
-        """Yield the word ids and the characters of each sentence with its boundaries, in the order of the files.
+        """Yield each sentence's word ids and characters, with boundaries, in file order.
 
-        For a test they are yielded once, otherwise endlessly. Sentences are not shuffled here.
+        In a test, they are yielded once, otherwise endlessly. Sentences are not shuffled here.
         """
         (reverse,) = self.read_backward
         while True:
@@ -373,10 +373,10 @@ class LMDataset(_Dataset):
 
 
 class BidirectionalLMDataset(_Dataset):
-    """The training windows of a text in both directions.
+    """Training windows of a text, in both directions.
 
     A batch also has the keys ``token_ids_reverse``, ``tokens_characters_reverse`` and ``next_token_id_reverse``. In
-    training, each direction has an order of its own; in a test, both read the same sentences.
+    training, each direction has its own order; in a test, both read the same sentences.
 
     Args:
         filepattern, vocab, test, shuffle_on_load, seed: As in ``LMDataset``.

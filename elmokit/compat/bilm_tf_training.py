@@ -1,7 +1,7 @@
 """bilm-tf's training functions under their old names. Import them from ``elmokit.compat.bilm``.
 
-They call ``elmokit.train``, ``elmokit.finetune`` and the rest of the public functions, so that a script written for
-bilm-tf runs after a change of its imports. ``elmokit bilm-tf`` calls them for the four scripts of bilm-tf.
+They call ``elmokit.train``, ``elmokit.finetune`` and other public functions, so a script written for bilm-tf runs once
+its imports are changed. ``elmokit bilm-tf`` calls them to replace bilm-tf's four scripts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from elmokit.training.settings import options_from_settings, settings_from_optio
 from elmokit.training.training_run import last_checkpoint
 
 RESTART = "restart"
-SAMPLED_SENTENCES = 200  # of the training text, to evaluate on if there is no held-out text
+SAMPLED_SENTENCES = 200  # from the training text, for evaluation without held-out text
 INTERVALS = {"log_every": 100, "eval_every": 1000, "save_every": 500}  # bilm-tf logs every 100 and saves every 1250
 OPTIONS = "the options"  # what error messages call them
 
@@ -59,12 +59,12 @@ def load_vocab(vocab_file: str | Path, max_word_length: int | None = None) -> Vo
 
 
 def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, Any], str]:
-    """Find the newest checkpoint in a directory of bilm-tf or of elmokit, and the options of its training.
+    """Find the newest checkpoint in a directory of bilm-tf or elmokit, and its training options.
 
-    If the training was restarted there, it is that of the last restart.
+    If training was restarted there, it is the checkpoint of the last restart.
 
     Returns:
-        The options, and the path of the checkpoint. For a run of elmokit, ``batch_size`` is the number of rows of one
+        The options, and the path of the checkpoint. For a run of elmokit, ``batch_size`` is the number of rows per
         process, and the length is one epoch of as many tokens as the training read.
 
     Raises:
@@ -75,9 +75,9 @@ def load_options_latest_checkpoint(tf_save_dir: str | Path) -> tuple[dict[str, A
 
 
 def restart_options(save_dir: Path) -> tuple[dict[str, Any], str]:
-    """Return what ``elmokit bilm-tf restart`` starts from: the options, and the newest checkpoint.
+    """Return what ``elmokit bilm-tf restart`` starts from: the options and the newest checkpoint.
 
-    If the last restart was interrupted, the options are those that it started from, so that the same command continues
+    If the last restart was interrupted, these are the options that it started from, so that the same command continues
     it.
     """
     options, checkpoint = load_options_latest_checkpoint(save_dir)
@@ -87,7 +87,7 @@ def restart_options(save_dir: Path) -> tuple[dict[str, Any], str]:
 
 
 def _newest(save_dir: Path, restarts: Sequence[Path]) -> tuple[dict[str, Any], str]:
-    """Return the options and the newest checkpoint of a directory with some restarts, the last one first."""
+    """Return the options and newest checkpoint of a directory, given its restarts, newest first."""
     for run in (*reversed(restarts), save_dir):
         committed = read_workspace(run)
         checkpoint = None if committed is None else last_checkpoint(committed)
@@ -118,23 +118,23 @@ def train(
     device: str | torch.device = "auto",
     report: TrainingCallback | None = None,
 ) -> TrainingResult:
-    """Train a biLM as bilm-tf does, or continue the training of a checkpoint with its Adagrad sums.
+    """Train a biLM as bilm-tf does, or continue training a checkpoint with its Adagrad accumulators.
 
     A new training makes ``tf_save_dir`` an elmokit run directory. A restart creates ``restart-1`` (or the next free
-    number) in it and changes no existing file. The same call continues an interrupted training or restart.
+    number) in it and changes no existing file. Repeating the call continues an interrupted training or restart.
 
     Args:
-        options: The options of bilm-tf; see ``elmokit.training.settings``.
-        data: The text and its vocabulary. Give an ``LMDataset`` for a model of the forward direction alone.
+        options: bilm-tf's options; see ``elmokit.training.settings``.
+        data: The text and its vocabulary. Pass an ``LMDataset`` for a forward-only model.
         n_gpus: A step reads ``n_gpus`` times ``batch_size`` rows. To use several GPUs, start the script with
             ``torchrun``, which divides the rows among its processes.
-        tf_save_dir: A directory that is new or empty, or in which the same call was interrupted; for a restart, that of
-            the checkpoint.
-        tf_log_dir: Has no effect: the log is ``metrics.jsonl`` in the run directory and, if TensorBoard is installed,
+        tf_save_dir: A new or empty directory, or one in which the same call was interrupted; for a restart, the
+            checkpoint's directory.
+        tf_log_dir: Ignored: the log is ``metrics.jsonl`` in the run directory and, if TensorBoard is installed,
             ``tensorboard/`` next to it.
         restart_ckpt_file: The checkpoint to restart from.
-        held_out: Text to evaluate on, to keep the best model. bilm-tf has none; without it, sentences of the training
-            text are used.
+        held_out: Text to evaluate on, for keeping the best model. bilm-tf has none; without it, sentences of the
+            training text are used.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
         report: As in ``elmokit.train``.
 
@@ -142,7 +142,7 @@ def train(
         The best model, its perplexities, and the run directory.
 
     Raises:
-        ElmoError: As in ``elmokit.train`` and ``elmokit.finetune``, or the options do not fit the data.
+        ElmoError: As in ``elmokit.train`` and ``elmokit.finetune``, or the options do not match the data.
     """
     report = TrainingDisplay() if report is None else report
     options = _options_for(options, data)
@@ -185,12 +185,12 @@ def _restart(
     data: LMDataset | BidirectionalLMDataset,
     settings: Mapping[str, Any],
 ) -> TrainingResult:
-    """Continue the training of a checkpoint in a run directory of its own, or in that of an interrupted restart."""
+    """Continue training a checkpoint in a new run directory, or in the directory of an interrupted restart."""
     interrupted = interrupted_restart(save_dir)
     if interrupted is not None:
         _, start = _newest(save_dir, _restarts(save_dir)[:-1])
         if Path(start) == Path(checkpoint) or interrupted in Path(checkpoint).parents:
-            with contextlib.suppress(OtherSettingsError):  # another call, which is a restart of its own
+            with contextlib.suppress(OtherSettingsError):  # a different call, which is a new restart
                 return api.finetune(_open(start, data), data.files, out=interrupted, **settings)
     return api.finetune(_open(checkpoint, data), data.files, out=next_restart(save_dir), **settings)
 
@@ -205,13 +205,13 @@ def test(
 ) -> float:
     """Compute and print the test perplexity of a checkpoint, as bilm-tf does.
 
-    The number depends on the batch size; see ``elmokit.lm.bilm_tf_perplexity``.
+    The result depends on the batch size; see ``elmokit.lm.bilm_tf_perplexity``.
 
     Args:
-        options: The options of the training. They are not needed: a checkpoint says how large its model is.
+        options: Ignored: the checkpoint contains the model's sizes.
         ckpt_file: The checkpoint.
         data: The text and its vocabulary.
-        batch_size: Rows that are read side by side.
+        batch_size: Rows that are read in parallel.
         device: Where to compute; None for the CPU.
 
     Raises:
@@ -220,7 +220,7 @@ def test(
     model = LanguageModel(_open(ckpt_file, data), device=device)
     result = model.bilm_tf_perplexity(data.files, batch_size)
     perplexity = result.mean
-    # With bilm-tf's spelling, because scripts search its output for this line.
+    # bilm-tf's spelling, because scripts search its output for this line.
     print(f"FINSIHED!  AVERAGE PERPLEXITY = {np.float32(perplexity)}")
     warning = unknown_words_warning(result.unknown_ratio, result.unknown_words)
     if warning:
@@ -232,12 +232,12 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
     """Write the weights of the newest checkpoint as HDF5 for AllenNLP and bilm-tf, with options for inference.
 
     The options file is named after the output: ``w_options.json`` for ``w.hdf5``, and ``x_options.json`` for
-    ``x_weights.hdf5``. An existing HDF5 file and its options are replaced; any other file is not.
+    ``x_weights.hdf5``. An existing HDF5 file and its options are replaced; other existing files are not.
 
     Raises:
         ElmoError: There is no checkpoint, it cannot be read, or a file cannot be written.
     """
-    import h5py  # here, because only this function needs it
+    import h5py  # imported here, because only this function needs it
 
     path = Path(outfile)
     if path.is_file() and path.stat().st_size and not h5py.is_hdf5(path):
@@ -248,13 +248,13 @@ def dump_weights(tf_save_dir: str | Path, outfile: str | Path) -> None:
 
 
 def dumped_options(outfile: Path) -> Path:
-    """Return where :func:`dump_weights` writes the options."""
-    # Not `own_file`, which is `options.json` for `weights.hdf5`: in bilm-tf's directory, that is the training's.
+    """Return the path of the options written by :func:`dump_weights`."""
+    # Not `own_file`: for `weights.hdf5`, that is `options.json`, which belongs to the training in bilm-tf's directory.
     return outfile.with_name(f"{outfile.stem.removesuffix('_weights')}_options.json")
 
 
 def _options_for(options: Mapping[str, Any], data: LMDataset | BidirectionalLMDataset) -> dict[str, Any]:
-    """Return the options, after a check that they fit the data."""
+    """Check that the options match the data, and return them."""
     _check_directions("The options have", bool(options.get("bidirectional")), data)
     cnn = options.get("char_cnn")
     length = cnn.get("max_characters_per_token") if isinstance(cnn, Mapping) else None
@@ -281,7 +281,7 @@ def _open(checkpoint: str | Path, data: LMDataset | BidirectionalLMDataset) -> P
 
 
 def _sample(files: Sequence[Path], path: Path) -> Path:
-    """Write the first sentences of the files to a file, about ``SAMPLED_SENTENCES`` in all."""
+    """Write the first sentences of the files, about ``SAMPLED_SENTENCES`` in total, to a file."""
     n_each = -(-SAMPLED_SENTENCES // len(files))
     chosen = files[:: -(-len(files) // SAMPLED_SENTENCES)]
     read = [filter(None, Text(file, kind="bilm-tf").token_lists()) for file in chosen]
@@ -291,14 +291,14 @@ def _sample(files: Sequence[Path], path: Path) -> Path:
 
 
 def next_restart(save_dir: str | Path) -> Path:
-    """Return the run directory that a new restart in ``save_dir`` creates."""
+    """Return the run directory for a new restart in ``save_dir``."""
     earlier = _restarts(Path(save_dir))
     number = _number(earlier[-1]) + 1 if earlier else 1
     return Path(save_dir) / f"{RESTART}-{number}"
 
 
 def interrupted_restart(save_dir: Path) -> Path | None:
-    """Return the run directory of the last restart, if it has not come to its end."""
+    """Return the run directory of the last restart, if it is unfinished."""
     restarts = _restarts(save_dir)
     committed = read_workspace(restarts[-1]) if restarts else None
     if committed is None or not committed.can_continue:
@@ -309,7 +309,7 @@ def interrupted_restart(save_dir: Path) -> Path | None:
 
 
 def _restarts(save_dir: Path) -> list[Path]:
-    """List the directories of restarted trainings, oldest first."""
+    """List the run directories of restarts, oldest first."""
     runs = [path for path in save_dir.glob(f"{RESTART}-*") if (path / JOURNAL).is_file()]
     return sorted(runs, key=_number)
 

@@ -1,12 +1,12 @@
 """ELMoForManyLangs (``elmoformanylangs``) under its old names.
 
-Write ``from elmokit.compat.many_langs import Embedder`` in place of ``from elmoformanylangs import Embedder``. What
-differs:
+Replace ``from elmoformanylangs import Embedder`` with ``from elmokit.compat.many_langs import Embedder``. The
+differences are:
 
-- The same call returns the same vectors, and a sentence's vectors do not depend on other sentences. The old class
-  shuffled its batches and carried the LSTM state from one to the next.
+- Results are reproducible, and a sentence's vectors do not depend on other sentences. The old class shuffled its
+  batches and carried the LSTM state from one to the next.
 - Empty lists and empty sentences work, and no gradients are kept.
-- A GPU is used only if ``device`` says so.
+- A GPU is only used if ``device`` selects it.
 - Every model that elmokit opens works.
 """
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 AVERAGE = -1
 ALL = -2
-_TOKENS_PER_SENTENCE = 32  # converts ``batch_size`` into the tokens per batch that ``Elmo.embed`` counts
+_TOKENS_PER_SENTENCE = 32  # converts ``batch_size`` to tokens per batch, as counted by ``Elmo.embed``
 
 
 class Embedder:
     """Embeds tokenized sentences with one model.
 
-    ``model_dir`` and ``batch_size`` are the arguments, and ``use_cuda`` says whether ``device`` is a GPU.
+    The attributes ``model_dir`` and ``batch_size`` are the arguments, and ``use_cuda`` is True if ``device`` is a GPU.
 
     Args:
         model_dir: The directory of a model, as downloaded or converted, or any other model that elmokit opens.
         batch_size: Sentences of typical length per batch. It changes the memory use, not the vectors.
-        start: The start state of a sentence, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
+        start: The start state of each sentence, as for ``elmokit.Elmo``. "zero" gives the vectors of the old class's
             first batch; "warm" is better for single short sentences; "stateful" continues from the same row of the
             previous batch, in the given order.
         device: Where to compute, such as "cuda"; the CPU if None.
@@ -59,12 +59,12 @@ class Embedder:
 
     @property
     def model(self) -> torch.nn.Module:
-        """The network as a PyTorch module, which computes the vectors once it was asked for."""
+        """The network as a PyTorch module, which computes the vectors from the first access on."""
         return self.elmo.computer.use_module()
 
     @property
     def config(self) -> dict[str, Any]:
-        """The sizes of the network, as ELMoForManyLangs' configuration has them; of any model that was opened."""
+        """The network's sizes in the layout of ELMoForManyLangs' configuration, for any model."""
         config, lexicon = self.elmo.model.config, self.elmo.model.lexicon
         cnn, features = config.char_cnn, config.word_features
         chars: dict[str, Any] = {"char_dim": 0}
@@ -91,13 +91,13 @@ class Embedder:
 
     @property
     def word_lexicon(self) -> dict[str, int] | None:
-        """The row of each word in the table of words; None if the model has none."""
+        """Each word's row in the word table; None if the model has none."""
         lexicon = self.elmo.model.lexicon
         return None if lexicon is None else _rows(lexicon.words)
 
     @property
     def char_lexicon(self) -> dict[str, int] | None:
-        """The row of each character in the table of characters; None if characters are bytes."""
+        """Each character's row in the character table; None if characters are bytes."""
         lexicon = self.elmo.model.lexicon
         return None if lexicon is None else _rows(lexicon.chars)
 
@@ -106,15 +106,15 @@ class Embedder:
         return self.model, self.config
 
     def sents2elmo(self, sents: Iterable[Iterable[str]], output_layer: int = AVERAGE) -> list[NDArray[np.float32]]:
-        """Embed tokenized sentences, in their order.
+        """Embed tokenized sentences, in order.
 
         Args:
             sents: Lists of tokens, or other iterables, such as those of ``jieba.cut``.
-            output_layer: -1 for the mean of all layers, -2 for all layers, or the number of a layer. Layer 0 is the
-                context-free one.
+            output_layer: -1 for the mean of all layers, -2 for all layers, or a layer number. Layer 0 is the
+                context-free layer.
 
         Returns:
-            For each sentence ``(tokens, dim)``, or ``(layers, tokens, dim)`` for all layers.
+            An array per sentence: ``(tokens, dim)``, or ``(layers, tokens, dim)`` for all layers.
 
         Raises:
             TextError: A sentence is not a list of strings.

@@ -1,12 +1,12 @@
-"""simple_elmo's ``ElmoModel`` under its old name, written from its published description alone.
+"""simple_elmo's ``ElmoModel`` under its old name, written only from its published description.
 
-What differs, on purpose:
+Intentional differences:
 
 - A sentence's vectors do not depend on other sentences. The old class ran the first batch once before the real pass
   ("warm-up") and carried the LSTM state, so results depended on the rest of the list. Here ``warmup=True`` starts every
   sentence from the model's start state, and ``warmup=False`` from zero.
-- A sentence's average is the plain mean over its tokens, for each layer. The old class counted padding, mixed up layers
-  and tokens for ``layers="all"``, and scaled the result to length 1. For the old scale, divide by
+- A sentence's average is the plain mean over its tokens, for each layer. The old class included padding, confused
+  layers and tokens for ``layers="all"``, and scaled the result to length 1. For the old scale, divide by
   ``numpy.linalg.norm(vectors, axis=-1, keepdims=True)``.
 - Arrays are float32 instead of float64, substitutes work for any number of sentences, and there is no session.
 """
@@ -48,7 +48,7 @@ class Predictions(TypedDict):
     """Their positions in the vocabulary."""
     candidate_words: list[str]
     logp: list[float]
-    """Their scores before the softmax: logits, whatever the name says."""
+    """Their scores before the softmax: logits, despite the name."""
 
 
 class Substitutes(TypedDict):
@@ -62,19 +62,19 @@ class Substitutes(TypedDict):
 
 
 class ElmoModel:
-    """A model that is opened by ``load``; the other methods use it. The attributes are None before.
+    """A model, opened by ``load`` and used by the other methods. The attributes are None before.
 
     Attributes:
         batch_size: Sentences of typical length per batch.
-        vector_size: Size of a vector, both directions together.
+        vector_size: Size of a vector, including both directions.
         max_chars: Characters per token; None for a model that reads words.
-        n_layers: Number of layers, the context-free one included.
-        batcher: Encodes sentences as characters, if the model reads them.
-        vocab: The words of the softmax, with ``full``.
-        model: The opened model, with ``full``.
+        n_layers: Number of layers, including the context-free layer.
+        batcher: Encodes sentences as characters, if the model reads characters.
+        vocab: With ``full``, the words of the softmax.
+        model: With ``full``, the opened model.
         session, sentence_character_ids, elmo_sentence_input, sentence_embeddings_op, init_state_tensors,
             final_state_tensors, init_state_values: Always None; they were parts of a TensorFlow graph.
-        logger: The logger of simple_elmo's name.
+        logger: The logger with simple_elmo's name.
     """
 
     session = sentence_character_ids = elmo_sentence_input = sentence_embeddings_op = None
@@ -103,29 +103,29 @@ class ElmoModel:
         *,
         top: bool = False,
     ) -> str:
-        """Open a model. Returns a message.
+        """Open a model and return a message.
 
         Args:
             directory: A directory with ``options.json`` and ``model.hdf5`` (else the first ``*.hdf5``), or any model
                 that ``Elmo.from_pretrained`` opens.
             max_batch_size: Sentences of typical length per batch; results do not depend on it.
-            limit: Ignored; each distinct token of a batch is encoded once, whatever the vocabulary.
+            limit: Ignored; each distinct token of a batch is always encoded once.
             full: Require the softmax, for ``get_elmo_substitutes``. In a directory with a TensorFlow ``checkpoint``,
-                open that instead of the HDF5 file, which has no softmax.
-            top: Make "top" the default of ``layers``, as in simple_elmo up to 0.5, where it was the second argument.
+                open the checkpoint instead of the HDF5 file, which has no softmax.
+            top: Make "top" the default for ``layers``, as in simple_elmo up to 0.5, where it was the second argument.
 
         Raises:
             ModelError: The model cannot be opened or, with ``full``, has no softmax.
             ConfigError: ``max_batch_size`` is below 1.
         """
-        if isinstance(max_batch_size, bool):  # `top`, from a program for the old signature
+        if isinstance(max_batch_size, bool):  # `top`, from a program that uses the old signature
             return self.load(directory, limit=limit, full=full, top=max_batch_size)
         check_at_least("max_batch_size", max_batch_size, 1)
         model = open_model(_preferred_file(directory, full), exact_marks=True)
         if full:
             softmax_vocabulary(model)
         self._zero = Elmo(model, start="zero")
-        with warnings.catch_warnings():  # warmup says what a sentence starts from
+        with warnings.catch_warnings():  # warmup determines the start state
             warnings.simplefilter("ignore")
             self._warm = Elmo(model, start="warm")
         self._layers = "top" if top else "average"
@@ -158,9 +158,9 @@ class ElmoModel:
 
         Args:
             texts: Sentences, each a list of tokens.
-            warmup: Start each sentence from the model's start state, else from zero.
-            layers: "average", the plain mean of the layers; "top", the last layer; or "all". None: "average", unless
-                the model was loaded with ``top``.
+            warmup: Start each sentence from the model's start state; otherwise, from zero.
+            layers: "average", the plain mean of the layers; "top", the last layer; or "all". None means "average",
+                unless the model was loaded with ``top``.
             session: Ignored; there are no sessions.
 
         Returns:
@@ -188,7 +188,7 @@ class ElmoModel:
         layers: LayerChoice | None = None,
         session: object = None,
     ) -> NDArray[np.float32]:
-        """Compute the mean vector of each sentence's tokens; zero without tokens. See ``get_elmo_vectors``.
+        """Compute the mean vector of each sentence's tokens, zero without tokens. See ``get_elmo_vectors``.
 
         Returns:
             ``(sentences, dim)``, for "all" ``(sentences, layers, dim)``.
@@ -208,14 +208,14 @@ class ElmoModel:
     ) -> list[list[Substitutes]]:
         """Predict each token from its context, without seeing the token itself.
 
-        The forward predictions see only what comes before the token, the backward ones only what comes after. Any word
-        of the vocabulary may be among them, ``<UNK>`` too.
+        The forward predictions are based only on the preceding tokens, the backward predictions only on the following
+        ones. They may include any word of the vocabulary, even ``<UNK>``.
 
         Args:
             data: Strings, which are split at spaces and tabs, or lists of tokens.
-            topn: Predictions per direction, at most the whole vocabulary.
-            nodelimiters: Leave out the sentence boundaries ``<S>`` and ``</S>``. The old class set their scores to 0
-                instead, which was above the score of many a word.
+            topn: Number of predictions per direction, at most the size of the vocabulary.
+            nodelimiters: Exclude the sentence boundaries ``<S>`` and ``</S>``. The old class set their scores to 0
+                instead, which is higher than the score of many words.
 
         Returns:
             One list per sentence, with one entry per token.
@@ -230,7 +230,7 @@ class ElmoModel:
         check_texts(data)  # type: ignore[arg-type]
         texts = [split_tokens(text.strip("\r\n")) if isinstance(text, str) else token_list(text) for text in data]
         left_out = {BEGIN_SENTENCE, END_SENTENCE} if nodelimiters else set()
-        n = topn + len(left_out)  # these may be among the first ones, and others then take their places
+        n = topn + len(left_out)  # the excluded words may be among the first ones
         how: dict[str, Any] = {"n": n, "batch_tokens": self._batch_tokens, "special_words": True}
         results: list[list[Substitutes]] = []
         for text, predicted in zip(texts, all_substitutes(computer, texts, "forward", **how), strict=True):
@@ -258,7 +258,7 @@ class ElmoModel:
 
 
 def _predictions(substitutes: Sequence[Substitute], topn: int, left_out: Collection[str]) -> Predictions:
-    """Return the first ``topn`` substitutes, without some words."""
+    """Return the first ``topn`` substitutes, excluding some words."""
     kept = [substitute for substitute in substitutes if substitute.word not in left_out][:topn]
     return Predictions(
         candidates=[substitute.word_id for substitute in kept],
@@ -268,7 +268,7 @@ def _predictions(substitutes: Sequence[Substitute], topn: int, left_out: Collect
 
 
 def _preferred_file(directory: str | Path, full: bool) -> str | Path:
-    """Choose the file of a directory that simple_elmo would open; anything else is left to ``open_model``."""
+    """Choose the file that simple_elmo would open in a directory; leave anything else to ``open_model``."""
     folder = expand_user(directory, ModelNotFoundError)
     if not (folder / "options.json").exists():
         return directory

@@ -1,4 +1,4 @@
-"""Put elmokit's classes into ``sys.modules`` under the names of another program.
+"""Register elmokit's classes in ``sys.modules`` under the names of another program.
 
 :mod:`elmokit.compat.as_allennlp` and :mod:`elmokit.compat.as_originals` use it.
 """
@@ -21,7 +21,7 @@ VERSION = "2.10.1"  # the version whose interface elmokit follows, for programs 
 
 
 def names_of(*sources: object) -> Callable[[str], dict[str, object]]:
-    """Return a function that looks up names, separated by spaces, in the first of these modules that has them."""
+    """Return a function that looks up space-separated names in the first of these modules that has them."""
 
     def look_up(names: str) -> dict[str, object]:
         return {
@@ -38,7 +38,7 @@ _FUNCTIONS = _of("add_sentence_boundary_token_ids get_device_of remove_sentence_
 ALLENNLP: dict[str, dict[str, object]] = {
     "allennlp": {"__version__": VERSION},
     "allennlp.commands": {},
-    # AllenNLP's two defaults are download addresses; here a published name, which needs no options file.
+    # AllenNLP's defaults are two URLs; here, the default is a published name, which needs no options file.
     "allennlp.commands.elmo": {
         **_of("ElmoEmbedder"),
         "DEFAULT_OPTIONS_FILE": None,
@@ -61,7 +61,7 @@ ALLENNLP: dict[str, dict[str, object]] = {
     "allennlp.modules": _of("Elmo ScalarMix"),
     "allennlp.modules.elmo": {
         **_of("Elmo _ElmoBiLm _ElmoCharacterEncoder batch_to_ids"),
-        # What the module imported, and programs import from there.
+        # Names that the module imported and that programs import from it.
         **_INDEXERS,
         **_FUNCTIONS,
         **_of("ConfigurationError ElmoLstm Params ScalarMix Token cached_path lazy_groups_of"),
@@ -85,7 +85,7 @@ Provided = Mapping[str, Mapping[str, object]]
 
 def installed_path(package: str) -> str | None:
     """Find the path of an installed package; None if it is not installed."""
-    # A package that is imported already counts as installed, unless `provide` made it.
+    # An imported package counts as installed, unless `provide` created it.
     if isinstance(sys.modules.get(package), StandIn):
         return None
     spec = importlib.util.find_spec(package)
@@ -93,13 +93,13 @@ def installed_path(package: str) -> str | None:
 
 
 def provide(modules: Provided) -> None:
-    """Put modules with these names into ``sys.modules``. Any other name fails as usual for one that is missing."""
+    """Register modules with these names in ``sys.modules``. Other names fail like any missing name."""
     for name, members in modules.items():
         package, _, child = name.rpartition(".")
         module = StandIn(name, f"{name}, as far as ELMo needs it, provided by elmokit.")
         module.__spec__ = ModuleSpec(name, None, is_package=True)
-        module.__path__ = []  # makes it a package, in which the import system then finds no other module
-        module.__file__ = __file__  # named in the message about a name that is missing
+        module.__path__ = []  # makes it a package without other modules
+        module.__file__ = __file__  # shown in the message about a missing name
         vars(module).update(members)
         sys.modules[name] = module
         if package:
@@ -107,4 +107,4 @@ def provide(modules: Provided) -> None:
 
 
 class StandIn(ModuleType):
-    """A module that :func:`provide` made."""
+    """A module created by :func:`provide`."""

@@ -1,15 +1,14 @@
-"""TF-Hub's ELMo modules under their old names, with PyTorch tensors in place of TensorFlow's.
+"""TF-Hub's ELMo modules under their old names, with PyTorch tensors instead of TensorFlow's.
 
-Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``. An address on TF-Hub
-is looked up in the cache of ``tensorflow_hub``, then downloaded. A path or name of any model that elmokit opens works
-too::
+Change ``import tensorflow_hub as hub`` to ``from elmokit.compat import tfhub as hub``. An address on TF-Hub is looked
+up in the cache of ``tensorflow_hub``, then downloaded. A path or name of any model that elmokit opens also works::
 
     elmo = hub.Module("https://tfhub.dev/google/elmo/2", trainable=True)
     vectors = elmo(["the cat is on the mat", "dogs are in the fog"], signature="default", as_dict=True)["elmo"]
     vectors = elmo(inputs={"tokens": [["the", "cat"], ["dogs", ""]], "sequence_len": [2, 1]}, signature="tokens")
 
 or, as with TensorFlow 2, ``hub.load(path).signatures["default"](["the cat"])["elmo"]``. There is no session: a call
-returns tensors with values, and their ``numpy()`` works while the mix is trained, too.
+returns tensors with values, and their ``numpy()`` also works while the mix is trained.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _FILE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip", ".hdf5", ".h5")
 
 
 class TensorInfo(NamedTuple):
-    """What ``tensorflow_hub`` says about an input or an output of a signature."""
+    """The information that ``tensorflow_hub`` gives about an input or output of a signature."""
 
     dtype: str
     shape: tuple[int | None, ...]
-    """None is a size that each call has."""
+    """None is a size that depends on the call."""
     is_sparse: bool = False
 
     def get_shape(self) -> tuple[int | None, ...]:
@@ -56,17 +55,17 @@ class TensorInfo(NamedTuple):
 
 
 class Output(Tensor):
-    """An output that is part of a computation with gradients. Its ``numpy()`` returns its values, as in TensorFlow."""
+    """An output with gradients, whose ``numpy()`` returns its values as in TensorFlow."""
 
     def numpy(self, *, force: bool = True) -> Any:
-        """Return the values, copied to the CPU if they are elsewhere, without gradients."""
+        """Return the values without gradients, copied to the CPU if necessary."""
         return Tensor.numpy(self, force=force)
 
 
 class Module(nn.Module):
     """An ELMo with the interface of ``google/elmo``.
 
-    Outputs of a call, where ``T`` is the number of tokens of the longest sentence ("tokens": the width of the matrix):
+    Outputs of a call, where ``T`` is the number of tokens in the longest sentence ("tokens": the width of the matrix):
 
     =========================  ====================  ====================================================
     ``word_emb``               ``(batch, T, 512)``   the context-free layer
@@ -76,21 +75,21 @@ class Module(nn.Module):
     ``sequence_len``           ``(batch,)``          the number of tokens of each sentence, int32
     =========================  ====================  ====================================================
 
-    512 and 1024 are the sizes of the published model. With an alignment, ``word_emb`` has 1024 numbers, too. Padding is
+    512 and 1024 are the sizes of the published model. With an alignment, ``word_emb`` also has 1024 numbers. Padding is
     zero in all outputs, and so is ``default`` of a sentence without tokens. DeepPavlov's modules differ in two ways:
-    padding is not zero in their ``word_emb``, and their ``default`` leaves out the factor gamma.
+    padding is not zero in their ``word_emb``, and their ``default`` omits the factor gamma.
 
     Args:
-        spec: An address on TF-Hub, the URL of another server of modules, a path, a name or an opened model;
-            None for the small model inside the package.
+        spec: An address on TF-Hub, a module's URL on another server, a path, a name or an opened model; None for the
+            small included model.
         trainable: Train the scalar mix, one weight per layer and a factor.
         name: Ignored; there is no graph.
         tags: Ignored; there is one variant.
-        trainable_lstm: Also train the LSTMs. None: if ``trainable``, as version 1 of ``google/elmo`` does and the
-            others do not.
-        start: The start state of a sentence. "zero": the zero state, as in the first call of a module; every call
-            then returns the same numbers. "warm": elmokit's own default, see ``Elmo``. "stateful": row r continues from
-            row r of the previous call, as in bilm-tf's graph, of which DeepPavlov's modules are copies; ``forget``
+        trainable_lstm: Also train the LSTMs. None means if ``trainable``, as in version 1 of ``google/elmo``, but not
+            in the others.
+        start: The start state of each sentence. "zero": zeros, as in the first call of a module; every call then
+            returns the same numbers. "warm": elmokit's own default, see ``Elmo``. "stateful": row r continues from row
+            r of the previous call, as in the graph of bilm-tf, of which DeepPavlov's modules are copies; ``forget``
             resets the state. It is unknown whether Google's modules carry state.
 
     Raises:
@@ -123,7 +122,7 @@ class Module(nn.Module):
 
     @property
     def mix(self) -> ScalarMix:
-        """The weighted sum, initialized with the module's own weights if it has any, else with the plain mean."""
+        """The weighted sum, initialized with the module's own weights if it has any, otherwise with equal weights."""
         mix = self.elmo.mixes[0]
         assert isinstance(mix, ScalarMix)
         return mix
@@ -138,13 +137,13 @@ class Module(nn.Module):
         return list(SIGNATURES)
 
     def get_input_info_dict(self, signature: str | None = None, tags: object = None) -> dict[str, TensorInfo]:
-        """Describe the inputs of a signature by their names."""
+        """Describe the inputs of a signature by name."""
         if _checked(signature) == "default":
             return {"strings": TensorInfo("string", (None,))}
         return {"tokens": TensorInfo("string", (None, None)), "sequence_len": TensorInfo("int32", (None,))}
 
     def get_output_info_dict(self, signature: str | None = None, tags: object = None) -> dict[str, TensorInfo]:
-        """Describe the outputs of a signature by their names."""
+        """Describe the outputs of a signature by name."""
         _checked(signature)
         config = self.elmo.bilm.config
         per_token = TensorInfo("float32", (None, None, config.output_dim))
@@ -165,11 +164,11 @@ class Module(nn.Module):
 
     @property
     def trainable_variables(self) -> list[nn.Parameter]:
-        """Every parameter that is trained, those of the LSTMs included."""
+        """All trained parameters, including those of the LSTMs."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def forget(self) -> None:
-        """Reset the state, which is carried if ``start`` is "stateful"."""
+        """Reset the state that is carried if ``start`` is "stateful"."""
         self._carried = None
 
     def forward(
@@ -186,7 +185,7 @@ class Module(nn.Module):
 
         Raises:
             ConfigError: The signature is unknown.
-            TextError: The inputs do not fit the signature.
+            TextError: The inputs do not match the signature.
         """
         signature = _checked(signature)
         wanted = {"default": {"strings"}, "tokens": {"tokens", "sequence_len"}}[signature]
@@ -253,7 +252,7 @@ class Module(nn.Module):
 
     @property
     def _word_dim(self) -> int:
-        # The two halves of layer 0 are the same, unless it is aligned.
+        # Both halves of layer 0 are equal, unless the layer is aligned.
         config = self.elmo.bilm.config
         return config.projection_dim if self.elmo.alignment is None else config.output_dim
 
@@ -264,7 +263,7 @@ class Module(nn.Module):
 
 
 def KerasLayer(handle: str | Path, *arguments: object, **settings: object) -> NoReturn:
-    """Raise a ConfigError that names what replaces ``hub.KerasLayer``."""
+    """Raise a ConfigError that names the replacement for ``hub.KerasLayer``."""
     raise ConfigError(
         "hub.KerasLayer is a TensorFlow layer. Compute the vectors before the model: hub.load("
         f"{str(handle)!r}).signatures['default'](texts) has the outputs 'elmo' and 'default'."
@@ -280,7 +279,7 @@ def load(
     trainable_lstm: bool | None = None,
     start: Start = "zero",
 ) -> Module:
-    """Open a module, as ``hub.load`` of TensorFlow 2 does; call its ``signatures``.
+    """Open a module, like ``hub.load`` in TensorFlow 2; then call its ``signatures``.
 
     Args:
         handle: As ``spec`` of :class:`Module`.
@@ -294,7 +293,7 @@ def load(
 
 
 def _open(spec: str | Path | None) -> PretrainedBiLM:
-    """Open a module as ``tensorflow_hub`` does: any URL is that of a module, on whatever server."""
+    """Open a module as ``tensorflow_hub`` does: any URL is a module's, whatever the server."""
     url = "" if spec is None else normalize_url(spec)
     if not url.lower().startswith(("http://", "https://")) or is_hub_address(url):
         return open_model(spec)
@@ -305,13 +304,13 @@ def _open(spec: str | Path | None) -> PretrainedBiLM:
 
 
 def _checked(signature: str | None) -> str:
-    """Return the name of a signature, by default "default"."""
+    """Check the name of a signature; None means "default"."""
     signature = signature or "default"
     return check_choice("signature", signature, SIGNATURES)
 
 
 def _values(given: Any) -> Any:
-    """Return the values of an array, a tensor (of TensorFlow for example) or a DataFrame; else what is given."""
+    """Return the values of an array, a tensor (such as TensorFlow's) or a DataFrame; return anything else unchanged."""
     for name in ("numpy", "to_numpy"):
         if callable(convert := getattr(given, name, None)):
             given = convert()
@@ -319,7 +318,7 @@ def _values(given: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a string as it is, or bytes decoded."""
+    """Return a string unchanged, or decode bytes."""
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
     if not isinstance(value, str):

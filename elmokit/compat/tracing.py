@@ -1,4 +1,4 @@
-"""The methods of the old APIs whose steps depend on the numbers of a batch, such as the lengths of its rows."""
+"""Methods of the old APIs whose steps depend on the values in a batch, such as the lengths of its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 def untraced(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that ``torch.compile`` calls as it is, and that a trace or an export refuses."""
+    """Decorate a method that ``torch.compile`` calls without compiling, and that cannot be traced or exported."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -24,7 +24,7 @@ def untraced(function: Callable[P, T]) -> Callable[P, T]:
                 "PyTorch cannot trace or export the modules of the old APIs, whose steps depend on the input: "
                 "export elmokit.ElmoModule, or write the model with `elmokit convert MODEL MODEL.onnx`."
             )
-        # Not `torch.compiler.disable` as the decorator: it imports `torch._dynamo`, which takes seconds.
+        # Not decorated with `torch.compiler.disable`, which imports `torch._dynamo` and takes seconds.
         if torch.compiler.is_compiling():
             return torch.compiler.disable(function)(*args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
         return function(*args, **kwargs)
