@@ -1,4 +1,4 @@
-"""Read the config file of a task: its own settings, or those of a model of AllenNLP."""
+"""Read the config file of a task or of an AllenNLP model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[AnyTas
         overrides: Values that replace the file's, each ``table.key=value``.
 
     Raises:
-        ConfigError: The file cannot be read, or a key or value is invalid. The message names the nearest valid key.
+        ConfigError: The file cannot be read, or a key or value is invalid. The message suggests the most similar key.
     """
     content = read_toml(path)
     for override in overrides:
@@ -36,7 +36,7 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
     """Build a task and its config from the tables of a config file.
 
     Args:
-        content: The tables. What they leave out is taken from the preset.
+        content: The tables. Missing settings are taken from the preset.
         where: The name of the file, for errors.
 
     Raises:
@@ -44,22 +44,23 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
     """
     content = dict(content)
     name = check_choice(f"{where}: task", content.pop("task", None), {**TASKS, **ARCHIVED_TASKS})
-    task = TASKS.get(name)
-    if task is None or (name in ARCHIVED_TASKS and is_archived(name, content)):
-        task = ARCHIVED_TASKS[name]
+    task = ARCHIVED_TASKS[name]
+    if name in TASKS and not is_archived(name, content):
+        task = TASKS[name]
     return task, read_config(task, content, where)
 
 
 def read_config(task: AnyTask, content: Mapping[str, Any], where: str) -> Any:
-    """Build the config of a task from the tables of a file without its name; otherwise as ``config_of``."""
+    """Build the config of a given task from the tables of a config file, like ``config_of``."""
     content = dict(content)
-    preset = task.presets[check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)]
+    name = check_choice(f"{where}: preset", content.pop("preset", DEFAULT_PRESET), task.presets)
+    preset = task.presets[name]
     base = to_dict(preset)
     if isinstance(content.get("elmo"), dict):
         base["elmo"] = to_dict(task.elmo)
-    for name in task.word_tables:
-        words = content.get(name)
+    for table in task.word_tables:
+        words = content.get(table)
         has_files = isinstance(words, dict) and words.get("vectors")
-        if has_files and isinstance(base[name], dict):
-            base[name]["dim"] = None  # the preset's size is for words without files; files have their own
+        if has_files and isinstance(base[table], dict):
+            base[table]["dim"] = None  # the preset's size is for words without files; files have their own
     return from_dict(type(preset), deep_merge(base, content), where)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
-from elmokit.tasks.inputs import InputLayer, TokenBatch
+from elmokit.tasks.inputs import InputLayer, TokenBatch, concatenated
 from elmokit.tasks.nn.gated_lstm import CoupledLSTMStack
 from elmokit.tasks.nn.spans import FeedForwardScorer, MentionScorer, SpanVectors, all_spans, prune_spans
 from elmokit.tasks.scores import Clusters, Mention
@@ -472,11 +472,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         return outputs, words
 
     def _lexical(self, parts: Sequence[Tensor | None], tokens: TokenBatch) -> Tensor:
-        present = [part for part in parts if part is not None]
-        if not present:
-            return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
-        joined = torch.cat(present, dim=-1) * tokens.mask[..., None]
-        dropped: Tensor = self.lexical_dropout(joined)
+        dropped: Tensor = self.lexical_dropout(concatenated(parts, tokens.mask))
         return dropped
 
 

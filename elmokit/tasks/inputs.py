@@ -1,8 +1,8 @@
 """Turn tokens into the vectors that a task's model reads: word vectors, character features and ELMo mixes.
 
-``Inputs`` has the vocabularies and the source of ELMo's layers, and makes a ``TokenBatch`` of sentences. ``InputLayer``
-is the module that turns the batch into vectors. A frozen biLM is not in it: its layers are part of the batch. One that
-is trained is in ``InputLayer``, and the batch has the sentences that it reads (``trained_bilm``).
+``Inputs`` has the vocabularies and the source of ELMo's layers, and turns sentences into a ``TokenBatch``.
+``InputLayer`` is the module that turns the batch into vectors. If the biLM is frozen, the batch contains its layers. If
+it is trained (``trained_bilm``), it is inside ``InputLayer``, and the batch contains the sentences for it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, Spelling, WordsConfig
 
 Texts = Sequence[Sequence[Sequence[str]]]
-"""For each text of examples that have several, such as premise and hypothesis, the sentences of all examples."""
+"""For each text of an example, such as premise and hypothesis, the sentences of all examples."""
 
 Value = TypeVar("Value")
 N_SPECIAL = 2  # 0 padding, 1 unknown
-# The ids of bytes are those of AllenNLP's character tokenizer: byte + 1, so that row 1 is that of byte 0, which no text
-# contains. Rows 259 and 260 begin and end a word, and there are 262 rows. A byte is written as the character with its
+# Byte ids are as in AllenNLP's character tokenizer: byte + 1, so row 1 belongs to byte 0, which no text contains. Rows
+# 259 and 260 are for the begin and end of a word, and there are 262 rows. A byte is written as the character with its
 # number.
 BYTES = [chr(number) for number in range(1, 261)]
 BEGIN_MARK, END_MARK = chr(258), chr(259)
@@ -42,11 +42,11 @@ class TokenBatch:
     """Sentences as tensors, padded on the right."""
 
     words: dict[str, Tensor]  # by table: (batch, time); 0 padding, 1 unknown
-    chars: Tensor | None  # (distinct, chars): each distinct token once; 0 padding, 1 unknown
+    chars: Tensor | None  # (distinct tokens, chars); 0 padding, 1 unknown
     char_index: Tensor | None  # (batch, time): rows of ``chars``
     layers: Tensor | None  # (layers, batch, time, dim) of the biLM
-    mask: Tensor  # (batch, time) bool
-    sentences: tuple[tuple[str, ...], ...] | None = None  # for a biLM inside the model, which computes ``layers``
+    mask: Tensor  # (batch, time) bool, True on a token
+    sentences: tuple[tuple[str, ...], ...] | None = None  # from which a biLM inside the model computes ``layers``
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,19 @@ class WordTable:
 
     @property
     def n_rows(self) -> int:
-        """The number of vectors, the special ones included."""
+        """The number of vectors, including the special ones."""
         return len(self.words) + N_SPECIAL
 
 
 def spell(token: str, spelling: Spelling) -> str:
-    """Return the characters of a token: its own, or one for each byte, with marks around them or not."""
+    """Return a token's characters, or one character per byte, optionally between two marks."""
     if spelling == "characters":
         return token
-    # Latin-1 writes each byte as the character with its number.
+    # Latin-1 turns each byte into the character with its number.
     spelled = token.encode("utf-8", "surrogatepass").decode("latin-1")
-    return spelled if spelling == "bytes" else f"{BEGIN_MARK}{spelled}{END_MARK}"
+    if spelling == "marked bytes":
+        spelled = f"{BEGIN_MARK}{spelled}{END_MARK}"
+    return spelled
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class ElmoShape:
     """The sizes of the biLM's layers."""
 
     n_layers: int
-    """With layer 0."""
+    """Including layer 0."""
     dim: int
 
     @classmethod
@@ -88,9 +90,9 @@ class ElmoShape:
 
 def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
     """Return ``(batch, time)`` bool, True on a token. The time is the length of the longest sentence, at least 1."""
-    lengths = torch.tensor([len(sentence) for sentence in sentences], dtype=torch.int64)
-    time = max([1, *lengths.tolist()])
-    return torch.arange(time) < lengths[:, None]
+    lengths = [len(sentence) for sentence in sentences]
+    time = max([1, *lengths])
+    return torch.arange(time) < torch.tensor(lengths, dtype=torch.int64)[:, None]
 
 
 def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Tensor:
@@ -103,20 +105,20 @@ def pad_layers(arrays: Sequence[NDArray[Any]], time: int, elmo: ElmoShape) -> Te
 
 
 class ElmoLayers(ABC):
-    """Where the layers of ELMo come from: a ``LayerCache``, the biLM as needed, or the biLM inside the model."""
+    """The source of ELMo's layers: a ``LayerCache``, a frozen biLM, or a biLM inside the model."""
 
     def __init__(self, shape: ElmoShape) -> None:
         self.shape = shape
 
     @abstractmethod
     def of_texts(self, texts: Texts) -> Sequence[Sequence[NDArray[Any]]] | None:
-        """Return one array ``(layers, tokens, dim)`` per sentence; None if the model computes them itself."""
+        """Return one array ``(layers, tokens, dim)`` per sentence, or None if the model computes the layers itself."""
 
 
 class ComputedLayers(ElmoLayers):
     """The layers of a frozen biLM, computed for each batch.
 
-    With a stateful ``Elmo``, each text of an example continues from the text before it.
+    With a stateful ``Elmo``, each text of an example starts from the state after the previous text.
     """
 
     def __init__(self, elmo: Elmo) -> None:
@@ -126,15 +128,20 @@ class ComputedLayers(ElmoLayers):
     def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
         if self.elmo.start != "stateful":
             return [self.elmo.embed(sentences) for sentences in texts]
-        # Row r of a batch continues from row r of the previous one, so each text is a batch of all examples.
+        # Row r of a batch starts from the state of row r of the previous batch, so each text is a batch of its own.
         n_examples = max(len(texts[0]), 1)
-        sentences = [sentence for text in texts for sentence in text]
+        sentences: list[Sequence[str]] = []
+        for text in texts:
+            sentences += text
         layers = self.elmo.embed(sentences, batch_size=n_examples)
-        return [layers[start : start + n_examples] for start in range(0, len(sentences), n_examples)]
+        by_text = []
+        for start in range(0, len(sentences), n_examples):
+            by_text.append(layers[start : start + n_examples])
+        return by_text
 
 
 class LayersInModel(ElmoLayers):
-    """The layers of a biLM that is trained with the model, which computes them from the sentences of the batch."""
+    """The layers of a biLM that is trained with the model; the model computes them from the batch's sentences."""
 
     def of_texts(self, texts: Texts) -> None:
         return None
@@ -149,18 +156,18 @@ class Vocabularies:
     chars: list[str] | None = None
     """The known characters; None if the model has no character features."""
     max_chars: int | None = None
-    """Cut words to this many characters."""
+    """Truncate words to this many characters."""
     spelling: Spelling = "characters"
-    """Whether a word is read as characters or as bytes; ``chars`` must be ``BYTES`` for the latter."""
+    """Whether words are read as characters or as bytes. For bytes, ``chars`` must be ``BYTES``."""
 
 
 def _numbered(entries: Sequence[str]) -> dict[str, int]:
-    """Return the rows of words or characters."""
+    """Return the rows of words or characters in their table."""
     return {entry: row for row, entry in enumerate(entries, start=N_SPECIAL)}
 
 
 class Inputs:
-    """What turns sentences into a batch.
+    """Turns sentences into batches.
 
     Args:
         vocabularies: The words and characters.
@@ -173,27 +180,29 @@ class Inputs:
         self._char_ids = _numbered(vocabularies.chars or ())
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
-        """Make a batch of sentences: padded ids; and, with ELMo, the biLM's layers or the sentences for a biLM inside
-        the model.
+        """Make a batch of sentences: padded ids and, with ELMo, the biLM's layers, or the sentences if the model
+        contains the biLM.
         """
         (batch,) = self.batches(sentences)
         return batch
 
     def batches(self, *texts: Sequence[Sequence[str]]) -> tuple[TokenBatch, ...]:
-        """Make a batch of each text of examples that have several, in the order in which AllenNLP reads them.
+        """Make one batch per text of the examples, in the order in which AllenNLP reads the texts.
 
         Args:
             texts: For each text, such as premise and hypothesis, the sentences of all examples.
         """
         batches = [self._batch(sentences) for sentences in texts]
-        if self.layers is not None:
-            layers = self.layers.of_texts(texts)
-            for k, batch in enumerate(batches):
-                if layers is None:
-                    batches[k] = replace(batch, sentences=tuple(map(tuple, texts[k])))
-                else:
-                    padded = pad_layers(layers[k], batch.mask.shape[1], self.layers.shape)
-                    batches[k] = replace(batch, layers=padded)
+        if self.layers is None:
+            return tuple(batches)
+        layers = self.layers.of_texts(texts)
+        for k, batch in enumerate(batches):
+            if layers is None:
+                sentences = tuple(map(tuple, texts[k]))
+                batches[k] = replace(batch, sentences=sentences)
+            else:
+                padded = pad_layers(layers[k], batch.mask.shape[1], self.layers.shape)
+                batches[k] = replace(batch, layers=padded)
         return tuple(batches)
 
     def _batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
@@ -205,23 +214,31 @@ class Inputs:
         if self.vocabularies.chars is None:
             return TokenBatch(words, None, None, None, mask)
         numbers: dict[str, int] = {}  # of the distinct tokens
-        rows = [[numbers.setdefault(token, len(numbers)) for token in sentence] for sentence in sentences]
+        rows = []
+        for sentence in sentences:
+            rows.append([numbers.setdefault(token, len(numbers)) for token in sentence])
         char_index = self._padded(rows, time)
         return TokenBatch(words, self._char_rows(list(numbers)), char_index, None, mask)
 
     def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Return the ids of the words in one table."""
         ids = self._word_ids[name]
-        if self.vocabularies.tables[name].lowercase:
-            return [[ids.get(word.lower(), 1) for word in sentence] for sentence in sentences]
-        return [[ids.get(word, 1) for word in sentence] for sentence in sentences]
+        lowercase = self.vocabularies.tables[name].lowercase
+        rows = []
+        for sentence in sentences:
+            words = map(str.lower, sentence) if lowercase else sentence
+            rows.append([ids.get(word, 1) for word in words])
+        return rows
 
     def _char_rows(self, tokens: Sequence[str]) -> Tensor:
+        """Return the ids of the tokens' characters, ``(tokens, chars)``."""
         known = self.vocabularies
         rows = []
         for token in tokens:
             chars = spell(token, known.spelling)[: known.max_chars]
             rows.append([self._char_ids.get(char, 1) for char in chars])
-        return self._padded(rows, max([1, *map(len, rows)]))
+        longest = max([1, *map(len, rows)])
+        return self._padded(rows, longest)
 
     @staticmethod
     def _padded(rows: Sequence[Sequence[int]], time: int) -> Tensor:
@@ -232,13 +249,14 @@ class Inputs:
 
 
 class InputLayer(nn.Module):
-    """The first layer of every task's model: token vectors, and the ELMo mix that enters further up.
+    """The first layer of every task's model: token vectors, and the ELMo mix that enters at a higher layer.
 
-    All sizes follow from ``inputs`` and the config, so that a config with and one without ELMo differ by one table.
+    All sizes follow from ``inputs`` and the config, so adding ELMo to a model takes only an ``elmo`` table in the
+    config.
 
     Args:
-        inputs: The vocabularies. Their sizes are used; the object is not kept.
-        words: The settings of the word tables by name. Only "words" is part of ``forward``.
+        inputs: The vocabularies. Only their sizes are used.
+        words: The settings of the word tables by name. ``forward`` uses only "words".
         chars: The settings of the character features; None for none.
         elmo: The settings of the mixes; None without ELMo.
         initial_vectors: The initial values of tables with pretrained vectors, ``(rows, dim)``, by table.
@@ -257,14 +275,8 @@ class InputLayer(nn.Module):
         super().__init__()
         self.words = nn.ModuleDict()
         for name, config in words.items():
-            table = inputs.vocabularies.tables[name]
-            embedding = nn.Embedding(table.n_rows, table.dim, padding_idx=0)
-            bound = (3 / table.dim) ** 0.5
-            nn.init.uniform_(embedding.weight, -bound, bound)
-            with torch.no_grad():
-                embedding.weight[0] = 0.0
-                if initial_vectors is not None and name in initial_vectors:
-                    embedding.weight.copy_(initial_vectors[name])
+            initial = None if initial_vectors is None else initial_vectors.get(name)
+            embedding = _word_embedding(inputs.vocabularies.tables[name], initial)
             embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
         self.chars: TokenCharCNN | TokenCharRNN | None = None
@@ -279,7 +291,7 @@ class InputLayer(nn.Module):
             for position, mix in (("input", elmo.input), ("output", elmo.output)):
                 if mix is not None:
                     self._add_mix(position, mix, inputs.layers.shape.n_layers)
-        self.elmo = bilm  # last, because the order of the parameters is that of the gradient's norm
+        self.elmo = bilm  # last, because the gradient norm is summed in the order of the parameters
 
     def _add_mix(self, position: str, mix: MixConfig, n_layers: int) -> None:
         self.mixes[position] = make_scalar_mix(mix.layers, n_layers, mix.layer_norm)
@@ -295,44 +307,52 @@ class InputLayer(nn.Module):
         """Return the size of a table's vectors; 0 if the table does not exist."""
         return self._table(table).embedding_dim if table in self.words else 0
 
+    def _mix_dim(self, position: str) -> int:
+        """Return the size of the mix at a position; 0 if there is none."""
+        return self.elmo_dim if position in self.mixes else 0
+
     @property
     def output_dim(self) -> int:
         """The size of the vectors that ``forward`` returns."""
-        return self.word_dim() + self.char_dim + (self.elmo_dim if "input" in self.mixes else 0)
+        return self.word_dim() + self.char_dim + self._mix_dim("input")
 
     @property
     def elmo_output_dim(self) -> int:
         """The number of features that ``at_output`` appends."""
-        return self.elmo_dim if "output" in self.mixes else 0
+        return self._mix_dim("output")
 
     def with_layers(self, tokens: TokenBatch) -> TokenBatch:
-        """Return a batch with the layers that the biLM inside the model computes for its sentences."""
+        """Add the layers of the biLM inside the model to a batch."""
         assert self.elmo is not None
         assert tokens.sentences is not None
-        # Examples of one batch often share a sentence: the predicates of a sentence, the questions about a passage.
+        # Examples in a batch often share sentences: several predicates of a sentence, several questions on a passage.
         rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(tokens.sentences))}
         layers, _ = self.elmo.padded_layers(list(rows))
         if len(rows) < len(tokens.sentences):
-            index = torch.tensor([rows[sentence] for sentence in tokens.sentences], device=layers.device)
-            layers = layers.index_select(1, index)
-        # Only a batch without any token is shorter than its mask, which has at least one position.
+            numbers = [rows[sentence] for sentence in tokens.sentences]
+            layers = layers.index_select(1, torch.tensor(numbers, device=layers.device))
+        # The layers are shorter than the mask only in a batch without tokens, because a mask has at least one position.
         missing = tokens.mask.shape[1] - layers.shape[2]
         if missing:
             layers = F.pad(layers, (0, 0, 0, missing))
         return replace(tokens, layers=layers)
 
     def forward(self, tokens: TokenBatch) -> Tensor:
-        """Return word vectors, character features and input mix, ``(batch, time, output_dim)``, zero on padding."""
-        parts = (self.word_vectors(tokens), self.char_features(tokens), self.elmo_mix(tokens, "input"))
-        given = [part for part in parts if part is not None]
-        if not given:
-            return torch.zeros(*tokens.mask.shape, 0, device=tokens.mask.device)
-        return torch.cat(given, dim=-1) * tokens.mask[..., None]
+        """Concatenate word vectors, character features and input mix.
+
+        Returns:
+            ``(batch, time, output_dim)``, zero on padding.
+        """
+        return concatenated(
+            [self.word_vectors(tokens), self.char_features(tokens), self.elmo_mix(tokens, "input")], tokens.mask
+        )
 
     def at_output(self, hidden: Tensor, tokens: TokenBatch) -> Tensor:
-        """Append the output mix to ``(batch, time, hidden)``; without one, return it unchanged."""
+        """Append the output mix, if there is one, to ``(batch, time, hidden)``."""
         mixed = self.elmo_mix(tokens, "output")
-        return hidden if mixed is None else torch.cat([hidden, mixed], dim=-1)
+        if mixed is None:
+            return hidden
+        return torch.cat([hidden, mixed], dim=-1)
 
     def word_vectors(self, tokens: TokenBatch, table: str = "words") -> Tensor | None:
         """Return the vectors of one table, ``(batch, time, dim)``; None if the table does not exist."""
@@ -342,7 +362,7 @@ class InputLayer(nn.Module):
         return vectors
 
     def char_features(self, tokens: TokenBatch) -> Tensor | None:
-        """Return the character features, ``(batch, time, char_dim)``; each distinct token is computed once."""
+        """Return the character features, ``(batch, time, char_dim)``, computed once per distinct token."""
         if self.chars is None:
             return None
         assert tokens.chars is not None
@@ -352,7 +372,7 @@ class InputLayer(nn.Module):
         return features * tokens.mask[..., None]
 
     def elmo_mix(self, tokens: TokenBatch, position: str) -> Tensor | None:
-        """Return the mix at "input" or "output" after dropout, ``(batch, time, dim)``; None if there is none."""
+        """Return the mix for "input" or "output" after dropout, ``(batch, time, dim)``; None if there is none."""
         if position not in self.mixes:
             return None
         assert tokens.layers is not None
@@ -361,14 +381,14 @@ class InputLayer(nn.Module):
         return dropped
 
     def penalty(self) -> Tensor | float:
-        """Return lambda times the sum of squares of the raw weights, summed over the mixes."""
+        """Return the mixes' penalty: lambda times the sum of squares of the raw weights."""
         total: Tensor | float = 0.0
         for position in self.mixes:
             total = total + self.penalties[position] * self._mix(position).penalty()
         return total
 
     def mix_weights(self) -> dict[str, dict[str, Any]]:
-        """Return the layers, softmaxed weights and gamma of each mix, by position."""
+        """Return the layers, normalized weights and gamma of each mix, by position."""
         weights: dict[str, dict[str, Any]] = {}
         for position in self.mixes:
             mix = self._mix(position)
@@ -390,13 +410,33 @@ class InputLayer(nn.Module):
         return mix
 
 
+def _word_embedding(table: WordTable, initial: Tensor | None) -> nn.Embedding:
+    """Return the embedding of a word table, with given or random initial values."""
+    embedding = nn.Embedding(table.n_rows, table.dim, padding_idx=0)
+    bound = (3 / table.dim) ** 0.5
+    nn.init.uniform_(embedding.weight, -bound, bound)
+    with torch.no_grad():
+        embedding.weight[0] = 0.0
+        if initial is not None:
+            embedding.weight.copy_(initial)
+    return embedding
+
+
+def concatenated(parts: Sequence[Tensor | None], mask: Tensor) -> Tensor:
+    """Concatenate the given features, ``(batch, time, dim)`` each, and set padding to zero."""
+    given = [part for part in parts if part is not None]
+    if not given:
+        return torch.zeros(*mask.shape, 0, device=mask.device)
+    return torch.cat(given, dim=-1) * mask[..., None]
+
+
 def move_to(batch: Any, device: torch.device | str) -> Any:
-    """Move the tensors of a batch to a device. Other values stay."""
+    """Move a batch's tensors to a device. Other values stay unchanged."""
     return map_batch(batch, Tensor, lambda tensor: tensor.to(device))
 
 
 def map_batch(batch: Any, kind: type[Value], function: Callable[[Value], Value]) -> Any:
-    """Replace the values of one type in a batch, in dataclasses, lists, tuples and dicts. Other values stay."""
+    """Apply a function to all values of one type in a batch, also inside dataclasses, lists, tuples and dicts."""
 
     def mapped(value: Any) -> Any:
         return map_batch(value, kind, function)

@@ -1,10 +1,10 @@
-"""The layers of a frozen biLM, computed once per distinct sentence and kept on disk.
+"""The layers of a frozen biLM, computed once per distinct sentence and stored on disk.
 
 A cache is a directory with one :class:`~elmokit.storage.workspace.Workspace` per number format, model and computation
-(precision, instruction set, device), named by a hash of everything that the layers depend on. It has three growing
-files: ``layers``, the vectors of its sentences one after the other, ``(tokens, layers, dim)``; ``keys``, a hash of each
-sentence's tokens; and ``ends``, the row after each sentence's last one. Any number of processes can read what is
-committed, while one of them appends.
+(precision, instruction set, device), named by a hash of everything that the layers depend on. A workspace has three
+growing files: ``layers``, the vectors of all sentences, ``(tokens, layers, dim)``; ``keys``, a hash of each sentence's
+tokens; and ``ends``, the row after each sentence's last row. Any number of processes can read the committed part while
+one of them appends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
 KEY_BYTES = 16
 BATCH_TOKENS = 2048
-# What Elmo.embed reads ahead at once: the batches, and so the numbers, are then the same as if it got all sentences.
+# The number of tokens that Elmo.embed reads ahead: the batches, and so the numbers, are then the same as if it got all
+# sentences in one call.
 CHUNK_TOKENS = READ_AHEAD_BATCHES * BATCH_TOKENS
 
 
@@ -39,10 +40,10 @@ class LayerCache(ElmoLayers):
     """A cache on disk for the layers of sentences.
 
     Args:
-        folder: The directory of the cache. Many models can share it.
-        elmo: Computes what is missing. It must start sentences "warm" or "zero": the layers of a sentence must not
+        folder: The directory of the cache. Several models can share it.
+        elmo: Computes missing layers. It must start sentences "warm" or "zero", because a sentence's layers must not
             depend on other sentences.
-        dtype: The number format on disk. Layers that are computed without being stored are rounded to it too.
+        dtype: The number format on disk. Layers that are computed but not stored are rounded to it, too.
 
     Example:
         >>> cache = LayerCache("layers", Elmo.from_pretrained())
@@ -52,13 +53,13 @@ class LayerCache(ElmoLayers):
 
     def __init__(self, folder: str | Path, elmo: Elmo, dtype: Literal["float16", "float32"] = "float16") -> None:
         super().__init__(ElmoShape.of(elmo))
-        check_choice("start", elmo.start, ("warm", "zero"))  # then sentences are independent
-        self.elmo, self.dtype = elmo, np.dtype(stored_dtype(dtype))
+        check_choice("start", elmo.start, ("warm", "zero"))  # with others, sentences depend on each other
+        self.elmo = elmo
+        self.dtype = np.dtype(stored_dtype(dtype))
         self._settings = vector_settings(elmo.computer, elmo.start)
         digest = hashlib.blake2b(json.dumps(self._settings).encode("ascii"), digest_size=16).hexdigest()
         self.folder = Path(folder) / f"{self.dtype}-{digest}"
-        # Of each sentence: its first row, and the one after its last.
-        self._rows: dict[bytes, tuple[int, int]] = {}
+        self._rows: dict[bytes, tuple[int, int]] = {}  # each sentence's first row, and the row after its last
         self._layers = np.zeros((0, 0), self.dtype)
         self._read_committed()
 
@@ -67,20 +68,31 @@ class LayerCache(ElmoLayers):
 
     def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return one array per sentence, ``(layers, tokens, dim)``. Missing layers are computed, but not stored."""
-        keys = list(map(_key, sentences))
-        if not all(key in self._rows for key in keys):
+        keys = [_key(sentence) for sentence in sentences]
+        if not self._rows.keys() >= set(keys):
             self._read_committed()
         missing = self._missing(sentences)
         computed: dict[bytes, NDArray[Any]] = {}
         if missing:
             vectors = self.elmo.embed(list(missing.values()))
-            computed = dict(zip(missing, map(self._rounded, vectors), strict=True))
-        return [computed[key] if key in computed else self._stored(key) for key in keys]
+            for key, layers in zip(missing, vectors, strict=True):
+                computed[key] = self._rounded(layers)
+        results = []
+        for key in keys:
+            if key in computed:
+                results.append(computed[key])
+            else:
+                results.append(self._stored(key))
+        return results
 
     def _missing(self, sentences: Iterable[Sequence[str]]) -> dict[bytes, Sequence[str]]:
-        """Return the sentences that are not stored by their keys, repeated ones once."""
-        by_key = {_key(sentence): sentence for sentence in sentences}
-        return {key: sentence for key, sentence in by_key.items() if key not in self._rows}
+        """Return the distinct sentences that are not stored, by key."""
+        missing: dict[bytes, Sequence[str]] = {}
+        for sentence in sentences:
+            key = _key(sentence)
+            if key not in self._rows:
+                missing[key] = sentence
+        return missing
 
     def of_texts(self, texts: Texts) -> list[list[NDArray[Any]]]:
         return [self.layers(sentences) for sentences in texts]
@@ -90,7 +102,7 @@ class LayerCache(ElmoLayers):
         return as_stored(layers, self.dtype, advice)
 
     def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return the padded layers of sentences: the input of a ``ScalarMix``.
+        """Return the padded layers of sentences, as input for a ``ScalarMix``.
 
         Returns:
             layers: ``(layers, batch, time, dim)`` float32 on the CPU, layer 0 first, zero on padding.
@@ -100,14 +112,14 @@ class LayerCache(ElmoLayers):
         return pad_layers(self.layers(sentences), mask.shape[1], self.shape), mask
 
     def fill(self, sentences: Iterable[Sequence[str]], progress: ProgressCallback | None = None) -> int:
-        """Compute and store the layers of all sentences that are missing.
+        """Compute and store the layers of all missing sentences.
 
-        If the process is interrupted, the next call continues after the last commit, with the same numbers. If
-        another process is filling the cache of the same model, the call waits for it.
+        After an interruption, the next call continues from the last commit and gives the same numbers. If another
+        process is filling the cache of the same model, the call waits for it.
 
         Args:
-            sentences: The sentences; repeated ones count once.
-            progress: Called with the stage ``"layers"`` and the numbers of tokens.
+            sentences: The sentences; repeated ones are computed once.
+            progress: Called with the stage ``"layers"`` and the number of tokens.
 
         Returns:
             The number of tokens computed.
@@ -121,34 +133,35 @@ class LayerCache(ElmoLayers):
             return 0
         sizes = {"dtype": str(self.dtype), "n_layers": self.shape.n_layers, "dim": self.shape.dim}
         with Workspace(self.folder, self._settings | sizes, wait=True) as store:
-            self._read_committed(store.committed)  # what another process has added in the meantime
+            self._read_committed(store.committed)  # another process may have added sentences in the meantime
             missing = self._missing(missing.values())
             count = StageCounter(progress, "layers", sum(map(len, missing.values())))
-            n_sentences, end = len(self._rows), len(self._layers)
+            n_sentences = len(self._rows)
+            end = len(self._layers)
             for chunk in read_ahead(missing.values(), max_tokens=CHUNK_TOKENS):
                 vectors = self.elmo.embed(iter(chunk), batch_tokens=BATCH_TOKENS)
                 for sentence, layers in zip(chunk, vectors, strict=True):
-                    # (layers, tokens, dim) becomes (tokens, layers, dim), so that the rows of a sentence are
-                    # consecutive in the file.
+                    # (layers, tokens, dim) becomes (tokens, layers, dim), so that a sentence's rows are consecutive in
+                    # the file.
                     end += len(sentence)
                     store.append("layers", self._rounded(layers.swapaxes(0, 1)))
                     store.append("ends", np.array([end], np.int64))
                     store.append("keys", _key(sentence))
                     count(len(sentence))
                 n_sentences += len(chunk)
-                # Only between chunks: a resumed call then has the same batches, and so the same numbers to the last
-                # bit, as an uninterrupted one.
+                # Commits are between chunks, so a resumed call has the same batches, and so the same numbers to the
+                # last bit, as an uninterrupted one.
                 if store.commit_is_due():
                     store.commit({"n_sentences": n_sentences})
-            # Not twice: after an interruption of a second commit the cache would lack nothing, so that no later call
-            # would open the store and remove what the commit left.
+            # A second commit of the same sentences must not happen: if it were interrupted, nothing would be missing,
+            # so no later call would open the store and clean up.
             if store.progress.get("n_sentences", 0) != n_sentences:
                 store.commit({"n_sentences": n_sentences})
             self._read_committed(store.committed)
         return count.done
 
     def _read_committed(self, contents: Committed | None = None) -> None:
-        """Read the list of stored sentences again if it has grown. What another version stored is computed again."""
+        """Update the list of stored sentences if it has grown. Layers stored by another version are ignored."""
         if contents is None:
             with contextlib.suppress(OtherVersionError):
                 contents = read_workspace(self.folder)
@@ -158,8 +171,12 @@ class LayerCache(ElmoLayers):
         self._layers = contents.memory_map("layers", self.dtype, width)
         keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
         ends = contents.memory_map("ends", np.int64).tolist()
-        rows = zip([0, *ends[:-1]], ends, strict=True)
-        self._rows = {key.tobytes(): row for key, row in zip(keys, rows, strict=True)}
+        rows: dict[bytes, tuple[int, int]] = {}
+        start = 0
+        for key, end in zip(keys, ends, strict=True):
+            rows[key.tobytes()] = (start, end)
+            start = end
+        self._rows = rows
 
     def _stored(self, key: bytes) -> NDArray[Any]:
         start, end = self._rows[key]
@@ -169,7 +186,7 @@ class LayerCache(ElmoLayers):
 
 def _key(sentence: Sequence[str]) -> bytes:
     """Return a hash of the tokens. Different token lists have different hashes, whatever characters they contain."""
-    # JSON separates tokens unambiguously, as a join with any character would not. 128 bits make a collision of two
-    # sentences practically impossible.
+    # JSON separates tokens unambiguously; joining them with a character would not. With 128 bits, a collision of two
+    # sentences is practically impossible.
     content = json.dumps(list(check_sentence(sentence))).encode("ascii")
     return hashlib.blake2b(content, digest_size=KEY_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Train a task, and open the trained model: the two calls behind ``elmokit task``."""
+"""Train a task, and open and evaluate the trained model: the functions behind ``elmokit task``."""
 
 from __future__ import annotations
 
@@ -95,21 +95,20 @@ def train_task(
     Args:
         task: The task.
         config: Its config, for example from :func:`elmokit.tasks.config_file.load_config`.
-        run: The run directory. If it holds a run with the same config and data, that is continued; seeds can be added.
-        device: Where to compute, such as cuda.
+        run: The run directory. A run with the same config and data in it is continued; seeds can be added.
+        device: The device to compute on, such as cuda.
         progress: Called with the stages ``"layers"`` (tokens through a frozen biLM), ``"seed N"`` (training steps) and
             ``"predict"`` (dev examples); for a config with ``elmo.finetune`` also ``"fine-tune"``.
         on_evaluation: Called after each evaluation on dev.
-        on_coverage: Called before training for each table of pretrained word vectors, with its name and how many words
-            lack a vector.
+        on_coverage: Called before training for each table of pretrained word vectors, with its name and coverage.
         overwrite: Start over: replace the run in the directory.
 
     Returns:
-        The content of ``results.json``: the result of each seed, mean and standard deviation of the dev scores.
+        The content of ``results.json``: the results of all seeds, and the mean and standard deviation of dev scores.
 
     Raises:
         ConfigError, TextError, ModelError: The config, the data or the biLM cannot be used.
-        OutputError: The directory is not a run, or was started with other settings, or cannot be written.
+        OutputError: The directory is not a run, was started with other settings, or cannot be written.
         TrainingError: The training failed.
         LockedError: Another process is training in the directory.
 
@@ -134,15 +133,19 @@ def train_task(
     _check_model(task, config, vocabulary, labels, elmo)
     content = vocabulary_content(vocabulary.vocabularies, labels)
     checksums = data_checksums(task, config)
-    # With a run for each seed inside.
-    with Run(path, run_settings(task, config, checksums, content, elmo), FILES, FORMER, overwrite) as whole_run:
+    settings = run_settings(task, config, checksums, content, elmo)
+    # Each seed is a run of its own inside this one.
+    with Run(path, settings, FILES, FORMER, overwrite) as whole_run:
         _start(whole_run, task, config, content)
         if elmo is not None and config.elmo.finetune is not None:
             elmo = _finetuned(task, config.elmo, path, examples.train, torch_device, progress)
         write_facts(path, task, vocabulary.coverage, elmo, {"device": str(torch_device), "data": checksums})
         layers = None
+        trained_elmo = None
         if elmo is not None:
             layers = _layers_of(elmo, config.elmo, config.elmo.cache or path / "layers")
+            if config.elmo.trainable:
+                trained_elmo = elmo
         setup = TaskSetup(task, config, Inputs(vocabulary.vocabularies, layers), labels, torch_device)
         _fill_cache(setup, [*examples.train, *examples.dev], progress)
         training = TaskTraining(
@@ -150,7 +153,7 @@ def train_task(
             examples.train,
             examples.dev,
             vocabulary.initial_vectors,
-            elmo if isinstance(layers, LayersInModel) else None,
+            trained_elmo,
             progress=progress,
             on_evaluation=on_evaluation,
         )
@@ -158,26 +161,29 @@ def train_task(
 
 
 class _Examples(NamedTuple):
-    """The examples of a training."""
+    """The examples for training."""
 
     train: list[Any]
     dev: list[Any]
     others: list[Any]
-    """Those whose words get pretrained vectors too: dev and test."""
+    """The dev and test examples, whose words get pretrained vectors, too."""
 
 
 def _check_config(task: AnyTask, config: Any) -> None:
-    """Refuse what cannot be trained, before anything is read."""
+    """Refuse configs that cannot be trained, before reading any data."""
     task.check_inputs(config)
-    if config.elmo is not None:  # "continued" is for models that AllenNLP trained
+    if config.elmo is not None:  # "continued" is only for models trained by AllenNLP
         check_choice("elmo.start", config.elmo.start, ("warm", "zero"))
     check_recordable(task, config)
 
 
 def _read_all(task: AnyTask, config: Any) -> _Examples:
-    """Read the examples of a training, and draw the sample of ``train_ratio``."""
+    """Read all examples, and sample the training examples according to ``train_ratio``."""
     train = _read_examples(task, config, "train")
-    texts = [tuple(tuple(sentence) for sentence in task.texts(example)) for example in train]
+    texts = []
+    for example in train:
+        sentences = map(tuple, task.texts(example))
+        texts.append(tuple(sentences))
     sample = [train[index] for index in sample_texts(texts, config.data.train_ratio)]
     dev = _read_examples(task, config, "dev")
     others = list(dev)
@@ -187,23 +193,23 @@ def _read_all(task: AnyTask, config: Any) -> _Examples:
 
 
 def _check_model(task: AnyTask, config: Any, vocabulary: TaskVocabulary, labels: Labels, elmo: Elmo | None) -> None:
-    """Build a model once, which fails for settings that do not fit together, before anything is written."""
+    """Build a model once, so settings that do not fit together are an error before anything is written."""
     layers = None if elmo is None else LayersInModel(ElmoShape.of(elmo))
     inputs = Inputs(vocabulary.vocabularies, layers)
     TaskSetup(task, config, inputs, labels, torch.device("cpu")).build(vocabulary.initial_vectors)
 
 
 def _start(run: Run, task: AnyTask, config: Any, content: Mapping[str, Any]) -> None:
-    """Write the config, with the seeds of earlier calls, and the vocabulary."""
+    """Write the vocabulary, and the config with the seeds of all calls."""
     earlier = run.progress.get("seeds", ())
-    seeds = tuple(dict.fromkeys([*earlier, *config.train.seeds]))
-    with_seeds = replace(config, train=replace(config.train, seeds=seeds))
-    write_start(run.folder, task, with_seeds, content)
+    seeds = tuple(dict.fromkeys([*earlier, *config.train.seeds]))  # without repeats
+    training = replace(config.train, seeds=seeds)
+    write_start(run.folder, task, replace(config, train=training), content)
     run.commit({"seeds": seeds})
 
 
 def _fill_cache(setup: TaskSetup, examples: Sequence[Any], progress: ProgressCallback | None) -> None:
-    """Add the layers of examples to the cache of a frozen biLM."""
+    """Add the layers of examples to the cache, if the layers are cached."""
     layers = setup.inputs.layers
     if isinstance(layers, LayerCache):
         by_example = map(setup.task.sentences, examples)
@@ -211,12 +217,13 @@ def _fill_cache(setup: TaskSetup, examples: Sequence[Any], progress: ProgressCal
 
 
 def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
-    """Train each seed of the config, and write the results of all."""
+    """Train each seed of the config, and write the results of all finished seeds."""
     task = training.setup.task
     for seed in training.setup.config.train.seeds:
         with Run(folder / f"seed-{seed}", {"seed": seed}, SEED_FILES) as seed_run:
             train_seed(training, seed, seed_run)
-    results = [read_result(folder / f"seed-{seed}") for seed in finished_seeds(folder)]  # earlier ones, too
+    # Earlier calls may have finished other seeds.
+    results = [read_result(folder / f"seed-{seed}") for seed in finished_seeds(folder)]
     summary = {
         "task": task.name,
         "metric": task.metric,
@@ -229,24 +236,24 @@ def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TaskRun(TaskSetup):
-    """A trained model, ready to evaluate and to predict. :func:`open_run` makes one."""
+    """A trained model for evaluation and prediction. :func:`open_run` opens one."""
 
     model: TaskModel[Any, Any]
     seed: int
 
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:
-        """Add the biLM's layers of examples to the run's cache, because several seeds will predict for them."""
+        """Add the biLM's layers for examples to the run's cache. This is faster if several seeds predict for them."""
         _fill_cache(self, examples, progress)
 
     def read(self, paths: str | Sequence[str], count_unknown_labels: bool = False) -> list[Any]:
-        """Read the examples of files, and check their labels against the run's.
+        """Read the examples of files, and check that the run knows their labels.
 
         Args:
             paths: Paths, patterns or directories, as in a config.
-            count_unknown_labels: Accept gold labels that the run does not know. The scores count them as missed.
+            count_unknown_labels: Accept unknown gold labels. The scores count them as missed.
 
         Raises:
-            UnknownLabelError: A file has a label that the run does not know.
+            UnknownLabelError: A file has a label that is unknown to the run.
             TextError: A file cannot be read, or has no gold labels.
         """
         files = expand_paths(paths if isinstance(paths, str) else tuple(paths))
@@ -262,16 +269,21 @@ class TaskRun(TaskSetup):
     def predict(
         self, examples: Sequence[Any], progress: ProgressCallback | None = None, best: int | None = None
     ) -> list[Any]:
-        """Return one prediction per example, in their order.
+        """Return one prediction per example, in the same order.
 
-        With ``best``, an answer to a question has so many of the most probable ones as its ``best``. Other tasks
-        refuse it.
+        Args:
+            examples: From ``read``, for example.
+            progress: Called with the stage ``"predict"``.
+            best: For question answering: add this many of the most probable answers to each answer, as its ``best``.
+
+        Raises:
+            ConfigError: ``best`` is given for another task.
         """
         check_at_least("best", best, 1, optional=True)
         return self.predict_with(self.model, examples, progress, best)
 
     def score(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> dict[str, float]:
-        """Predict, and return the official scores in percent."""
+        """Predict for examples with gold labels, and return the official scores in percent."""
         scores: dict[str, float] = self.task.score(examples, self.predict(examples, progress), self.config)
         return scores
 
@@ -279,20 +291,24 @@ class TaskRun(TaskSetup):
         """Read the examples of a text, and yield each with its prediction.
 
         Args:
-            text: The file, in a format of the task; ``-`` for standard input. A :class:`~elmokit.Text` of one file says
-                how its sentences become tokens: ``Text(path, kind="raw")``, for example. By default its tokens are
-                separated by spaces, and text that is certainly raw is an error.
-            best: For question answering: list so many of the most probable answers.
+            text: The file, in a format of the task; ``-`` for standard input. A :class:`~elmokit.Text` of one file
+                selects another tokenization, such as ``Text(path, kind="raw")``. By default, tokens are separated by
+                spaces, and text that is certainly raw is an error.
+            best: For question answering: list this many of the most probable answers.
 
         Raises:
             TextError: The text cannot be read, has another format, or looks raw.
-            ConfigError: It cannot be split so, has several files, or ``best`` is not for this task.
+            ConfigError: The task cannot read this kind of text, there are several files, or ``best`` is given for
+                another task.
         """
-        text = text if isinstance(text, Text) else Text(text, refuse_raw=True)
+        if not isinstance(text, Text):
+            text = Text(text, refuse_raw=True)
         path = _only_file(text)
         if text.kind in ("fasta", "words"):
             raise ConfigError(f"Tasks cannot read text of the kind {text.kind!r}.")
-        split = split_tokens if is_conllu(path) or text.kind == "raw" else text.split
+        split = text.split
+        if text.kind == "raw" or is_conllu(path):
+            split = split_tokens
         lines: Iterable[str]
         if not self.task.reads_tokens:
             if text.kind == "raw":
@@ -307,11 +323,10 @@ class TaskRun(TaskSetup):
     def predict_lines(
         self, lines: Iterable[str], name: str, tokenize: Tokenize, best: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Read examples from lines of text, and yield each with its prediction. A few hundred are held at a time."""
-        for examples in read_ahead(
-            self.task.read_text(lines, name, tokenize, self.config), max_items=READ_AHEAD_EXAMPLES
-        ):
-            yield from zip(examples, self.predict(examples, best=best), strict=True)
+        """Read examples from lines of text, and yield each with its prediction. Reads a few hundred ahead."""
+        examples = self.task.read_text(lines, name, tokenize, self.config)
+        for chunk in read_ahead(examples, max_items=READ_AHEAD_EXAMPLES):
+            yield from zip(chunk, self.predict(chunk, best=best), strict=True)
 
 
 def _only_file(text: Text) -> str | Path:
@@ -322,10 +337,11 @@ def _only_file(text: Text) -> str | Path:
 
 
 def _tokenized_lines(text: Text, formats: Sequence[str], split: Tokenize) -> Iterator[str]:
-    """Return the lines of a text, and refuse one that is certainly raw."""
+    """Return the lines of a text. Refuse text that is certainly raw."""
     path = _only_file(text)
     head, numbered = look_ahead(text.numbered_lines(path, formats=formats))
-    if not is_conllu(path) and not any(is_json_object(line) for _, line in head):
+    is_json = any(is_json_object(line) for _, line in head)
+    if not is_json and not is_conllu(path):
         sentences = [split(line) for _, line in head]
         if split is split_tokens:
             check_tokens(str(path), sentences, text.refuse_raw)
@@ -342,22 +358,23 @@ def _lines_of_raw_text(text: Text) -> Iterator[str]:
 
 
 def open_run(run: str | Path, seed: int | None = None, device: str | torch.device = "cpu") -> TaskRun:
-    """Open the trained model of a run, or one that AllenNLP trained.
+    """Open the trained model of a run or of an AllenNLP archive.
 
     Args:
-        run: The run directory; or an archive of AllenNLP (``model.tar.gz``), or the directory of an unpacked one.
-        seed: Use the model of this training; None for the best on dev. An archive has one model.
-        device: Where to compute, such as cuda.
+        run: The run directory, an AllenNLP archive (``model.tar.gz``), or the directory of an unpacked one.
+        seed: The seed whose model to open; None for the best on dev. An archive has a single model.
+        device: The device to compute on, such as cuda.
 
     Raises:
         ModelNotFoundError: The run or seed does not exist, or its training is not finished.
         FormatError: The run is damaged.
         TrainingError: Its biLM has changed.
         ConfigError: The device cannot be used.
-        ModelError, ConfigError: An archive cannot be opened; see
+        ModelError, ConfigError: The archive cannot be opened; see
             :func:`elmokit.tasks.allennlp.task_archive.open_task_archive`.
     """
-    run, torch_device = Path(run), parse_device(device)
+    run = Path(run)
+    torch_device = parse_device(device)
     if is_task_archive(run) and not (run / CONFIG).is_file():
         _check_seed(run, ARCHIVE_SEED if seed is None else seed, [ARCHIVE_SEED])
         opened = open_task_archive(run)
@@ -367,18 +384,20 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
     task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
     if seed is None and finished:
-        seed = max(finished, key=lambda number: read_result(run / f"seed-{number}")["dev"].get(task.metric, 0.0))
+        dev_scores = {number: read_result(run / f"seed-{number}")["dev"] for number in finished}
+        seed = max(finished, key=lambda number: dev_scores[number].get(task.metric, 0.0))
     seed = _check_seed(run, seed, finished)
     vocabularies, labels = read_vocabulary(run)
     layers: ElmoLayers | None = None
     bilm = None
     if config.elmo is not None:
         elmo = _open_elmo_of(config.elmo, run, seed, torch_device)
-        layers = _layers_of(elmo, config.elmo, resolve_path(run, config.elmo.cache) or run / "layers")
+        cache = resolve_path(run, config.elmo.cache)
+        layers = _layers_of(elmo, config.elmo, cache or run / "layers")
         if config.elmo.trainable:
             bilm = ElmoModule(elmo.model, start=elmo.start, n_mixes=0)
     inputs = Inputs(vocabularies, layers)
-    with damage_errors(run / VOCABULARY):  # which has to fit the config
+    with damage_errors(run / VOCABULARY):  # it has to fit the config
         model = TaskSetup(task, config, inputs, labels, torch_device).build(bilm=bilm)
     load_best_weights(model, run / f"seed-{seed}")
     model = model.to(torch_device).eval()
@@ -386,7 +405,7 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
 
 
 def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
-    """Return the source of the layers that a config asks for, with the directory for those of a frozen biLM."""
+    """Return the source of ELMo's layers for a config. The layers of a frozen biLM are cached in the directory."""
     if config.trainable:
         return LayersInModel(ElmoShape.of(elmo))
     if elmo.start == "stateful":
@@ -395,7 +414,7 @@ def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
 
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
-    """Return a seed whose training is finished, or raise an error."""
+    """Return the seed if its training is finished; otherwise raise an error."""
     if seed is not None and seed in finished:
         return seed
     which = "" if seed is None else f" with seed {seed}"
@@ -406,10 +425,10 @@ def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:
 
 
 def run_of_archive(opened: OpenedArchive, device: torch.device) -> TaskRun:
-    """Return the model of an opened archive, ready to evaluate and to predict."""
+    """Return the model of an opened archive for evaluation and prediction."""
     setup, inputs = opened.setup, opened.setup.inputs
     if opened.elmo is not None:
-        # Nothing is cached: an archive has no directory for it.
+        # Layers are not cached, because an archive has no directory for them.
         inputs = Inputs(inputs.vocabularies, ComputedLayers(opened.elmo.to(device)))
     model = opened.model.to(device).eval()
     return TaskRun(setup.task, setup.config, inputs, setup.labels, device, model=model, seed=ARCHIVE_SEED)
@@ -429,9 +448,9 @@ def evaluate_run(
     Args:
         run: The run directory.
         paths: Files in the format of the training data.
-        seed: Evaluate this training alone; None for all that are finished.
-        count_unknown_labels: Accept gold labels that the run does not know, and count them as missed.
-        device: Where to compute, such as cuda.
+        seed: Evaluate only this seed; None for all finished seeds.
+        count_unknown_labels: Accept gold labels that are unknown to the run, and count them as missed.
+        device: The device to compute on, such as cuda.
         progress: Called with the stages ``"layers"`` and ``"predict"``.
 
     Returns:
@@ -442,7 +461,9 @@ def evaluate_run(
     """
     scores: dict[int, dict[str, float]] = {}
     examples: list[Any] = []
-    seeds: list[int | None] = [seed] if seed is not None else [*finished_seeds(Path(run))]
+    seeds: list[int | None] = [seed]
+    if seed is None:
+        seeds = [*finished_seeds(Path(run))]
     for number in seeds or [None]:  # without a finished training, open_run explains what is missing
         opened = open_run(run, number, device)
         if not scores:
@@ -454,27 +475,31 @@ def evaluate_run(
 
 
 def _read_examples(task: AnyTask, config: Any, split: str) -> list[Any]:
+    """Read the examples of a split of the data: train, dev or test."""
     read = task.read_training if split == "train" else task.read
     paths = expand_paths(getattr(config.data, split))
     return _examples_in(paths, partial(read, config=config), f"data.{split}")
 
 
 def _examples_in(paths: Sequence[str], read: Callable[[str], Iterable[Any]], what: str) -> list[Any]:
-    examples = [example for path in paths for example in read(path)]
+    """Read the examples of files. Errors say that ``what`` is empty."""
+    examples: list[Any] = []
+    for path in paths:
+        examples += read(path)
     if not examples:
         raise TextError(f"There are no examples in {what}: {', '.join(paths) or 'no file is given'}.")
     return examples
 
 
 def sample_texts(texts: Sequence[Hashable], ratio: float) -> list[int]:
-    """Draw a random sample of the distinct texts. A smaller sample is a subset of every larger one.
+    """Draw a random sample of the distinct texts. Smaller samples are subsets of larger ones.
 
     Args:
-        texts: The text of each example. Examples of one text stay together.
-        ratio: The size of the sample, from above 0 to 1. At least one text is drawn.
+        texts: The text of each example. Examples of the same text stay together.
+        ratio: The fraction of texts to draw, above 0 and at most 1. At least one text is drawn.
 
     Returns:
-        The indices of the examples of these texts, in order.
+        The indices of the examples of the sampled texts, in order.
     """
     if ratio >= 1:
         return list(range(len(texts)))
@@ -490,18 +515,25 @@ def _open_elmo(config: ElmoConfig, source: str | None, device: torch.device) -> 
 
 
 def _open_elmo_of(config: ElmoConfig, run: Path, seed: int, device: torch.device) -> Elmo:
-    """Open the biLM of a finished training: the one that it has trained, or the run's frozen one."""
-    source = str(run / f"seed-{seed}" / OWN_BILM) if config.trainable else _model_of(config, run)
+    """Open the biLM of a finished training: the one that was trained with the model, or the run's frozen one."""
+    if config.trainable:
+        source: str | None = str(run / f"seed-{seed}" / OWN_BILM)
+        facts = f"seed-{seed}/result.json"
+    else:
+        source = _model_of(config, run)
+        facts = FACTS
     elmo = _open_elmo(config, source, device)
-    check_bilm(run, fingerprint(elmo.model, elmo.start), f"seed-{seed}/result.json" if config.trainable else FACTS)
+    check_bilm(run, fingerprint(elmo.model, elmo.start), facts)
     return elmo
 
 
 def _model_of(config: ElmoConfig, run: Path) -> str | None:
-    """Return the source of a run's biLM before any training: its own if it has fine-tuned one, or from an archive."""
+    """Return the source of a run's frozen biLM: the run's own (fine-tuned, or from an archive), or the config's."""
     if config.finetune is not None or (run / OWN_BILM).is_dir():
         return str(run / OWN_BILM)
-    return config.model if config.model == DEFAULT_MODEL else resolve_path(run, config.model)
+    if config.model == DEFAULT_MODEL:
+        return config.model
+    return resolve_path(run, config.model)
 
 
 def _finetuned(
@@ -512,10 +544,13 @@ def _finetuned(
     device: torch.device,
     progress: ProgressCallback | None,
 ) -> Elmo:
-    """Fine-tune the biLM on the distinct sentences of the training examples, unless the run has done so already."""
+    """Fine-tune the biLM on the distinct sentences of the training examples, unless the run already did."""
     if not (run / OWN_BILM).exists():
         assert config.finetune is not None
-        texts = (tuple(sentence) for example in train for sentence in task.texts(example) if sentence)
-        sentences = list(dict.fromkeys(texts))
-        finetune_for_task(config.model, sentences, config.finetune, run / OWN_BILM, device, progress)
+        distinct: dict[tuple[str, ...], None] = {}  # in order
+        for example in train:
+            for sentence in task.texts(example):
+                if sentence:
+                    distinct[tuple(sentence)] = None
+        finetune_for_task(config.model, list(distinct), config.finetune, run / OWN_BILM, device, progress)
     return _open_elmo(config, str(run / OWN_BILM), device)

@@ -2,16 +2,16 @@
 
 ::
 
-    journal.json       what must be equal for the run to be continued (``training/training_run.py``)
-    config.toml        every setting; ``elmokit task train RUN/config.toml --run OTHER`` repeats the run
+    journal.json       settings that must not change for the run to continue (``training/training_run.py``)
+    config.toml        all settings; ``elmokit task train RUN/config.toml --run OTHER`` repeats the run
     vocabulary.json    words, characters, labels
     run.json           command, working directory, versions, sizes and checksums of the data and word vectors, the
                        biLM's fingerprint and model card
     layers/            the layers of a frozen biLM, unless the config names another directory
-    bilm/              the run's own biLM: fine-tuned on the text first, or from an archive of AllenNLP
+    bilm/              the run's own biLM: fine-tuned on the text first, or from an AllenNLP archive
     bilm-*             the text and the run of that fine-tuning
     seed-N/            a ``Run`` with best.safetensors and result.json; bilm/ if the biLM is trained
-    results.json       the results of all seeds, mean and standard deviation
+    results.json       the results of all seeds, with mean and standard deviation
     lock               locked by the process that trains there
 """
 
@@ -47,40 +47,47 @@ from elmokit.training.training_run import damage_errors, run_origin
 CONFIG, VOCABULARY, FACTS, RESULTS, OWN_BILM = "config.toml", "vocabulary.json", "run.json", "results.json", "bilm"
 FILES = (CONFIG, VOCABULARY, FACTS, RESULTS, "layers", OWN_BILM, f"{OWN_BILM}-*", "seed-*")
 FORMER = (CONFIG, VOCABULARY, FACTS)
-"""Files by which a run of version 0.2 is recognized."""
+"""Files that identify a run of version 0.2."""
 BEST_WEIGHTS, RESULT = "best.safetensors", "result.json"
-ELMO_WEIGHTS = "inputs.elmo."  # how the state dict of a task's model names a biLM that is trained with it
+ELMO_WEIGHTS = "inputs.elmo."  # the prefix of a trained biLM in the state dict of a task's model
 SEED_FILES = (BEST_WEIGHTS, RESULT, OWN_BILM)
 ARCHIVE_SEED = 0
-"""The number of the one training in an archive of AllenNLP."""
+"""The seed under which the model of an AllenNLP archive is stored."""
 
 
 def finished_seeds(run: Path) -> list[int]:
     """List the seeds whose training is complete."""
-    names = (path.parent.name.removeprefix("seed-") for path in run.glob("seed-*/result.json"))
-    return sorted(seed for seed in map(whole_number, names) if seed is not None)
+    seeds = []
+    for path in run.glob("seed-*/result.json"):
+        seed = whole_number(path.parent.name.removeprefix("seed-"))
+        if seed is not None:
+            seeds.append(seed)
+    return sorted(seeds)
 
 
 def mean_and_deviation(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the mean and the sample standard deviation (0 for one seed) of each score that all seeds have."""
+    """Compute the mean and sample standard deviation (0 for one seed) of each score that all seeds have."""
     summary = {}
     for name in scores[0]:
-        values = [of_seed[name] for of_seed in scores if name in of_seed]
-        if len(values) == len(scores):
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            summary[name] = {"mean": statistics.fmean(values), "deviation": deviation}
+        if not all(name in of_seed for of_seed in scores):
+            continue
+        values = [of_seed[name] for of_seed in scores]
+        deviation = 0.0
+        if len(values) > 1:
+            deviation = statistics.stdev(values)
+        summary[name] = {"mean": statistics.fmean(values), "deviation": deviation}
     return summary
 
 
 def vocabulary_content(vocabularies: Vocabularies, labels: Labels) -> dict[str, Any]:
-    """Return the content of ``vocabulary.json``, which ``read_vocabulary`` reads."""
+    """Return the content of ``vocabulary.json`` for ``read_vocabulary``."""
     return {**asdict(vocabularies), "labels": labels}
 
 
 def read_vocabulary(run: Path) -> tuple[Vocabularies, Labels]:
     """Read ``vocabulary.json``."""
     content = read_json(run / VOCABULARY)
-    # A changed word or label would give wrong results without any error.
+    # The checksum matters: a changed word or label would silently give wrong results.
     with damage_errors(run / VOCABULARY):
         if content.pop("crc32", None) != json_crc32(content):
             raise ValueError("its checksum is wrong")
@@ -89,11 +96,11 @@ def read_vocabulary(run: Path) -> tuple[Vocabularies, Labels]:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The part of ``run.json`` that is read again."""
+    """The facts that are read back from ``run.json``."""
 
     directory: str = ""
     elmokit: str = ""
-    """The version that started the run."""
+    """The version of elmokit that started the run."""
     bilm: dict[str, Any] | None = None
 
     @property
@@ -103,13 +110,15 @@ class RunFacts:
 
     @property
     def has_included_model(self) -> bool:
-        """Whether the biLM was the one inside the package, which changes with the version."""
-        source = "" if self.bilm is None else self.bilm.get("source")
-        return Path(str(source)).parts[-3:] == ("elmokit", "models", DEFAULT_MODEL)
+        """Whether the biLM was the included model, which differs between versions."""
+        if self.bilm is None:
+            return False
+        source = Path(str(self.bilm.get("source")))
+        return source.parts[-3:] == ("elmokit", "models", DEFAULT_MODEL)
 
 
 def read_facts(run: Path, name: str = FACTS) -> RunFacts:
-    """Read ``run.json``, or the same facts from the ``result.json`` of a seed that has trained its biLM."""
+    """Read the facts from ``run.json``, or from the ``result.json`` of a seed that trained its biLM."""
     content = read_json(run / name)
     with damage_errors(run / name):
         return msgspec.convert(content, RunFacts)
@@ -125,16 +134,19 @@ def read_result(seed_folder: Path) -> dict[str, Any]:
 
 
 def check_scores(scores: object) -> dict[str, float]:
-    """Return the scores of a training, or raise an error of msgspec unless they are named numbers."""
+    """Return the scores of a training. Raises msgspec's error unless they are named numbers."""
     return msgspec.convert(scores, dict[str, float])
 
 
 def load_best_weights(model: torch.nn.Module, seed_folder: Path) -> None:
-    """Give a model the weights of the best evaluation of a training. A biLM inside it keeps its own."""
+    """Load the weights of a training's best evaluation into a model. A biLM inside the model keeps its weights."""
     path = seed_folder / BEST_WEIGHTS
-    bilm = {name: value for name, value in model.state_dict().items() if name.startswith(ELMO_WEIGHTS)}
     with damage_errors(path):
-        model.load_state_dict({**load_file(path), **bilm})
+        weights = load_file(path)
+        for name, value in model.state_dict().items():
+            if name.startswith(ELMO_WEIGHTS):
+                weights[name] = value
+        model.load_state_dict(weights)
 
 
 def run_settings(
@@ -144,13 +156,14 @@ def run_settings(
     vocabulary: Mapping[str, Any],
     elmo: Elmo | None,
 ) -> dict[str, Any]:
-    """Return what must be equal for a run to be continued: seeds may be added, and the cache may move."""
+    """Return the settings that must not change for a run to continue. Seeds may be added, and the cache may move."""
     settings = {"task": task.name, **to_dict(config)}
     del settings["train"]["seeds"]
     if config.elmo is not None:
         del settings["elmo"]["cache"]
     for part, files in checksums.items():
-        settings |= {f"{part} file {path}": f"{size:08x}-{crc32:08x}" for path, (size, crc32) in files.items()}
+        for path, (size, crc32) in files.items():
+            settings[f"{part} file {path}"] = f"{size:08x}-{crc32:08x}"
     settings["vocabulary"] = text_digest(json.dumps(vocabulary))
     settings["biLM"] = None if elmo is None else fingerprint(elmo.model, elmo.start)
     return settings
@@ -171,7 +184,7 @@ def _write_text(path: Path, text: str) -> None:
 def write_facts(
     run: Path, task: AnyTask, coverage: Mapping[str, Coverage], elmo: Elmo | None, more: Mapping[str, Any]
 ) -> None:
-    """Write ``run.json``, or check that a resumed run has the same biLM, which it may have fine-tuned."""
+    """Write ``run.json``. If it exists, check that the resumed run has the same biLM, which it may have fine-tuned."""
     identity = None if elmo is None else fingerprint(elmo.model, elmo.start)
     if (run / FACTS).exists():
         check_bilm(run, identity)
@@ -193,7 +206,7 @@ def write_facts(
 
 
 def resolve_path(run: Path, path: str | None) -> str | None:
-    """Find a file that a run's config names: relative paths start in the directory that the run was started in."""
+    """Find a file named in a run's config. Relative paths start in the directory in which the run was started."""
     if path is None:
         return None
     resolved = Path(read_facts(run).directory) / path
@@ -201,7 +214,7 @@ def resolve_path(run: Path, path: str | None) -> str | None:
 
 
 def check_recordable(task: AnyTask, config: Any) -> None:
-    """Refuse names of files that are not UTF-8, before a run is started with them."""
+    """Refuse file names that are not UTF-8, before a run starts with them."""
     for paths in _data_paths(task, config).values():
         check_names([*path_list(paths), *expand_paths(paths)])
     if config.elmo is None:
@@ -211,11 +224,11 @@ def check_recordable(task: AnyTask, config: Any) -> None:
     if config.elmo.model is not None:
         check_names([config.elmo.model])
         if Path(config.elmo.model).exists():
-            check_names([Path(config.elmo.model).absolute()])  # the run records where relative paths start
+            check_names([Path(config.elmo.model).absolute()])  # the run records the directory of relative paths
 
 
 def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
-    """Check that a run, or what it trained, has the biLM with this fingerprint; None is no biLM."""
+    """Check that a run, or a biLM that it trained, has the given fingerprint; None means no biLM."""
     facts = read_facts(run, file)
     if facts.fingerprint == now:
         return
@@ -229,21 +242,23 @@ def check_bilm(run: Path, now: str | None, file: str = FACTS) -> None:
 
 
 def data_checksums(task: AnyTask, config: Any) -> dict[str, dict[str, list[int]]]:
-    """Return the size and checksum of each data and word vector file, by its part in the config."""
-    checksums = {}
+    """Compute the size and checksum of each data and word vector file, by its part of the config."""
+    checksums: dict[str, dict[str, list[int]]] = {}
     for part, names in _data_paths(task, config).items():
-        checksums[part] = {path: _size_and_crc32(path) for path in expand_paths(names)}
+        checksums[part] = {}
+        for path in expand_paths(names):
+            checksums[part][path] = _size_and_crc32(path)
     return checksums
 
 
 def _size_and_crc32(path: str) -> list[int]:
-    """Return the size and checksum of a file, decompressed."""
+    """Compute the size and checksum of a file's decompressed content."""
     with open_binary(path) as file:
         return list(size_and_crc32(file))
 
 
 def _data_paths(task: AnyTask, config: Any) -> dict[str, Paths]:
-    """Return the names of the data and word vector files in a config, by their part."""
+    """Return the data and word vector files of a config, by part."""
     vectors: list[str] = []
     for words in task.word_configs(config).values():
         vectors += map(str, path_list(words.vectors))

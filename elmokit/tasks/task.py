@@ -1,4 +1,4 @@
-"""The base classes of a task and of its model, and a task together with its config, vocabularies and labels."""
+"""Base classes for tasks and their models, and ``TaskSetup``: a task with its config, vocabularies and labels."""
 
 from __future__ import annotations
 
@@ -34,15 +34,23 @@ Parsed = TypeVar("Parsed")
 
 Sentence = Sequence[str]
 Labels = dict[str, list[str]]
-"""Lists of label names, by the task's name for the list; stored with a run."""
+"""Lists of label names by the task's name for each list, such as "tags". They are stored with a run."""
 Tokenize = Callable[[str], list[str]]
 
 MAX_SQUARES = 8_000_000
-"""Examples of a predicted batch times the squared length of the longest: 32 examples of 500 tokens."""
+"""Maximum of a predicted batch's number of examples times the squared length of the longest one, such as 32 examples of
+500 tokens."""
 
 
 def check_known(label: str, known: Collection[str], where: str, what: str) -> None:
-    """Raise the error of ``Task.check`` for a label that the run does not know; ``what`` has it."""
+    """Raise the error of ``Task.check`` for a label that the run does not know.
+
+    Args:
+        label: The label.
+        known: The labels of the run.
+        where: File and line, for the message.
+        what: What the message says before the label, such as "the label".
+    """
     if label not in known:
         raise UnknownLabelError(
             f"{where}: {what} {label!r}, but this run knows {', '.join(known)}. Correct it, or count it as missed: "
@@ -51,28 +59,28 @@ def check_known(label: str, known: Collection[str], where: str, what: str) -> No
 
 
 def require_gold(value: Gold | None, where: str, what: str) -> Gold:
-    """Return the gold value of an example, or raise the error of ``Task.check`` if it has none."""
+    """Return an example's gold value, or raise the error of ``Task.check`` if it has none."""
     if value is None:
         raise TextError(f"{where}: no {what}, which training and evaluation need.")
     return value
 
 
 def check_learnable(found: Iterable[object], what: str) -> None:
-    """Raise the error of ``Task.labels`` if nothing of what the model learns was found in the training and dev data."""
+    """Raise the error of ``Task.labels`` if the training and dev data contain nothing that the model could learn."""
     if not any(found):
         raise TextError(f"The training and dev data contain no {what}, so there is nothing to learn.")
 
 
 def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Parsed:
-    """Parse a line or a whole file of JSON and convert it to a type.
+    """Parse a line or a file of JSON and convert it to a type.
 
     Args:
         text: The JSON.
-        where: The file, and the line if ``text`` is one line of it, for error messages.
-        kind: The type of the result, as ``msgspec.convert`` accepts it. Keys that it does not know are ignored.
-        expected: What the text should be, for error messages; follows "not" or "expected".
+        where: The file, and the line if ``text`` is one line, for error messages.
+        kind: The type of the result, as accepted by ``msgspec.convert``. Unknown keys are ignored.
+        expected: A description of valid text, for error messages; follows "not" or "expected".
     """
-    # json.loads and not msgspec.json.decode, because it reports the line and column of a syntax error.
+    # `decode_json` uses json.loads instead of msgspec.json.decode because it reports where a syntax error is.
     try:
         return msgspec.convert(decode_json(text), kind)
     except json.JSONDecodeError as error:
@@ -83,7 +91,7 @@ def parse_json(text: str, where: str, kind: type[Parsed], expected: str) -> Pars
 
 
 def from_first_line(path: str) -> tuple[str, Iterator[tuple[int, str]]]:
-    """Return the first line of a file that is not blank, which shows its format, and the numbered lines from it on."""
+    """Return a file's first non-blank line, which shows the format, and the numbered lines that start with it."""
     numbered = enumerate(read_lines(path), start=1)
     for number, line in numbered:
         if line.strip():
@@ -98,9 +106,9 @@ class _JsonSentence(msgspec.Struct):
 
 
 def read_sentence(line: str, where: str, tokenize: Tokenize) -> list[str]:
-    """Return the tokens of a line of text, or of a JSON object as AllenNLP's predictors read them.
+    """Return the tokens of a line: text, or a JSON object as read by AllenNLP's predictors.
 
-    The object has ``sentence``, which is raw, or a list of ``tokens`` or ``words``.
+    The object has a raw ``sentence``, or a list of ``tokens`` or ``words``.
     """
     if not is_json_object(line):
         return tokenize(line)
@@ -114,7 +122,7 @@ def read_sentence(line: str, where: str, tokenize: Tokenize) -> list[str]:
 
 
 class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
-    """A task's network: it turns a batch into a loss or into predictions."""
+    """A task's network, which turns a batch into a loss or into predictions."""
 
     inputs: InputLayer
 
@@ -122,7 +130,7 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
     def loss(self, batch: Batch) -> Tensor:
         """Return the loss of a batch with gold labels, a scalar, summed or averaged as in the task's publication.
 
-        The penalty of the mixes is not part of it: the training loop adds it once per batch.
+        The penalty of the scalar mixes is not included: the training loop adds it once per batch.
         """
 
     @abstractmethod
@@ -130,86 +138,91 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
         """Return one prediction per example, as plain values. Called in evaluation mode, without gradients."""
 
     def predict_best(self, batch: Batch, n_best: int) -> list[Prediction]:
-        """Return what ``predict`` does, each with the ``n_best`` most probable predictions.
+        """Return the predictions of ``predict``, each with the ``n_best`` most probable ones.
 
         Raises:
-            ConfigError: The model of this task has one prediction only.
+            ConfigError: The task's model returns a single prediction.
         """
         raise ConfigError("Several predictions (--best) are only supported for question answering.")
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):
-    """Base class of a task: reading examples, batching, building the model and scoring. ``table.TASKS`` lists them.
+    """Base class of tasks: reading examples, batching, building the model and scoring. ``task_table.TASKS`` lists them.
 
-    To add a task, write a subclass: set the attributes, override the abstract methods, and those others whose default
-    does not fit. Tasks have no state: the config is passed to each method that needs it.
+    To add a task, write a subclass: set the attributes, and override the abstract methods and any others whose defaults
+    do not fit. Tasks have no state: the config is passed to each method that needs it.
     """
 
     name: str
     presets: ClassVar[Mapping[str, Any]]
-    """Complete configs by name, "published" and "small" among them; without ELMo."""
+    """Complete configs without ELMo by name, including "published" and "small"."""
     metric: str
-    """The score that decides which epoch is kept, one of those that ``score`` returns; higher is better."""
+    """The score, among those that ``score`` returns, that selects the best epoch; higher is better."""
     elmo: ElmoConfig = ElmoConfig()
-    """The defaults of an ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
+    """The defaults of the ``elmo`` table in a config file: where the paper adds ELMo, and its lambda."""
     text_formats: ClassVar[tuple[str, ...]] = ()
-    """What ``read_text`` reads besides sentences: formats of ``elmokit.text.first_lines``."""
+    """Formats of ``elmokit.text.first_lines`` that ``read_text`` reads besides sentences."""
     reads_tokens: ClassVar[bool] = True
-    """Whether ``read_text`` reads tokenized sentences. Other tasks split the texts of their examples themselves."""
+    """Whether ``read_text`` reads tokenized sentences. Other tasks tokenize their texts themselves."""
     word_tables: tuple[str, ...] = ("words",)
-    """The config's fields that are a ``WordsConfig`` or None."""
+    """The fields of the config that are a ``WordsConfig`` or None."""
 
     def word_configs(self, config: Config) -> dict[str, WordsConfig]:
-        """Return the settings of the word tables that a config has, by table."""
-        tables = {name: getattr(config, name) for name in self.word_tables}
-        return {name: words for name, words in tables.items() if words is not None}
+        """Return the settings of the config's word tables, by name."""
+        tables: dict[str, WordsConfig] = {}
+        for name in self.word_tables:
+            words = getattr(config, name)
+            if words is not None:
+                tables[name] = words
+        return tables
 
     def check_inputs(self, config: Any) -> None:
-        """Check that a model with this config has any input.
+        """Check that a model with this config has an input.
 
         Raises:
-            ConfigError: There are neither words, nor characters, nor ELMo at the input.
+            ConfigError: There are no word vectors, character features, or ELMo at the input.
         """
+        has_words = "words" in self.word_configs(config)
         has_elmo = config.elmo is not None and config.elmo.input is not None
-        if not (has_elmo or config.chars is not None or "words" in self.word_configs(config)):
+        if not has_words and config.chars is None and not has_elmo:
             raise ConfigError(f"The model of {self.name} has no inputs: set words, chars or elmo.input.")
 
     @abstractmethod
     def read(self, path: str, config: Config) -> Iterable[Example]:
-        """Read the examples of a file with gold labels; errors name file and line."""
+        """Read the examples of a file with gold labels. Errors name the file and line."""
 
     def read_training(self, path: str, config: Config) -> Iterable[Example]:
-        """Read a training file. Override where training takes other examples from a file than evaluation does."""
+        """Read a training file. Override if training uses other examples of a file than evaluation."""
         return self.read(path, config)
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: Config) -> Iterable[Example]:
-        """Make examples without gold labels from lines of text; ``name`` is the text's name in errors.
+        """Make examples without gold labels from lines of text. Errors call the text ``name``.
 
-        The default calls ``read_line`` for each line; for each that is not blank if ``reads_tokens`` is False.
+        The default calls ``read_line`` for each line, but skips blank lines if ``reads_tokens`` is False.
         """
         for number, line in enumerate(lines, start=1):
             if self.reads_tokens or line.strip():
                 yield self.read_line(line, f"{name}, line {number}", tokenize, config)
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: Config) -> Example:
-        """Make an example without gold labels from a line of text; ``where`` is its place in errors."""
+        """Make an example without gold labels from a line of text. ``where`` is its file and line, for errors."""
         raise NotImplementedError
 
     def sentences(self, example: Example) -> Sequence[Sentence]:
-        """Return every list of tokens that the model reads. The default is ``example.tokens``."""
+        """Return all lists of tokens that the model reads. The default is ``example.tokens``."""
         return [example.tokens]  # type: ignore[attr-defined]
 
     def texts(self, example: Example) -> Sequence[Sentence]:
-        """Return the full sentences that an example was extracted from.
+        """Return the full sentences that an example comes from, to sample training texts and to fine-tune the biLM.
 
-        Used for sampling a ratio of the training texts and for fine-tuning the biLM. Override where ``sentences`` are
-        only parts of them.
+        Override if ``sentences`` are only parts of them.
         """
         return self.sentences(example)
 
     def lengths(self, example: Example) -> tuple[int, ...]:
-        """Return what batches are sorted by. The default is the length of the longest sentence."""
-        return (max(map(len, self.sentences(example)), default=0),)
+        """Return the key by which batches are sorted. The default is the length of the longest sentence."""
+        longest = max(map(len, self.sentences(example)), default=0)
+        return (longest,)
 
     @abstractmethod
     def labels(self, examples: Sequence[Example], config: Config) -> Labels:
@@ -217,21 +230,21 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
 
     @abstractmethod
     def check(self, example: Example, known: Labels) -> None:
-        """Raise an error for an example without gold labels (``require_gold``), or an unknown one (``check_known``)."""
+        """Raise an error if an example has no gold labels (``require_gold``) or an unknown one (``check_known``)."""
 
     @abstractmethod
     def build(self, config: Config, inputs: InputLayer, known: Labels) -> TaskModel[Batch, Prediction]:
-        """Build a new model. Its weights are drawn from torch's global generator."""
+        """Build a new model, with initial weights from PyTorch's global random generator."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> Batch:
         """Turn examples into tensors on the CPU.
 
-        The gold tensors are None if an example has no gold label, or one that is not known.
+        The gold tensors are None if any example has no gold label or an unknown one.
         """
 
     def augment(self, example: Example, config: Config, rng: random.Random) -> Example:
-        """Return the version of an example used in one epoch. The default is the whole example."""
+        """Return the part of an example to train on in one epoch. The default is the whole example."""
         return example
 
     @abstractmethod
@@ -244,7 +257,7 @@ class Task(ABC, Generic[Config, Example, Batch, Prediction]):
 
     @abstractmethod
     def to_text(self, example: Example, prediction: Prediction) -> str:
-        """Return a prediction as text to read."""
+        """Return a prediction as readable text."""
 
 
 AnyTask = Task[Any, Any, Any, Any]
@@ -252,7 +265,7 @@ AnyTask = Task[Any, Any, Any, Any]
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """What the training of every seed shares, and what a trained model needs to predict."""
+    """A task with everything that its models share: used by the training of all seeds, and for predictions."""
 
     task: AnyTask
     config: Any
@@ -267,20 +280,22 @@ class TaskSetup:
 
         Args:
             initial_vectors: The initial values of word tables that have pretrained vectors.
-            bilm: The biLM inside the model, if it is trained.
+            bilm: A biLM that is trained with the model, to put inside it.
         """
-        self.task.check_inputs(self.config)
-        tables = self.task.word_configs(self.config)
-        layer = InputLayer(self.inputs, tables, self.config.chars, self.config.elmo, initial_vectors, bilm)
-        model: TaskModel[Any, Any] = self.task.build(self.config, layer, self.labels)
+        config = self.config
+        self.task.check_inputs(config)
+        tables = self.task.word_configs(config)
+        inputs = InputLayer(self.inputs, tables, config.chars, config.elmo, initial_vectors, bilm)
+        model: TaskModel[Any, Any] = self.task.build(config, inputs, self.labels)
         return model
 
     def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
-        """Turn examples into a batch on the device, with the layers of the biLM if there is one inside the model."""
-        batch = move_to(self.task.collate(examples, self.inputs, self.labels, self.config), self.device)
+        """Turn examples into a batch on the device. A biLM inside the model adds its layers."""
+        batch = self.task.collate(examples, self.inputs, self.labels, self.config)
+        batch = move_to(batch, self.device)
         if model.inputs.elmo is None:
             return batch
-        # Here and not in `InputLayer.forward`, because several mixes read the layers of one batch.
+        # Computed here, not in `InputLayer.forward`, because several mixes read the same layers.
         return map_batch(batch, TokenBatch, model.inputs.with_layers)
 
     def predict_with(
@@ -290,29 +305,33 @@ class TaskSetup:
         progress: ProgressCallback | None = None,
         n_best: int | None = None,
     ) -> list[Any]:
-        """Predict with a model, one prediction per example, in batches of examples of similar length.
+        """Return one prediction per example, computed in batches of examples of similar length.
 
-        With ``n_best``, each prediction has the most probable ones as well, as in ``TaskModel.predict_best``.
+        With ``n_best``, each prediction also has the most probable ones, as in ``TaskModel.predict_best``.
         """
         lengths = [self.task.lengths(example) for example in examples]
-        plan = list(_bounded(plan_batches(lengths, batch_size=self.config.train.batch_size), lengths))
+        batches = plan_batches(lengths, batch_size=self.config.train.batch_size)
+        plan = list(_bounded(batches, lengths))
         count = StageCounter(progress, "predict", len(examples))
         results = []
         model.eval()
         with torch.no_grad():
             for indices in plan:
                 batch = self.batch([examples[index] for index in indices], model)
-                results.append(model.predict(batch) if n_best is None else model.predict_best(batch, n_best))
+                if n_best is None:
+                    results.append(model.predict(batch))
+                else:
+                    results.append(model.predict_best(batch, n_best))
                 count(len(indices))
         return restore_order(plan, results)
 
 
 def _bounded(plan: Iterable[list[int]], lengths: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
-    """Divide batches whose longest example would multiply the memory of all: attention is quadratic in its length."""
+    """Divide batches of long examples, because the memory for attention grows with the square of the length."""
     for batch in plan:
         first = 0
         while first < len(batch):
-            longest = max([1, *lengths[batch[first]]])  # the first one, as `plan_batches` sorts
+            longest = max([1, *lengths[batch[first]]])  # `plan_batches` puts the longest example first
             stop = first + max(1, MAX_SQUARES // longest**2)
             yield batch[first:stop]
             first = stop

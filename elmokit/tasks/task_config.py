@@ -1,4 +1,4 @@
-"""The settings that the six tasks share, and how a config file's paths are expanded."""
+"""Settings that all tasks share, the paths in config files, and ``table.key=value`` overrides."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from elmokit.storage.text_files import find_text_files
 from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
 
 Paths = str | tuple[str, ...]
-"""A path, a glob pattern, a directory of ``*gold_conll`` files, or a list of them."""
+"""A path, a glob pattern, a directory of ``*gold_conll`` files, or several of these."""
 Spelling = Literal["characters", "bytes", "marked bytes"]
-"""How a word is read for character features: by its characters, by its UTF-8 bytes, or by these between two marks."""
-GOLD_CONLL = "gold_conll"  # what CoNLL-2012's own scripts write, and what AllenNLP reads from a directory
+"""What character features read of a word: its characters, its UTF-8 bytes, or its bytes between two marks."""
+GOLD_CONLL = "gold_conll"  # the suffix that CoNLL-2012's scripts write, and that AllenNLP reads from directories
 
 
 @dataclass(frozen=True)
 class TaskDataConfig:
-    """Where the examples are."""
+    """The files of examples."""
 
     train: Paths = setting((), "Training files.")
     dev: Paths = setting((), "Validation files. The model with the best score on them is kept.")
@@ -68,7 +68,7 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class CharsConfig:
-    """Features of the characters of a word."""
+    """Character features of words."""
 
     dim: int = setting(16, "Size of a character's vector.")
     filters: tuple[tuple[int, int], ...] = setting(((3, 128),), "Width and number of filters of each convolution.")
@@ -82,7 +82,10 @@ class CharsConfig:
         check_at_least("min_count", self.min_count, 1)
         check_at_least("max_chars", self.max_chars, 1, optional=True)
         check_fraction("dropout", self.dropout)
-        check_sizes("filters", [size for pair in self.filters for size in pair])
+        sizes: list[int] = []
+        for pair in self.filters:
+            sizes += pair
+        check_sizes("filters", sizes)
 
     @property
     def spelling(self) -> Spelling:
@@ -90,7 +93,7 @@ class CharsConfig:
         return "characters"
 
     def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
-        """Return the layer that computes them. Its table of characters has ``n_rows``."""
+        """Build the layer that computes the features, with a character table of ``n_rows`` rows."""
         return TokenCharCNN(n_rows, self.dim, self.filters, self.activation, self.dropout)
 
 
@@ -122,9 +125,9 @@ class FinetuneConfig:
 
 @dataclass(frozen=True)
 class ElmoConfig:
-    """The biLM, and where its mixes enter the model.
+    """The biLM, and where its scalar mixes enter the model.
 
-    By default the biLM is frozen: only its mixes are trained.
+    By default the biLM is frozen: only the scalar mixes are trained.
     """
 
     model: str | None = setting(None, "Path, URL or published name of a model; false for the included model.")
@@ -225,7 +228,7 @@ class StepDecayConfig:
 
 @dataclass(frozen=True)
 class TaskTrainingConfig:
-    """How to train a task's model."""
+    """Training of a task's model."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     batch_size: int = setting(32, "Examples per batch.")
@@ -255,12 +258,13 @@ class TaskTrainingConfig:
             check_fraction("average", self.average)
         for seed in self.seeds:
             check_at_least("seeds", seed, 0, MAX_SEED)
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+        has_repeats = len(set(self.seeds)) < len(self.seeds)
+        if not self.seeds or has_repeats:
             raise ConfigError(f"seeds is {list(self.seeds)}; it must be one or more distinct numbers.")
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:
-    """Raise a SettingError unless there are one or more sizes, all in the range of a layer's units."""
+    """Raise a SettingError unless there is at least one size, and all are possible numbers of units."""
     check_at_least(f"the length of {name}", len(sizes), 1)
     for size in sizes:
         check_at_least(name, size, 1, MAX_UNITS)
@@ -268,13 +272,17 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
 
 def expand_paths(paths: Paths) -> list[str]:
     """List the files of a config's ``Paths``. A file named twice is listed twice: word vectors may be repeated."""
-    # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
-    names = [name.removesuffix("/**") for name in ([paths] if isinstance(paths, str) else paths)]
-    return [str(path) for name in names for path in find_text_files(name, suffixes=(GOLD_CONLL,))]
+    names = [paths] if isinstance(paths, str) else paths
+    files: list[str] = []
+    for name in names:
+        # "train/**" means the directory train: glob would also list the files in it that are not gold_conll files.
+        found = find_text_files(name.removesuffix("/**"), suffixes=(GOLD_CONLL,))
+        files += map(str, found)
+    return files
 
 
 def apply_override(content: dict[str, Any], override: str) -> dict[str, Any]:
-    """Return a config's tables with one ``table.key=value`` set. The value is TOML, or a bare word for a string."""
+    """Apply a ``table.key=value`` override to a config's tables. The value is TOML, or a string without quotes."""
     name, sign, value = override.partition("=")
     keys = name.strip().split(".")
     try:

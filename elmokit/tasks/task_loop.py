@@ -46,27 +46,29 @@ from elmokit.training.training_run import (
 
 @dataclass
 class TaskCounters:
-    """Where a training is, and what it has achieved."""
+    """The position of a training run, and its results so far."""
 
     epoch: int = 0
-    """Epochs that are complete."""
+    """Completed epochs."""
     step: int = 0
-    """Batches of the current epoch that are done."""
+    """Completed batches of the current epoch."""
     n_steps: int = 0
     loss_sum: float = 0.0
-    """Since the last evaluation, over ``loss_steps`` steps."""
+    """Sum over the ``loss_steps`` steps since the last evaluation."""
     loss_steps: int = 0
     first_loss: float | None = None
-    """The mean loss of the batches before the first evaluation."""
+    """Mean loss of the batches before the first evaluation."""
     n_drops: int = 0
     """How often the plateau schedule has lowered the learning rate."""
     since_drop: int = 0
-    """Evaluations without improvement since the last drop, or since the last improvement."""
+    """Evaluations without improvement since the learning rate was lowered, or since the last improvement."""
     since_best: int = 0
+    """Evaluations since the best one."""
     best_epoch: int = 0
     best: dict[str, float] = field(default_factory=dict)
-    """The scores of the best evaluation; empty before the first one."""
+    """Scores of the best evaluation; empty before the first one."""
     best_n_steps: int = 0
+    """``n_steps`` at the best evaluation."""
     is_over: bool = False
 
 
@@ -82,7 +84,7 @@ class TaskTrainingState:
 
     @property
     def evaluated_model(self) -> TaskModel[Any, Any]:
-        """The model that is evaluated and kept: the averaged one if there is one."""
+        """The model to evaluate and store: the one with averaged weights, if there is one."""
         if self.averaged is None:
             return self.model
         module = self.averaged.module
@@ -101,12 +103,14 @@ class TaskTrainingState:
         run.save_checkpoint(self.counters.n_steps, {"counters": asdict(self.counters)}, tensors)
 
     def restore(self, run: Run) -> None:
-        """Continue from the last commit of a run, if any. The state must be newly built, with the same settings."""
-        if (checkpoint := last_checkpoint(run.committed)) is None:
+        """Restore the last checkpoint of a run, if any. The state must be newly built with the same settings."""
+        checkpoint = last_checkpoint(run.committed)
+        if checkpoint is None:
             return
         with checkpoint.errors():
             self.model.load_state_dict(checkpoint.tensors("model"))
-            restore_optimizer(self.optimizer, dict(self.model.named_parameters()), checkpoint.tensors("optimizer"))
+            parameters = dict(self.model.named_parameters())
+            restore_optimizer(self.optimizer, parameters, checkpoint.tensors("optimizer"))
             if self.averaged is not None:
                 self.averaged.load_state_dict(checkpoint.tensors("average"))
             restore_random_states(checkpoint.tensors("state"), self.device)
@@ -114,25 +118,26 @@ class TaskTrainingState:
 
 
 def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
-    """Build the state that training a model starts from."""
+    """Build the initial training state of a model."""
     config = setup.config.train
     averaged = None
     if config.average is not None:
         averaged = moving_average(model, config.average)
+    settings = config.optimizer
     optimizer = build_optimizer(
-        config.optimizer.name,
-        parameter_groups(model, setup.config.elmo, config.optimizer.learning_rate),
-        config.optimizer.learning_rate,
-        betas=config.optimizer.betas,
-        epsilon=config.optimizer.epsilon,
-        rho=config.optimizer.rho,
-        momentum=config.optimizer.momentum,
+        settings.name,
+        parameter_groups(model, setup.config.elmo, settings.learning_rate),
+        settings.learning_rate,
+        betas=settings.betas,
+        epsilon=settings.epsilon,
+        rho=settings.rho,
+        momentum=settings.momentum,
     )
     return TaskTrainingState(model, optimizer, averaged, setup.device, TaskCounters())
 
 
-GROWN = 1.5  # a mean loss so many times that of the first evaluation has grown; smaller changes are noise
-LENGTH_NOISE = 0.1  # as in AllenNLP: lengths are varied by up to this ratio, so that batches differ between epochs
+GROWN = 1.5  # the factor from which on a larger mean loss counts as growth; less is noise
+LENGTH_NOISE = 0.1  # lengths vary by up to this ratio, so that batches differ between epochs, as in AllenNLP
 CHECKPOINT_SECONDS = 60.0  # an interrupted run loses at most this much work
 
 
@@ -145,12 +150,12 @@ class TaskEvaluation:
     n_epochs: int
     n_steps: int
     loss: float
-    """Mean training loss of the batches since the last evaluation."""
+    """Mean training loss since the last evaluation."""
     learning_rate: float
     scores: dict[str, float]
     is_best: bool
     trained_layers: tuple[int, ...] | None = None
-    """The layers of a trainable biLM that are trained; None for a frozen one."""
+    """The layers of a trainable biLM that are being trained; None for a frozen biLM."""
 
 
 EvaluationCallback = Callable[[TaskEvaluation], None]
@@ -158,7 +163,7 @@ EvaluationCallback = Callable[[TaskEvaluation], None]
 
 @dataclass(frozen=True)
 class TaskTraining:
-    """What the trainings of all seeds share."""
+    """The input of a training run that all seeds share."""
 
     setup: TaskSetup
     train: Sequence[Any]
@@ -168,7 +173,7 @@ class TaskTraining:
     initial_vectors: Mapping[str, Tensor] | None = None
     """The initial values of word tables with pretrained vectors, by table."""
     elmo: Elmo | None = None
-    """The pretrained biLM, if a copy of it is to be trained with the model."""
+    """The pretrained biLM, if a copy of it is trained with the model."""
     progress: ProgressCallback | None = None
     """Called with the stages ``"seed N"`` (steps) and ``"predict"`` (examples)."""
     on_evaluation: EvaluationCallback | None = None
@@ -176,10 +181,10 @@ class TaskTraining:
 
 
 def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
-    """Train one seed, or resume it from its checkpoint; return the content of ``result.json``.
+    """Train one seed, or resume it from its checkpoint, and return the content of ``result.json``.
 
-    The best model so far is kept as ``best.safetensors`` (a trained biLM as a model directory of its own), and each
-    evaluation is a line of the log.
+    The best model so far is stored as ``best.safetensors``, with a trained biLM in a model directory of its own. Each
+    evaluation adds a line to the log.
     """
     setup, elmo, folder = training.setup, training.elmo, run.folder
     if (folder / RESULT).exists():
@@ -188,7 +193,7 @@ def train_seed(training: TaskTraining, seed: int, run: Run) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = setup.build(training.initial_vectors, bilm)
     state = build_state(setup, model.to(setup.device))
-    torch.manual_seed(seed)  # dropout must not depend on how many numbers the initial weights took
+    torch.manual_seed(seed)  # dropout must not depend on how many random numbers the initial weights needed
     state.restore(run)
     save_if_best(state, folder, setup.task.name)
     with stop_requests() as stop:
@@ -214,12 +219,18 @@ class _SeedLoop:
     """The steps, evaluations and checkpoints of one seed."""
 
     def __init__(self, training: TaskTraining, seed: int, run: Run, state: TaskTrainingState) -> None:
-        self.setup, self.train, self.dev = training.setup, training.train, training.dev
-        self.progress, self.on_evaluation = training.progress, training.on_evaluation
-        self.seed, self.run, self.state = seed, run, state
+        self.setup = training.setup
+        self.train = training.train
+        self.dev = training.dev
+        self.progress = training.progress
+        self.on_evaluation = training.on_evaluation
+        self.seed = seed
+        self.run = run
+        self.state = state
         self.config = self.setup.config.train
         self.lengths = [self.setup.task.lengths(example) for example in self.train]
-        self.total_steps = math.ceil(len(self.train) / self.config.batch_size) * self.config.epochs
+        steps_per_epoch = math.ceil(len(self.train) / self.config.batch_size)
+        self.total_steps = steps_per_epoch * self.config.epochs
         self.trained_layers: tuple[int, ...] | None = None  # of the biLM
         self.last_loss = 0.0
         self.started = self.saved = time.monotonic()
@@ -230,7 +241,8 @@ class _SeedLoop:
         while not counters.is_over:
             self._train_epoch(stop)
             if not counters.is_over:
-                counters.epoch, counters.step = counters.epoch + 1, 0
+                counters.epoch += 1
+                counters.step = 0
                 is_last = counters.epoch == self.config.epochs
                 if self.config.eval_every is None or is_last:
                     self._evaluate()
@@ -240,18 +252,20 @@ class _SeedLoop:
         self._warn_if_diverged()
 
     def _train_epoch(self, stop: StopRequest) -> None:
-        """Take the steps of an epoch that are not done, or those until early stopping."""
+        """Take the remaining steps of an epoch, up to early stopping."""
         config, counters = self.config, self.state.counters
-        if self.state.model.inputs.elmo is not None:
-            self.trained_layers = unfreeze(self.state.model.inputs, self.setup.config.elmo, counters.epoch)
+        inputs = self.state.model.inputs
+        if inputs.elmo is not None:
+            self.trained_layers = unfreeze(inputs, self.setup.config.elmo, counters.epoch)
         batches = epoch_batches(self.lengths, config.batch_size, config.bucketed, self.seed, counters.epoch)
         while counters.step < len(batches) and not counters.is_over:
             self._step(batches[counters.step])
             counters.step += 1
             counters.n_steps += 1
-            # The training ends with an evaluation in any case; do not run it twice.
+            # Training ends with an evaluation in any case, so the last step does not need another one.
             is_last = counters.step == len(batches) and counters.epoch + 1 == config.epochs
-            if config.eval_every is not None and counters.n_steps % config.eval_every == 0 and not is_last:
+            is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
+            if is_due and not is_last:
                 self._evaluate()
                 self._save()
             elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
@@ -268,14 +282,9 @@ class _SeedLoop:
         self.saved = time.monotonic()
 
     def _step(self, indices: Sequence[int]) -> None:
-        setup, state, counters = self.setup, self.state, self.state.counters
-        # The random views depend on seed, epoch and example alone, so that they are the same after a resumption.
-        examples = [
-            setup.task.augment(self.train[index], setup.config, random.Random(f"{self.seed} {counters.epoch} {index}"))
-            for index in indices
-        ]
+        state, counters = self.state, self.state.counters
         model = state.model.train()
-        batch = setup.batch(examples, model)
+        batch = self.setup.batch(self._augmented(indices), model)
         loss = model.loss(batch)
         if not loss.isfinite():
             raise TrainingError(
@@ -297,8 +306,18 @@ class _SeedLoop:
         if self.progress is not None:
             self.progress(f"seed {self.seed}", counters.n_steps + 1, self.total_steps)
 
+    def _augmented(self, indices: Sequence[int]) -> list[Any]:
+        """Return the parts of the examples to train on in this epoch."""
+        task, config, epoch = self.setup.task, self.setup.config, self.state.counters.epoch
+        examples = []
+        for index in indices:
+            # Random choices depend on the seed, epoch and example alone, so a resumed run makes the same ones.
+            rng = random.Random(f"{self.seed} {epoch} {index}")
+            examples.append(task.augment(self.train[index], config, rng))
+        return examples
+
     def _scheduled(self, rate: float) -> float:
-        """Return the learning rate of the next step, given an initial one."""
+        """Return the learning rate of the next step, given the initial one."""
         config, counters = self.config, self.state.counters
         if config.plateau is not None:
             rate *= config.plateau.factor**counters.n_drops
@@ -307,13 +326,17 @@ class _SeedLoop:
         return rate
 
     def _evaluate(self) -> None:
-        setup, state, counters, config = self.setup, self.state, self.state.counters, self.config
-        predictions = setup.predict_with(state.evaluated_model, self.dev, self.progress)
+        """Score the dev examples, and update the counters, the log and the caller."""
+        setup, counters, config = self.setup, self.state.counters, self.config
+        predictions = setup.predict_with(self.state.evaluated_model, self.dev, self.progress)
         scores = setup.task.score(self.dev, predictions, setup.config)
         metric = setup.task.metric
+        epoch = counters.epoch
+        if counters.step > 0:  # within the next epoch
+            epoch += 1
         evaluation = TaskEvaluation(
             seed=self.seed,
-            epoch=counters.epoch + (counters.step > 0),
+            epoch=epoch,
             n_epochs=config.epochs,
             n_steps=counters.n_steps,
             loss=counters.loss_sum / max(counters.loss_steps, 1),
@@ -322,13 +345,25 @@ class _SeedLoop:
             is_best=not counters.best or scores[metric] > counters.best[metric],
             trained_layers=self.trained_layers,
         )
-        counters.loss_sum, counters.loss_steps = 0.0, 0
+        self._count(evaluation)
+        self._log(evaluation)
+        if self.on_evaluation is not None:
+            self.on_evaluation(evaluation)
+
+    def _count(self, evaluation: TaskEvaluation) -> None:
+        """Update the counters after an evaluation; these also decide on the learning rate and early stopping."""
+        counters, config = self.state.counters, self.config
+        counters.loss_sum = 0.0
+        counters.loss_steps = 0
         self.last_loss = evaluation.loss
         if counters.first_loss is None:
             counters.first_loss = evaluation.loss
         if evaluation.is_best:
-            counters.best, counters.best_epoch, counters.best_n_steps = scores, evaluation.epoch, counters.n_steps
-            counters.since_best = counters.since_drop = 0
+            counters.best = evaluation.scores
+            counters.best_epoch = evaluation.epoch
+            counters.best_n_steps = counters.n_steps
+            counters.since_best = 0
+            counters.since_drop = 0
         else:
             counters.since_best += 1
             counters.since_drop += 1
@@ -336,23 +371,23 @@ class _SeedLoop:
                 counters.n_drops += 1
                 counters.since_drop = 0
         counters.is_over = config.patience is not None and counters.since_best >= config.patience
+
+    def _log(self, evaluation: TaskEvaluation) -> None:
         line = {
             "epoch": evaluation.epoch,
             "n_steps": evaluation.n_steps,
             "loss": evaluation.loss,
             "learning_rate": evaluation.learning_rate,
-            "dev": scores,
+            "dev": evaluation.scores,
             "is_best": evaluation.is_best,
             "seconds": round(time.monotonic() - self.started, 1),
         }
         if self.trained_layers is not None:
             line["trained_layers"] = self.trained_layers
         self.run.log(line)
-        if self.on_evaluation is not None:
-            self.on_evaluation(evaluation)
 
     def _warn_if_diverged(self) -> None:
-        """Say at the end that the training loss has grown, and what to do. On the way, it may grow and fall again."""
+        """Warn at the end if the training loss has grown. Before the end, it may still fall again."""
         first = self.state.counters.first_loss
         if first is not None and self.last_loss > GROWN * first:
             warnings.warn(
@@ -363,30 +398,35 @@ class _SeedLoop:
 
 
 def save_if_best(state: TaskTrainingState, folder: Path, task: str) -> None:
-    """Write ``best.safetensors``, and a trained biLM, if the state is that of the best evaluation.
+    """Write ``best.safetensors``, and a trained biLM, if the best evaluation belongs to the current state.
 
-    Called after the checkpoint of that state is on disk, and again when training resumes from it. An interruption
-    between these files therefore leaves neither weights that no checkpoint knows of nor scores without weights.
+    Called once the state's checkpoint is on disk, and again when training resumes from it. An interruption between
+    these writes therefore leaves neither weights without a checkpoint nor scores without weights.
     """
-    if state.counters.best and state.counters.best_n_steps == state.counters.n_steps:
-        model = state.evaluated_model
-        # The biLM is a model directory of its own, which every command that takes a model can open.
-        weights = {name: value for name, value in model.state_dict().items() if not name.startswith(ELMO_WEIGHTS)}
-        with atomic_write(folder / BEST_WEIGHTS, overwrite=True) as temporary:
-            save_tensors(weights, temporary)
-        if model.inputs.elmo is not None:
-            save_trained(model.inputs.elmo, folder, task)
+    counters = state.counters
+    if not counters.best or counters.best_n_steps != counters.n_steps:
+        return
+    model = state.evaluated_model
+    # The biLM gets a model directory of its own, which every command that takes a model can open.
+    weights = {}
+    for name, value in model.state_dict().items():
+        if not name.startswith(ELMO_WEIGHTS):
+            weights[name] = value
+    with atomic_write(folder / BEST_WEIGHTS, overwrite=True) as temporary:
+        save_tensors(weights, temporary)
+    if model.inputs.elmo is not None:
+        save_trained(model.inputs.elmo, folder, task)
 
 
 def epoch_batches(
     lengths: Sequence[tuple[int, ...]], batch_size: int, bucketed: bool, seed: int, epoch: int
 ) -> list[list[int]]:
-    """Plan the batches of one training epoch. The result depends on the arguments alone.
+    """Plan the batches of one training epoch. The result depends only on the arguments.
 
     Args:
-        lengths: What to sort each example by. The first number counts first.
+        lengths: The sort key of each example.
         batch_size: Examples per batch.
-        bucketed: Put examples of similar length into one batch. The order of the batches is random in any case.
+        bucketed: Batch examples of similar length together. The order of batches is random in any case.
         seed: The random seed.
         epoch: The number of the epoch.
 
@@ -409,20 +449,22 @@ def epoch_batches(
 
 
 def l2_penalty(model: nn.Module, l2: float) -> Tensor | float:
-    """Return ``l2`` times the sum of squares of the trained matrices, except embedding tables and the biLM's.
+    """Return ``l2`` times the sum of squares of all trained matrices except embedding tables and the biLM's matrices.
 
-    The biLM is left out because its weights are pretrained: the penalty would pull them to zero.
+    The biLM is excluded because the penalty would pull its pretrained weights to zero.
     """
     if not l2:
         return 0.0
-    left_out: set[int] = set()  # by their ids
+    excluded: set[int] = set()  # by id
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            left_out.add(id(module.weight))
+            excluded.add(id(module.weight))
         elif isinstance(module, ElmoModule):
-            left_out.update(map(id, module.parameters()))
+            excluded.update(map(id, module.parameters()))
     squares = []
     for parameter in model.parameters():
-        if parameter.requires_grad and parameter.ndim >= 2 and id(parameter) not in left_out:
+        if parameter.requires_grad and parameter.ndim >= 2 and id(parameter) not in excluded:
             squares.append((parameter**2).sum())
-    return l2 * torch.stack(squares).sum() if squares else 0.0
+    if not squares:
+        return 0.0
+    return l2 * torch.stack(squares).sum()

@@ -10,5 +10,11 @@ from elmokit.tasks.srl import SrlTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import AnyTask
 
-_ALL = (NerTask(), SstTask(), NliTask(), SrlTask(), CorefTask(), QaTask())
-TASKS: dict[str, AnyTask] = {task.name: task for task in _ALL}
+TASKS: dict[str, AnyTask] = {
+    "ner": NerTask(),
+    "sst": SstTask(),
+    "nli": NliTask(),
+    "srl": SrlTask(),
+    "coref": CorefTask(),
+    "qa": QaTask(),
+}

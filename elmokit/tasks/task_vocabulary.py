@@ -1,6 +1,6 @@
-"""The words and characters of a run, and the initial values of its word tables: files of pretrained vectors.
+"""The words and characters of a run, and the initial values of its word tables from files of pretrained vectors.
 
-These are GloVe text, or word2vec text and binary files; compressed ones too.
+Supported files are GloVe text, word2vec text and word2vec binary files, which may be compressed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many of the training words have a pretrained vector."""
+    """How many training words have a pretrained vector."""
 
     n_words: int
+    """Number of words in the table."""
     unknown_types: float
-    """Fraction of the distinct words without a pretrained vector."""
+    """Fraction of distinct training words without a pretrained vector."""
     unknown_tokens: float
-    """Fraction of all tokens without one."""
+    """Fraction of training tokens without one."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class InitialTable:
     """A word table before training."""
 
     table: WordTable
-    vectors: Tensor | None  # (rows, dim); None where all vectors are learned from scratch
+    vectors: Tensor | None  # (rows, dim); None if all vectors are learned from scratch
     coverage: Coverage | None
 
 
@@ -56,9 +57,9 @@ class TaskVocabulary:
 
     vocabularies: Vocabularies
     initial_vectors: dict[str, Tensor]
-    """For the tables with pretrained vectors."""
+    """The initial values of tables with pretrained vectors, ``(rows, dim)``, by table."""
     coverage: dict[str, Coverage]
-    """For the same tables."""
+    """The coverage of the same tables."""
 
 
 def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Sequence[Any]) -> TaskVocabulary:
@@ -68,9 +69,10 @@ def make_vocabulary(task: AnyTask, config: Any, train: Sequence[Any], others: Se
         task: The task.
         config: Its config.
         train: The training examples.
-        others: Examples whose words are only taken if they have a pretrained vector: dev and test.
+        others: The dev and test examples. Their words are included if they have a pretrained vector.
     """
-    training, other = _count_words(task, train), _count_words(task, others)
+    training = _count_words(task, train)
+    other = _count_words(task, others)
     tables: dict[str, WordTable] = {}
     vectors: dict[str, Tensor] = {}
     coverage: dict[str, Coverage] = {}
@@ -98,7 +100,7 @@ def _count_words(task: AnyTask, examples: Sequence[Any]) -> Counter[str]:
 
 
 def make_table(name: str, config: WordsConfig, training: Counter[str], others: Counter[str]) -> InitialTable:
-    """Make a word table of the words of the training text, and of those other words that have a pretrained vector."""
+    """Make a word table of the training words, and of other words that have a pretrained vector."""
     if config.lowercase:
         training, others = _lowercased(training), _lowercased(others)
     seen = [word for word, count in training.most_common() if count >= config.min_count]
@@ -109,26 +111,29 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
         return InitialTable(WordTable(seen, config.dim, config.lowercase), None, None)
     wanted = training.keys() | others.keys()
     read = [read_word_vectors(path, wanted) for path in files]
-    dim = sum(vectors.dim for vectors in read)
+    dim = sum(of_file.dim for of_file in read)
     if config.dim not in (None, dim):
         raise ConfigError(f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers.")
-    known = set[str]().union(*(vectors.vectors for vectors in read))
+    known: set[str] = set()
+    for of_file in read:
+        known.update(of_file.vectors)
     if not known:
         raise ConfigError(f"None of the training words is in {', '.join(files)}.")
     words = seen + sorted(known - set(seen))
-    initial = torch.cat([_initial_vectors(vectors, words, config) for vectors in read], dim=1)
-    return InitialTable(WordTable(words, dim, config.lowercase), initial, _coverage(training, known, len(words)))
+    initial = torch.cat([_initial_vectors(of_file, words, config) for of_file in read], dim=1)
+    coverage = _coverage(training, known, len(words))
+    return InitialTable(WordTable(words, dim, config.lowercase), initial, coverage)
 
 
 def _coverage(training: Counter[str], known: Collection[str], n_words: int) -> Coverage:
-    """Return how many of the training words have no vector."""
+    """Measure how many training words have no vector."""
     missing = [word for word in training if word not in known]
     n_missing = sum(training[word] for word in missing)
     return Coverage(n_words, len(missing) / len(training), n_missing / training.total())
 
 
 def make_chars(config: CharsConfig, training: Counter[str]) -> list[str]:
-    """List the characters of the training text, the most frequent first; or all bytes."""
+    """List the characters of the training text, most frequent first, or all bytes."""
     if config.spelling != "characters":
         return BYTES
     counts: Counter[str] = Counter()
@@ -147,7 +152,7 @@ def _lowercased(counts: Counter[str]) -> Counter[str]:
 
 
 def _initial_vectors(read: WordVectors, words: Sequence[str], config: WordsConfig) -> Tensor:
-    """Return one file's columns of the table's initial values, ``(rows, dim)``."""
+    """Return the columns of a table's initial values that come from one file, ``(rows, dim)``."""
     vectors = read.vectors
     if config.unit_length:
         vectors = {word: _unit(vector) for word, vector in vectors.items()}
@@ -163,25 +168,25 @@ def _initial_vectors(read: WordVectors, words: Sequence[str], config: WordsConfi
 
 
 def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a vector of length 1; one of zeros unchanged."""
+    """Scale a vector to length 1. A zero vector stays zero."""
     length = max(float(np.linalg.norm(vector)), 1e-12)
     return vector / length
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """The vectors that a file has for the wanted words."""
+    """A file's vectors of the wanted words."""
 
     vectors: dict[str, NDArray[np.float32]]  # (dim,) each
     dim: int
 
 
 def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
-    """Read the vectors of the wanted words. A word that occurs twice keeps its first vector.
+    """Read the vectors of the wanted words. If a word occurs twice, its first vector counts.
 
-    The format is detected: a first line of two numbers is the header of word2vec (number of words, size), and the line
-    after it shows whether the file is text or binary; without a header the file is GloVe text. A word of a GloVe file
-    can contain spaces, so the numbers are counted from the right.
+    The format is detected. A first line of two numbers is word2vec's header (number of words, size), and the next line
+    shows whether the file is text or binary. A file without a header is GloVe text. Words in a GloVe file can contain
+    spaces, so numbers are counted from the right.
     """
     wanted = set(wanted)
     with open_binary(path) as file:
@@ -199,20 +204,24 @@ def read_word_vectors(path: str, wanted: Collection[str]) -> WordVectors:
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
+    """Return word2vec's number of words and size, or None if a line is not its header."""
     numbers = [whole_number(part.decode("latin-1")) for part in line.split()]
-    n_words, dim = numbers if len(numbers) == 2 else (None, None)
-    return None if n_words is None or dim is None or not 0 < dim <= MAX_DIM else (n_words, dim)
+    if len(numbers) != 2:
+        return None
+    n_words, dim = numbers
+    if n_words is None or dim is None:
+        return None
+    if not 0 < dim <= MAX_DIM:
+        return None
+    return n_words, dim
 
 
 def _is_text(line: bytes, dim: int) -> bool:
-    numbers = line.split()[-dim:]
-    if len(line.split()) < dim + 1:
+    """Check whether a line is a word and its numbers as text."""
+    parts = line.split()
+    if len(parts) < dim + 1:
         return False
-    try:
-        [float(number) for number in numbers]
-    except ValueError:
-        return False
-    return True
+    return len(_to_vector(parts[-dim:])) == dim
 
 
 def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, wanted: set[str]) -> WordVectors:
@@ -226,9 +235,12 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
     separator = _separator(first, dim)
     lines = itertools.chain([first], bounded_lines(file, path, number + 1))
     for line_number, line in enumerate(lines, start=number):
-        if (line.split(separator, 1) or [b""])[0] not in wanted_bytes:
+        parts = line.split(separator, 1)
+        if not parts or parts[0] not in wanted_bytes:
             continue
-        word, *numbers = (line if separator else line.strip()).rstrip().rsplit(separator, dim)
+        if separator is None:
+            line = line.strip()
+        word, *numbers = line.rstrip().rsplit(separator, dim)
         name = word.decode("utf-8", "replace")
         if name in wanted and name not in vectors:
             vectors[name] = _checked(_to_vector(numbers), dim, f"{path}, line {line_number}", name)
@@ -236,14 +248,17 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
 
 
 def _separator(line: bytes, dim: int) -> bytes | None:
-    """Return what divides the first line: single spaces, or None for any white space, such as tabs."""
-    parts = line.rstrip().rsplit(b" ", dim)
-    are_single = len(parts) == dim + 1 and all(parts) and parts[0] == parts[0].strip()
-    return b" " if are_single and b"\t" not in line else None
+    """Return the separator of the first line: a single space, or None for any white space, such as tabs."""
+    if b"\t" in line:
+        return None
+    word, *numbers = line.rstrip().rsplit(b" ", dim)
+    if len(numbers) == dim and all(numbers) and word and word == word.strip():
+        return b" "
+    return None
 
 
 def _to_vector(numbers: Sequence[bytes]) -> NDArray[np.float32]:
-    """Return the numbers of a line; an empty array if one of them is none."""
+    """Convert the numbers of a line. The result is empty if one of them is not a number."""
     try:
         with np.errstate(over="ignore"):
             return np.array([float(part) for part in numbers], dtype=np.float32)
@@ -252,7 +267,7 @@ def _to_vector(numbers: Sequence[bytes]) -> NDArray[np.float32]:
 
 
 def _checked(vector: NDArray[np.float32], dim: int, where: str, word: str) -> NDArray[np.float32]:
-    """Return a vector, or refuse one that would make the mean of all vectors infinite or NaN."""
+    """Return a vector if it has the right size and is finite: others would make the mean of all vectors NaN."""
     if len(vector) != dim or not np.isfinite(vector).all():
         raise TextError(f"{where}: expected {dim} finite numbers of float32 after {word!r}.")
     return vector
@@ -275,7 +290,7 @@ def _read_binary(path: str, file: IO[bytes], n_words: int, dim: int, wanted: set
 
 def _read_word(file: IO[bytes]) -> bytes:
     """Read a word and the space after it."""
-    # Byte by byte, and not without end if the file is something else.
+    # The number of bytes is bounded because the file may be something else.
     word = bytearray()
     for _ in range(MAX_WORD_BYTES):
         byte = file.read(1)

@@ -1,11 +1,9 @@
-"""Adapt the biLM to a task: fine-tune it first, or train it together with the task's model.
+"""Adapt the biLM to a task: fine-tune it first (Peters et al. 2018, supplement A.1), or train it with the task's model.
 
-Fine-tuning is that of Peters et al. 2018, supplement A.1.
-
-A trainable biLM is the module ``model.inputs.elmo``, so that checkpoints, gradient clipping and averages of the weights
-include it like any other module. It has no dropout of its own while a task is trained, as in AllenNLP: only the
-dropout of the mixes acts on its vectors. Every sentence starts from the same fixed LSTM state, that of the pretrained
-model; no gradient flows into it, and it does not change when the weights do.
+A trainable biLM is the module ``model.inputs.elmo``, so checkpoints, gradient clipping and averaged weights include it
+like any other module. As in AllenNLP, it has no dropout of its own while a task is trained; only the mixes have some.
+Every sentence starts from the pretrained model's start state, which receives no gradient and does not change with the
+weights.
 """
 
 from __future__ import annotations
@@ -33,23 +31,29 @@ from elmokit.training import api
 from elmokit.training.reports import TrainingProgress, TrainingReport
 
 HELD_OUT_EVERY = 20  # one sentence in 20 is kept for evaluation
-# A task's text is small: with the batches of a corpus, an epoch would have only a few steps.
+# A task's text is small: with batches as large as for a corpus, an epoch would have only a few steps.
 MAX_BATCH_SIZE, MAX_WINDOW_LENGTH = 16, 20
-DEFAULT_RATIO = 0.01  # of the biLM's learning rate to that of the task's model (results/trained-bilm.md)
+DEFAULT_RATIO = 0.01  # the biLM's learning rate, relative to the task's (results/trained-bilm.md)
 
 
 def copy_for_training(elmo: Elmo) -> ElmoModule:
-    """Return a copy of a pretrained model whose weights can be trained, without what becomes invalid with them."""
-    # Copied without the softmax, which may be larger than the biLM; tasks do not use it, and it would no longer fit.
-    # The alignment stays: the task is trained on the aligned vectors.
-    model = elmo.model.replace(
+    """Return a copy of a pretrained model for training, without parts that would not fit the trained weights."""
+    pretrained = elmo.model
+    vocabulary = None
+    if pretrained.config.word_table is not None:
+        vocabulary = pretrained.vocabulary
+    start_state = pretrained.start_state
+    if elmo.start == "warm":
+        # A model without a stored start state would compute another one from the trained weights when it is opened.
+        start_state = elmo.start_state
+    # The alignment stays, because the task is trained on the aligned vectors.
+    model = pretrained.replace(
         softmax=None,
         whitening=None,
         sentence_head=None,
         letters=None,
-        vocabulary=elmo.model.vocabulary if elmo.model.config.word_table is not None else None,
-        # A model that stores none would get another one from the trained weights when it is opened.
-        start_state=elmo.start_state if elmo.start == "warm" else elmo.model.start_state,
+        vocabulary=vocabulary,
+        start_state=start_state,
     )
     return ElmoModule(model, start=elmo.start, n_mixes=0).to(elmo.computer.device)
 
@@ -58,11 +62,12 @@ def save_trained(elmo: ElmoModule, folder: Path, task: str) -> None:
     """Write a trained biLM as a model directory, replacing an earlier one."""
     model = elmo.model
     initial = {"source": model.source_name, "card": model.card}
-    save_folder(model.replace(card={"task": task, "initial": initial}), folder / OWN_BILM, overwrite=True)
+    trained = model.replace(card={"task": task, "initial": initial})
+    save_folder(trained, folder / OWN_BILM, overwrite=True)
 
 
 def trained_fingerprint(folder: Path, start: str) -> str:
-    """Return the fingerprint of the biLM that :func:`save_trained` wrote."""
+    """Return the fingerprint of a biLM written by :func:`save_trained`."""
     return fingerprint(load_folder(folder / OWN_BILM), start)
 
 
@@ -70,30 +75,42 @@ def parameter_groups(
     model: TaskModel[Any, Any], config: ElmoConfig | None, learning_rate: float
 ) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups: the task's model, then the layers of a trainable biLM from the top."""
-    layers = [] if model.inputs.elmo is None else parameters_of_layers(model.inputs.elmo.bilm)
-    of_bilm = {id(parameter) for layer in layers for parameter in layer}
-    others = [value for value in model.parameters() if value.requires_grad and id(value) not in of_bilm]
-    # Schedules multiply the `initial_lr` of each group. Layers that are still frozen are part of it, because optimizers
+    layers: list[list[Parameter]] = []
+    if model.inputs.elmo is not None:
+        layers = parameters_of_layers(model.inputs.elmo.bilm)
+    of_bilm: set[int] = set()
+    for layer in layers:
+        of_bilm.update(map(id, layer))
+    others = []
+    for parameter in model.parameters():
+        if parameter.requires_grad and id(parameter) not in of_bilm:
+            others.append(parameter)
+    # Schedules multiply the `initial_lr` of each group. Layers that are still frozen are included, because optimizers
     # skip parameters without a gradient.
     groups: list[dict[str, Any]] = [{"params": others, "initial_lr": learning_rate}]
     if layers:
         assert config is not None
-        rate = DEFAULT_RATIO * learning_rate if config.learning_rate is None else config.learning_rate
+        rate = config.learning_rate
+        if rate is None:
+            rate = DEFAULT_RATIO * learning_rate
         for depth, parameters in enumerate(reversed(layers)):
             groups.append({"params": parameters, "initial_lr": rate * config.layer_decay**depth})
     return groups
 
 
 def parameters_of_layers(bilm: BiLM) -> list[list[Parameter]]:
-    """Return the parameters of each layer, the token layer first."""
-    return [
-        [parameter for module in bilm.modules_of_layer(layer) for parameter in module.parameters()]
-        for layer in range(bilm.config.n_layers + 1)
-    ]
+    """Return the parameters of each layer, starting with the token layer."""
+    layers = []
+    for layer in range(bilm.config.n_layers + 1):
+        parameters: list[Parameter] = []
+        for module in bilm.modules_of_layer(layer):
+            parameters += module.parameters()
+        layers.append(parameters)
+    return layers
 
 
 def trained_layers(config: ElmoConfig, n_layers: int, epoch: int) -> tuple[int, ...]:
-    """Return the layers that are trained in an epoch from 0 (gradual unfreezing, Howard and Ruder 2018)."""
+    """Return the layers to train in an epoch, counted from 0 (gradual unfreezing, Howard and Ruder 2018)."""
     if epoch < config.freeze_epochs:
         return ()
     n_trained = n_layers
@@ -103,7 +120,7 @@ def trained_layers(config: ElmoConfig, n_layers: int, epoch: int) -> tuple[int, 
 
 
 def unfreeze(inputs: InputLayer, config: ElmoConfig, epoch: int) -> tuple[int, ...]:
-    """Switch the gradients of the biLM's layers on or off for an epoch. Return the layers that are trained."""
+    """Freeze or unfreeze the biLM's layers for an epoch, and return the layers to train."""
     assert inputs.elmo is not None
     bilm = inputs.elmo.bilm
     trained = trained_layers(config, bilm.config.n_layers + 1, epoch)
@@ -121,24 +138,27 @@ def finetune_for_task(
     device: torch.device,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Fine-tune a biLM on the distinct sentences of a task, and write the best model to a directory.
+    """Fine-tune a biLM on a task's distinct sentences, and write the best model to a directory.
 
-    The training is a run of its own next to the directory, and is resumed if it was interrupted.
+    The training is a run of its own next to the directory, which is resumed after an interruption.
     """
 
     def report(message: TrainingReport) -> None:
         if progress is not None and isinstance(message, TrainingProgress) and message.fraction:
             progress("fine-tune", message.n_predictions, round(message.n_predictions / message.fraction))
 
-    training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY]
+    training = [sentence for index, sentence in enumerate(sentences) if index % HELD_OUT_EVERY != 0]
     if not training:
         raise TextError(f"{len(sentences)} sentence is not enough to fine-tune a biLM (elmo.finetune).")
-    text, held_out = (folder.with_name(f"{folder.name}-{name}.txt") for name in ("text", "held-out"))
+    text = folder.with_name(f"{folder.name}-text.txt")
+    held_out = folder.with_name(f"{folder.name}-held-out.txt")
     _write_sentences(text, training)
     _write_sentences(held_out, sentences[::HELD_OUT_EVERY])
     n_predictions = sum(len(sentence) + 1 for sentence in training)
     batch_size = min(MAX_BATCH_SIZE, len(training))
-    settings: dict[str, Any] = {} if config.learning_rate is None else {"learning_rate": config.learning_rate}
+    settings: dict[str, Any] = {}
+    if config.learning_rate is not None:
+        settings["learning_rate"] = config.learning_rate
     result = api.finetune(
         model,
         text,

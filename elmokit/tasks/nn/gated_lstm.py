@@ -313,7 +313,7 @@ class CoupledLSTMStack(nn.Module):
 
     def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Run all layers over a batch. Shapes are as in ``CoupledLSTM.forward``."""
-        hidden = self.dropout(self.layers[0](inputs, mask))
+        hidden: Tensor = self.dropout(self.layers[0](inputs, mask))
         for layer, gate in zip(self.layers[1:], self.gates, strict=True):
             outputs = self.dropout(layer(hidden, mask))
             kept = torch.sigmoid(gate(outputs))
