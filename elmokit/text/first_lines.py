@@ -189,9 +189,14 @@ _FORMATS: tuple[tuple[str, Callable[[Sequence[str]], bool], str], ...] = (
     (
         TABLE,
         _is_table,
-        "Select the text column, as with cut -f 2; or, if tabs separate tokens, replace them with spaces: tr '\\t' ' '",
+        "Select the text column, as with cut -f 2 (surprisal: --words --column NAME); or, if tabs separate tokens, "
+        "replace them with spaces: tr '\\t' ' '",
     ),
-    ("a table of comma-separated values", _is_csv, "Select the text column first."),
+    (
+        "a table of comma-separated values",
+        _is_csv,
+        "Select the text column first (surprisal: --words --column NAME).",
+    ),
 )
 
 
@@ -289,8 +294,10 @@ def are_wrapped(name: str, lines: Sequence[str]) -> bool:
         return True
     if _sentences_begin_with_capitals(lines) and len(continued) >= MIN_CONTINUED_SHARE * len(pairs):
         line, after = continued[0]
+        last_words = " ".join(line.split()[-4:])[-40:]
+        first_words = " ".join(after.split()[:4])[:40]
         warnings.warn(
-            f"The lines of {name} are read one by one, but {line[-20:]!r} may continue with {after[:20]!r}. If they "
+            f"The lines of {name} are read one by one, but {last_words!r} may continue with {first_words!r}. If they "
             'are wrapped, pass --wrapped yes (wrapped="yes") to join them; if not, pass no.',
             stacklevel=1,
         )
