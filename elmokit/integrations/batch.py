@@ -1,4 +1,4 @@
-"""Embed batches of a table: one callable for ``datasets.Dataset.map`` and ``ray.data.Dataset.map_batches``."""
+"""Embed batches of a table: a callable for ``datasets.Dataset.map`` and ``ray.data.Dataset.map_batches``."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from elmokit.text.tokenize import split_tokens
 
 
 class Embed:
-    """A function from a batch of a table to the same batch with columns of vectors.
+    """Adds columns of vectors to a batch of a table.
 
     The columns are named as in the files of ``elmokit embed``: ``layer_0``, ``layer_1``, ... for several layers,
     ``vectors`` for one vector per token, ``vector`` for one vector per sentence (``pooling``).
 
-    The model is opened when the first batch is computed, once per process, and is not part of a pickle. So this object
-    can be sent to other processes and machines, which need the model under the same path or name.
+    The model is opened when the first batch is computed, once per process, and is not pickled. The object can therefore
+    be sent to other processes and machines, which need the model under the same path or name.
 
     Args:
-        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
-        column: The column of texts or of lists of tokens.
+        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the included model.
+        column: The column with texts or lists of tokens.
         layers: As in :meth:`Elmo.embed`; with ``pooling``, as in :meth:`SentenceEmbedder.by_name`. None for all layers,
-            or with ``pooling`` for its own.
-        pooling: "auto", "mean", "sif", "whitened" or "trained" for one vector per sentence. None for the vectors of the
-            tokens.
-        dtype: The type of the numbers.
-        tokenize: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
-            :func:`elmokit.tokenize`. Lists of tokens are left as they are.
+            or with ``pooling``, for the pooling's default.
+        pooling: "auto", "mean", "sif", "whitened" or "trained" for one vector per sentence. None for one vector per
+            token.
+        dtype: The dtype of the vectors.
+        tokenize: Splits a text into the tokens of one sentence. None splits it into sentences and tokens, like
+            :func:`elmokit.tokenize`. Lists of tokens are used as they are.
         batch_tokens: As in :meth:`Elmo.embed`.
         precision, device: As in :meth:`Elmo.from_pretrained`.
 
@@ -77,9 +77,9 @@ class Embed:
             batch: A dict of columns, or a ``pyarrow.Table``.
 
         Returns:
-            A dict or table with the columns of the batch and those of the vectors, which replace columns of the same
-            name. In a dict, a column of token vectors is a list of arrays ``(tokens, dim)``, and one of sentence
-            vectors an array ``(sentences, dim)``. In a table, vectors are fixed-size lists.
+            A dict or table with the batch's columns and those of the vectors, which replace columns with the same name.
+            In a dict, a column of token vectors is a list of arrays ``(tokens, dim)``, and a column of sentence vectors
+            is an array ``(sentences, dim)``. In a table, vectors are fixed-size lists.
 
         Raises:
             TextError: The column is one string (set ``batched=True`` in ``Dataset.map``), or a text is neither a string
@@ -98,16 +98,16 @@ class Embed:
         return batch
 
     def _arrow_array(self, rows: Any, texts: list[list[list[str]]]) -> Any:
-        """Return a column of vectors as an array of a table."""
+        """Convert a column of vectors to an Arrow array."""
         if self.pooling is not None:
             return vector_array(rows, None)
         assert isinstance(self._embedder, Elmo)
         lengths = np.array([sum(map(len, text)) for text in texts], np.int64)
-        nothing = np.zeros((0, self._embedder.output_dim), self.dtype)  # there may be no sentence
+        nothing = np.zeros((0, self._embedder.output_dim), self.dtype)  # there may be no sentences
         return vector_array(np.concatenate([nothing, *rows]), lengths)
 
     def _embed(self, texts: list[list[list[str]]]) -> dict[str, Any]:
-        """Return the columns of vectors."""
+        """Compute the columns of vectors."""
         if self._embedder is None:
             self._embedder = self._open()
         if isinstance(self._embedder, SentenceEmbedder):

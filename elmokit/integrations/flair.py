@@ -1,6 +1,6 @@
 """ELMo in flair: :class:`ElmoTokenEmbeddings`.
 
-Import this module before you load a flair model that contains such embeddings: flair finds the class by its name.
+Import this module before you load a flair model that contains such embeddings, because flair finds the class by name.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ with needs_extra("elmokit.integrations.flair", "flair"):
 
 @register_embeddings
 class ElmoTokenEmbeddings(TokenEmbeddings):
-    """ELMo vectors of tokens, for flair's sequence taggers and stacks of embeddings.
+    """ELMo token vectors, for flair's sequence taggers and stacked embeddings.
 
-    A saved flair model contains the weights, so that it can be loaded without the original model.
+    A saved flair model contains the weights, so it can be loaded without the original model.
 
     Args:
-        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
-            English model in the package.
+        model: A path, URL or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None for the small
+            included English model.
         layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
-        learn_mix: Train the weights of the mix. If neither the mix nor the biLM is trained, flair computes the vectors
-            of a corpus only once, and keeps them as its ``embeddings_storage_mode`` says.
+        learn_mix: Train the weights of the mix. If neither the mix nor the biLM is trained, flair computes a corpus's
+            vectors only once and stores them according to its ``embeddings_storage_mode``.
         trainable: Fine-tune the biLM.
-        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
-        name: The name under which flair stores the vectors in a token. None: "elmo".
+        start: The initial LSTM state of each sentence, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        name: The name under which flair stores the vectors in a token. None means "elmo".
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
@@ -64,7 +64,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        check_start_name(start)  # flair shuffles the sentences, so that none continues another
+        check_start_name(start)  # not "stateful", because flair shuffles the sentences
         self.elmo = ElmoModule(as_model(model), start=start, layers=layers, trainable=trainable)
         if not learn_mix:
             self.elmo.mixes.requires_grad_(False)
@@ -90,7 +90,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):
         return sentences
 
     def to_params(self) -> dict[str, Any]:
-        """Return the settings and the model's structure. The weights are in the state dict, which flair saves too."""
+        """Return the settings and the model's structure. flair also saves the state dict, with the weights."""
         return {
             "layers": self.layers,
             "learn_mix": self.learn_mix,
@@ -102,7 +102,7 @@ class ElmoTokenEmbeddings(TokenEmbeddings):
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> ElmoTokenEmbeddings:
-        """Create embeddings of the same settings and structure, without weights: load a state dict before you use them.
+        """Create embeddings with the same settings and structure, but no weights. Load a state dict before use.
 
         ``ElmoTokenEmbeddings.load_embedding`` does both.
         """

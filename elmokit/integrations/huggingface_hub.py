@@ -1,7 +1,7 @@
 """Share models on the Hugging Face Hub: :class:`HubModel` has the methods of huggingface_hub's ``ModelHubMixin``.
 
-A repository on the Hub is an elmokit model directory with a model card. :func:`elmokit.open_model` opens "owner/name"
-too; this module adds the upload, and the options of a download, such as a token.
+A repository on the Hub is an elmokit model directory with a model card. :func:`elmokit.open_model` also opens
+"owner/name"; this module adds uploads, and options for downloads, such as a token.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ENGLISH = ("en", "eng", "english")
 
 
 class HubModel(ModelHubMixin):
-    """A model that can be uploaded to the Hugging Face Hub, and downloaded from it.
+    """A model that can be uploaded to and downloaded from the Hugging Face Hub.
 
-    ``push_to_hub("owner/name")`` uploads the model with a model card, which is written from the model's metadata.
-    ``from_pretrained("owner/name")`` downloads it. Their arguments are those of ``ModelHubMixin``.
+    ``push_to_hub("owner/name")`` uploads the model with a model card, which is generated from the model's metadata.
+    ``from_pretrained("owner/name")`` downloads it. The arguments are those of ``ModelHubMixin``.
 
     Args:
-        model: The model, from :func:`elmokit.open_model`. It is the attribute ``model``.
+        model: The model, from :func:`elmokit.open_model`. It is available as the attribute ``model``.
 
     Example:
         >>> HubModel(open_model("my-run")).push_to_hub("owner/name", model_card_kwargs={"license": "mit"})
@@ -50,8 +50,8 @@ class HubModel(ModelHubMixin):
         >>> elmo = Elmo(model)
     """
 
-    # Not None, so that the mixin does not make a config of the arguments: it would copy the whole model for that. A
-    # model directory has a config.json of its own.
+    # Not None: otherwise, the mixin would make a config of the arguments and copy the whole model for it. A model
+    # directory has its own config.json.
     _hub_mixin_config: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self, model: PretrainedBiLM) -> None:
@@ -65,9 +65,9 @@ class HubModel(ModelHubMixin):
             **kwargs: As in ``ModelHubMixin``. ``push_to_hub=True`` also uploads the model.
 
         Raises:
-            OutputError: The directory exists already, or cannot be written.
+            OutputError: The directory already exists or cannot be written.
         """
-        # The mixin deletes the config.json of an existing directory before it writes anything.
+        # The mixin deletes an existing directory's config.json before it writes anything.
         path = expand_user(save_directory, OutputError)
         refuse_target(path, overwrite=False)
         url: str | None = super().save_pretrained(path, **kwargs)
@@ -86,7 +86,7 @@ class HubModel(ModelHubMixin):
         entries: dict[str, Any] = {"tags": ["elmo"], "library_name": "elmokit", "pipeline_tag": "feature-extraction"}
         results = _results(card, self.model.config.direction_names)
         if results:
-            # A model index: the Hub shows these results, and lists models by them.
+            # A model index: the Hub displays these results and sorts models by them.
             entries = {"model_name": name, "eval_results": results, **entries}
         example = _example(kwargs.get("language", card.get("language")))
         parts = [
@@ -100,9 +100,9 @@ class HubModel(ModelHubMixin):
         return ModelCard("\n\n".join(parts) + "\n")
 
     def _facts_table(self, card: Mapping[str, Any], about: list[str]) -> str:
-        """Write the facts about the model as a table, without those of the text above it."""
+        """Format facts about the model as a table, omitting those in the text above it."""
         rows = describe(self.model)
-        # The model may be stored in another precision where it was opened from; what is saved is float32.
+        # The original model may be stored in another precision; the saved model is float32.
         for name in ("path", "storage", "card"):
             del rows[name]
         for name, value in card.items():
@@ -117,7 +117,7 @@ class HubModel(ModelHubMixin):
         return "\n".join(lines)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        save_folder(self.model, save_directory, overwrite=True)  # the mixin has just created the directory
+        save_folder(self.model, save_directory, overwrite=True)  # the mixin has already created the directory
 
     @classmethod
     def _from_pretrained(
@@ -131,7 +131,7 @@ class HubModel(ModelHubMixin):
         token: str | bool | None,
         **model_kwargs: Any,
     ) -> HubModel:
-        # huggingface_hub before 1.0 passes two more arguments, which its download takes, too.
+        # huggingface_hub before 1.0 passes two more arguments, which its download also accepts.
         older = {name: model_kwargs.pop(name) for name in ("proxies", "resume_download") if name in model_kwargs}
         folder = Path(model_id)
         if not folder.is_dir():
@@ -150,12 +150,12 @@ class HubModel(ModelHubMixin):
 
 
 def _example(language: Any) -> str:
-    """Return an example sentence as code: English if that is the language, or else a placeholder."""
+    """Return an example sentence as code: English if that is the language, otherwise a placeholder."""
     return ENGLISH_SENTENCE if str(language).lower() in ENGLISH else ANY_SENTENCE
 
 
 def _unknown_words(card: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row of the table on the unknown words of the held-out text, if a training has counted them."""
+    """Return the table row with the held-out text's unknown words, if training has counted them."""
     unknown_ratio = _unknown_ratio(card)
     if unknown_ratio is None:
         return {}
@@ -165,7 +165,7 @@ def _unknown_words(card: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
-    """Return the fraction of the held-out words that are not in the vocabulary, if a training has stored it."""
+    """Return the fraction of held-out words that are not in the vocabulary, if training has stored it."""
     held_out = card.get("held_out")
     if not isinstance(held_out, dict):
         return None
@@ -174,11 +174,11 @@ def _unknown_ratio(card: Mapping[str, Any]) -> float | None:
 
 
 def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalResult]:
-    """Return what a training has measured on its validation text, if the card has it."""
+    """Return the results on the validation text, if training has stored them in the card."""
     perplexities = card.get("held_out_perplexity")
     if not isinstance(perplexities, list) or len(perplexities) != len(directions):
         return []
-    # In the name, because a perplexity is low where many words are unknown, and the Hub shows it alone.
+    # Part of the name, because many unknown words lower the perplexity, and the Hub only displays the perplexity.
     unknown_ratio = _unknown_ratio(card)
     with_unknown = "" if unknown_ratio is None else f" ({unknown_ratio:.1%} unknown words)"
     return [
@@ -197,7 +197,7 @@ def _results(card: Mapping[str, Any], directions: Sequence[str]) -> list[EvalRes
 
 
 def _cell(value: Any) -> str:
-    """Return a value as the text of a table's cell; empty if it is a table itself."""
+    """Format a value as a table cell; empty if the value is a table itself."""
     if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
         return ", ".join(map(_cell, value))
     if isinstance(value, dict | list) or value is None:

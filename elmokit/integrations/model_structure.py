@@ -1,7 +1,7 @@
-"""The structure of a model without its weights, for programs that store the weights in files of their own.
+"""The structure of a model without its weights, for programs that store weights in their own files.
 
-flair and spaCy save what is inside a model of theirs as plain values and a state dict of tensors. The plain values are
-a :class:`ModelStructure`; the tensors are the state dict of an ``Elmo``, its start state included.
+flair and spaCy save the contents of their models as plain values and a state dict of tensors. The plain values are a
+:class:`ModelStructure`; the tensors are the state dict of an ``Elmo``, including its start state.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from elmokit.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class ModelStructure:
-    """All that computing vectors needs besides the weights, to be stored with ``elmokit.config.to_dict``."""
+    """Everything needed to compute vectors except the weights; store it with ``elmokit.config.to_dict``."""
 
-    # The softmax and the whitening are not part of it, because token vectors do not need them.
+    # It does not include the softmax and the whitening, because token vectors do not need them.
 
     bilm: BiLMConfig
     lexicon: Lexicon | None = None
-    words: tuple[str, ...] | None = None  # of a model with a table that its softmax can share, one per row
+    words: tuple[str, ...] | None = None  # one per row of a table that a softmax can share
     is_aligned: bool = False
     card: dict[str, Any] = field(default_factory=dict)
     precision: Precision | None = None
@@ -48,8 +48,8 @@ class ModelStructure:
         )
 
     def build(self) -> PretrainedBiLM:
-        """Return a model of this structure without weights: load a state dict into its ``Elmo`` before you use it."""
-        # A missing state dict is noticed at once: with random weights, the vectors would only be bad.
+        """Create a model with this structure but no weights. Load a state dict into its ``Elmo`` before you use it."""
+        # NaN makes a missing state dict obvious. With random weights, the vectors would only be bad.
         arrays = {name: np.full(shape, np.nan, np.float32) for name, shape in tensor_shapes(self.bilm).items()}
         n_layers, dim = self.bilm.n_layers + 1, self.bilm.output_dim
         matrices = np.full((n_layers, dim, dim), np.nan, np.float32)

@@ -1,8 +1,8 @@
-"""ELMo in ONNX: :func:`export_onnx` writes a model's inference as a graph that ONNX Runtime and others run.
+"""ELMo in ONNX: :func:`export_onnx` exports a model as a graph for ONNX Runtime and other runtimes.
 
 The graph is built node by node. ONNX's own LSTM has no projection, and clips the gates but not the cell, so each LSTM
 layer is a ``Scan``: a small graph for one step, which the runtime repeats over time. The products with the inputs are
-outside of it, because they do not depend on the state: one large product is faster than one per step.
+outside of it. They do not depend on the state, and one large product is faster than one per step.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ with needs_extra("elmokit.integrations.onnx", "onnx"):
     from onnx import TensorProto, helper, numpy_helper
 
 OPSET, IR_VERSION = 17, 8
-"""Versions of the operators and of the file format: those of ONNX 1.13 and ONNX Runtime 1.14."""
-LAST = np.iinfo(np.int64).max  # as the end of a slice: all that there is
+"""Versions of the operators and the file format, from ONNX 1.13 and ONNX Runtime 1.14."""
+LAST = np.iinfo(np.int64).max  # as the end of a slice: to the end
 
 
 def export_onnx(
@@ -39,17 +39,17 @@ def export_onnx(
     start: StartName = "warm",
     overwrite: bool = False,
 ) -> Path:
-    """Write a model as an ONNX graph from char ids to the vectors of all layers.
+    """Export a model as an ONNX graph that computes all layers from char ids.
 
-    The graph has the input ``char_ids`` ``(batch, time, chars)``, int64, as :meth:`elmokit.Elmo.ids` returns them: for
-    a model with a word table, such as ``en-mini``, a word's row in it comes before its characters. It has the output
-    ``layers`` ``(layers, batch, time, dim)``, float32, with boundaries, layer 0 first, and zero on padding.
+    The input of the graph is ``char_ids`` ``(batch, time, chars)``, int64, as returned by :meth:`elmokit.Elmo.ids`. For
+    a model with a word table, such as ``en-mini``, a word's row precedes its characters. The output is ``layers``
+    ``(layers, batch, time, dim)``, float32, with boundaries, layer 0 first, and zero on padding.
 
     Args:
-        model: A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English
-            model in the package.
-        path: The output file, which ends in ``.onnx``.
-        start: The LSTM state that each sentence starts from, as in :class:`elmokit.Elmo`. It becomes part of the graph.
+        model: A path, URL or name, as in :func:`elmokit.open_model`, or an opened model. None for the small included
+            English model.
+        path: The output file, which must end in ``.onnx``.
+        start: The initial LSTM state of each sentence, as in :class:`elmokit.Elmo`. It becomes part of the graph.
         overwrite: Replace an existing file.
 
     Returns:
@@ -57,8 +57,8 @@ def export_onnx(
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
-        ConfigError: The model reads no characters or has an alignment, or the start is not valid.
-        OutputError: The file exists and may not be overwritten, cannot be written, or does not end in ``.onnx``.
+        ConfigError: The model does not read characters or has an alignment, or the start is invalid.
+        OutputError: The file exists and ``overwrite`` is False, cannot be written, or does not end in ``.onnx``.
 
     Example:
         >>> path = export_onnx("en-mini", "en-mini.onnx")
@@ -73,14 +73,14 @@ def export_onnx(
     config, arrays = opened.config, opened.arrays
     assert config.char_cnn is not None
     graph = _Graph()
-    # Where there is no token, all char ids are 0.
+    # For padding, all char ids are 0.
     largest = graph.add("ReduceMax", "char_ids", axes=[2], keepdims=1)
     is_token = graph.add("Greater", largest, graph.constant(np.int64(0)))
     mask = graph.add("Cast", is_token, to=TensorProto.FLOAT)
     vectors = graph.add("Mul", _token_layer(graph, config, arrays), mask)
     state = Elmo(opened, start=start).start_state
     layers = [[vectors] * config.n_directions]
-    # Scan runs over the first axis, so time comes first inside the stacks.
+    # Scan iterates over the first axis, so time comes first inside the stacks.
     inputs = graph.add("Transpose", vectors, perm=[1, 0, 2])
     real = graph.add("Transpose", mask, perm=[1, 0, 2])
     outputs = []
@@ -99,7 +99,7 @@ def export_onnx(
 
 
 class _Graph:
-    """Nodes and constants with generated names, which start with a prefix."""
+    """Nodes and constants, with generated names that start with a prefix."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -107,7 +107,7 @@ class _Graph:
         self.constants: list[Any] = []
 
     def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add a node with one output, and return the name of that output."""
+        """Add a node with one output, and return the output's name."""
         output = output or f"{self.prefix}{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
@@ -127,7 +127,7 @@ class _Graph:
         return self.add("Slice", name, self.ints(start), self.ints(stop), self.ints(axis))
 
     def sizes(self, name: str, start: int, stop: int) -> str:
-        """Add the sizes of axes ``start`` to ``stop - 1`` of a tensor, which are known when the graph runs."""
+        """Add the sizes of a tensor's axes ``start`` to ``stop - 1``, which are known when the graph runs."""
         return self.slice(self.add("Shape", name), start, stop, 0)
 
     def linear(self, inputs: str, weight: Floats, bias: Floats | None = None) -> str:
@@ -186,7 +186,7 @@ def _char_cnn(graph: _Graph, config: CharCNNConfig, arrays: Mapping[str, Floats]
         layer = f"{prefix}highways.{number}"
         gate = graph.add("Sigmoid", _linear(graph, features, arrays, f"{layer}.gate"))
         new = graph.add("Relu", _linear(graph, features, arrays, f"{layer}.transform"))
-        # gate * new + (1 - gate) * old, with one product less.
+        # gate * new + (1 - gate) * old, with one product fewer.
         change = graph.add("Mul", gate, graph.add("Sub", new, features))
         features = graph.add("Add", features, change)
     return features
@@ -251,9 +251,9 @@ def _lstm(
 
 
 def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
-    """Return the graph of one step of an LSTM config."""
-    # ONNX requires other names than in the graph around it. Runtimes accept equal ones, but the inference of shapes,
-    # which quantization needs, takes one for the other.
+    """Build the graph of one LSTM step."""
+    # ONNX requires names that differ from the surrounding graph's. Runtimes accept equal names, but shape inference,
+    # which quantization needs, confuses them.
     step = _Graph("step_")
     from_state = step.linear("hidden", weights["weight"][:, config.projection_dim :])
     gates = step.add("Add", "from_input", from_state)
@@ -268,7 +268,7 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
     new_hidden = step.add("Mul", o, step.add("Tanh", new_cell))
     if "projection" in weights:
         new_hidden = _clip(step, step.linear(new_hidden, weights["projection"]), config.projection_clip)
-    # A padded position keeps the state, and its output is zero.
+    # On padding, the state is kept and the output is zero.
     for old, new in (("hidden", new_hidden), ("cell", new_cell)):
         change = step.add("Mul", "real", step.add("Sub", new, old))
         step.add("Add", old, change, output=f"new_{old}")
@@ -280,7 +280,7 @@ def _step(config: BiLMConfig, weights: Mapping[str, Floats], name: str) -> Any:
 
 
 def _by_row(**sizes: int) -> list[Any]:
-    """Describe tensors ``(batch, size)`` by their names."""
+    """Describe tensors ``(batch, size)`` by name."""
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size]) for name, size in sizes.items()]
 
 

@@ -1,7 +1,7 @@
-"""ELMo in sentence-transformers: :class:`ElmoEmbeddings` computes token vectors, :class:`ElmoPooling` a sentence's.
+"""ELMo in sentence-transformers: :class:`ElmoEmbeddings` for token vectors, :class:`ElmoPooling` for sentence vectors.
 
-Models that are saved with these modules are loaded with ``SentenceTransformer(path, trust_remote_code=True)``:
-sentence-transformers asks for that whenever a module is from another package.
+Load models saved with these modules with ``SentenceTransformer(path, trust_remote_code=True)``. sentence-transformers
+requires this whenever a module is from another package.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ TENSORS = "parameters.safetensors"
 
 
 class ElmoEmbeddings(InputModule):
-    """The first module of a sentence-transformers model: raw text to ELMo's token vectors.
+    """The first module of a sentence-transformers model, which computes ELMo token vectors from raw text.
 
-    It adds to the features ``token_embeddings``, a learned scalar mix of the layers, ``(batch, time, dim)``;
-    ``all_layer_embeddings``, a list of all layers, layer 0 first, for ``WeightedLayerPooling``; and
-    ``attention_mask``, 1 on a token. The sentences of a text are computed by themselves.
-    Put ``Pooling`` or :class:`ElmoPooling` after it.
+    It adds these features: ``token_embeddings``, a learned scalar mix of the layers, ``(batch, time, dim)``;
+    ``all_layer_embeddings``, a list of all layers, layer 0 first, for ``WeightedLayerPooling``; and ``attention_mask``,
+    1 on a token. The sentences of a text are computed independently.
 
     Args:
-        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None: the small
-            English model in the package.
+        model: A path, URL or name, as in :meth:`elmokit.Elmo.from_pretrained`, or an opened model. None for the small
+            included English model.
         layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
-        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
-        dropout: Dropout ratio on the mix during training.
+        start: The initial LSTM state of each sentence, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        dropout: Dropout probability for the mix during training.
         trainable: Fine-tune the biLM. If False, only the scalar mix is trained.
-        tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
-            text that is tokenized already, with spaces between the tokens.
-        max_seq_length: Cut texts after this many tokens. None: read them whole.
-        fold_case: Read a capitalized word in lower case if it is more frequent so, as :class:`elmokit.SentenceEmbedder`
-            does for layer 0, which :class:`ElmoPooling` uses by default. For other layers, choose False.
+        tokenization: How to split a text into tokens: "treebank", as for the training of the English models; or
+            "spaces" for tokenized text, with spaces between the tokens.
+        max_seq_length: Truncate texts to this many tokens. None means no limit.
+        fold_case: Read a capitalized word in lower case if that is more frequent, as :class:`elmokit.SentenceEmbedder`
+            does for layer 0, the default of :class:`ElmoPooling`. For other layers, use False.
 
     Raises:
         ModelError: No model was found, or it cannot be opened.
@@ -80,9 +79,9 @@ class ElmoEmbeddings(InputModule):
     """
 
     config_keys = ("layers", "start", "dropout", "trainable", "tokenization", "max_seq_length", "fold_case")
-    # The model directory has a config.json of its own, and the root of a saved model may hold other files.
+    # The model directory has its own config.json, and the root of a saved model may contain other files.
     save_in_root = False
-    # sentence-transformers reads the attribute. There is no tokenizer of the transformers library behind it.
+    # sentence-transformers reads this attribute, but there is no transformers tokenizer.
     tokenizer = None
 
     def __init__(
@@ -98,12 +97,12 @@ class ElmoEmbeddings(InputModule):
         fold_case: bool = True,
     ) -> None:
         super().__init__()
-        # Batches are sorted by length here, so that a row of the next batch continues no row of this one.
+        # Not "stateful": batches are sorted by length, so a row does not continue the previous batch's row.
         check_start_name(start)
         self.elmo = ElmoModule(as_model(model), start=start, dropout=dropout, layers=layers, trainable=trainable)
         self.layers, self.start, self.dropout, self.trainable = layers, start, dropout, trainable
         self.tokenization, self.max_seq_length, self.fold_case = tokenization, max_seq_length, fold_case
-        get_span_tokenizer(tokenization)  # an unknown one is noticed now
+        get_span_tokenizer(tokenization)  # raises an error for an unknown one
         self._probability: Callable[[str], float] | None = None
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
@@ -111,14 +110,14 @@ class ElmoEmbeddings(InputModule):
 
         Args:
             inputs: The texts.
-            prompt: A text to put before each of them.
-            **kwargs: Ignored, but for ``max_length``, which overrides ``max_seq_length``.
+            prompt: A text to prepend to each of them.
+            **kwargs: Ignored, except ``max_length``, which overrides ``max_seq_length``.
 
         Returns:
-            ``input_ids``, those of :meth:`elmokit.ElmoModule.ids`, with boundaries; and ``(batch, time)`` without them:
-            ``attention_mask``; ``token_sentences``, the number of a token's sentence in its text; and if the model has
-            a vocabulary, ``token_probabilities``, infinite for tokens that have no part in the vector of a text, and
-            ``token_word_ids``, the words whose weights a trained pooling gives them.
+            ``input_ids``, from :meth:`elmokit.ElmoModule.ids`, with boundaries; and ``(batch, time)`` without
+            boundaries: ``attention_mask``; ``token_sentences``, the index of each token's sentence in its text; and if
+            the model has a vocabulary, ``token_probabilities``, infinite for tokens that do not contribute to the
+            text's vector, and ``token_word_ids``, the words whose weights a trained pooling uses.
         """
         max_length = kwargs.get("max_length") or self.max_seq_length
         texts: list[Sequence[str]] = []
@@ -128,7 +127,7 @@ class ElmoEmbeddings(InputModule):
             texts.append(tokens[:max_length])
             numbers.append(sentence_numbers[:max_length])
         ids = self.elmo.ids(texts)
-        # A batch of empty texts gets one position of padding: pooling modules fail on none.
+        # A batch of empty texts gets one position of padding, because pooling modules fail without any.
         if ids.shape[1] == 2:
             ids = torch.cat([ids, torch.zeros_like(ids[:, :1])], dim=1)
         mask = self.elmo.bilm.mask_of(ids)[:, 2:].long()
@@ -138,7 +137,7 @@ class ElmoEmbeddings(InputModule):
             features["prompt_length"] = sum(map(len, self._sentences(prompt)))
         vocabulary = self.elmo.model.vocabulary
         if vocabulary is not None:
-            # Losses that cut a batch into smaller ones keep only tensors, so the tokens themselves cannot be passed on.
+            # Losses that split a batch only keep tensors, so the tokens themselves cannot be passed on.
             probabilities = [self._probabilities(tokens) for tokens in texts]
             word_ids = [[head_word_id(token, vocabulary) for token in tokens] for tokens in texts]
             features["token_probabilities"] = _padded(probabilities, mask, torch.float32)
@@ -146,7 +145,7 @@ class ElmoEmbeddings(InputModule):
         return features
 
     def _tokens(self, text: str) -> tuple[list[str], list[int]]:
-        """Return the tokens of a text, and the number of the sentence of each."""
+        """Return the tokens of a text, and each token's sentence index."""
         model = self.elmo.model
         tokens: list[str] = []
         numbers: list[int] = []
@@ -156,7 +155,7 @@ class ElmoEmbeddings(InputModule):
         return tokens, numbers
 
     def _probabilities(self, tokens: Sequence[str]) -> list[float]:
-        """Return the probability of each token; infinite for those without weight, as in SentenceEmbedder."""
+        """Return each token's probability; infinite for tokens without weight, as in SentenceEmbedder."""
         if self._probability is None:
             self._probability = word_probability(self.elmo.model)
         probabilities = []
@@ -165,9 +164,9 @@ class ElmoEmbeddings(InputModule):
         return probabilities
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add the vectors of the tokens to the features."""
-        # Losses that cut a batch into smaller ones also cut trailing padding off what is as wide as the attention mask.
-        # The ids are wider, because they have boundaries.
+        """Add the token vectors to the features."""
+        # Losses that split a batch also remove trailing padding from tensors as wide as the attention mask. The ids are
+        # wider, because they have boundaries.
         ids = features["input_ids"][:, : features["attention_mask"].shape[1] + 2]
         sentences = features["token_sentences"]
         if not sentences.any():
@@ -185,15 +184,15 @@ class ElmoEmbeddings(InputModule):
         return features
 
     def _layers_and_mask(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute ``(layers, rows, time, dim)``, without boundaries, and where tokens are, ``(rows, time)``."""
+        """Compute ``(layers, rows, time, dim)``, without boundaries, and the mask of tokens, ``(rows, time)``."""
         mask = self.elmo.bilm.mask_of(ids)
         layers, _ = self.elmo.layers_of(ids, mask, self.elmo.start_state(len(ids)))
-        # Without the boundaries, every row has its tokens one position further left, and two fewer of them.
+        # Without boundaries, tokens move one position to the left, and each row has two fewer positions.
         mask = mask[:, 2:]
         return layers[:, :, 1:-1] * mask[..., None], mask
 
     def _sentence_rows(self, ids: torch.Tensor, sentences: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the ids of each sentence of each text, with its boundaries."""
+        """Yield the ids of each sentence of each text, with boundaries."""
         lengths = self.elmo.bilm.mask_of(ids)[:, 2:].sum(dim=1).tolist()
         for row, numbers, n_tokens in zip(ids, sentences, lengths, strict=True):
             begin, tokens, end = row[:1], row[1 : n_tokens + 1], row[n_tokens + 1 : n_tokens + 2]
@@ -229,24 +228,27 @@ class ElmoEmbeddings(InputModule):
         return module
 
     def __getstate__(self) -> dict[str, Any]:
-        # The function is not picklable and is made anew where it is needed; pools of processes pickle the module.
+        # The function is not picklable and is created again when needed; process pools pickle the module.
         return {**self.__dict__, "_probability": None}
 
 
 class ElmoPooling(Module):
-    """Sentence vectors as :class:`elmokit.SentenceEmbedder` computes them: a weighted mean of mapped token vectors.
+    """Sentence vectors as in :class:`elmokit.SentenceEmbedder`: a weighted mean of mapped token vectors.
 
-    :meth:`from_elmo` creates it with the pooling and whitening that a model stores, or with the head that was trained
+    meth:`from_elmo` creates it with the pooling and whitening stored in a model, or with a head trained on pairs of
+        sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
+        ``sentence_embedding``. The map and the weights of words are trainable parameters; ``requires_grad_(False)``
+        freezes them.
     on pairs of sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
     ``sentence_embedding``. The map and the weights of words are parameters, which are trained;
     ``requires_grad_(False)`` keeps them as they are.
 
     Args:
         weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.
-        input_dim: Number of dimensions of the token vectors, those of several layers together, and of the row of the
-            word table that a head may also read.
-        output_dim: Number of dimensions of the mapped vectors. None: no map.
-        n_words: Number of words with a weight of their own, those of the model's vocabulary. None: no such weights.
+        input_dim: Number of dimensions of the token vectors, including all selected layers and the word table's row
+            that a head may also read.
+        output_dim: Number of dimensions of the mapped vectors. None means no map.
+        n_words: Number of words with their own weights: the model's vocabulary. None means no such weights.
     """
 
     config_keys = ("weighting", "layers", "smoothing", "input_dim", "output_dim", "n_words")
@@ -254,7 +256,7 @@ class ElmoPooling(Module):
     def __init__(
         self,
         weighting: WeightingName,
-        layers: Any,  # as in SentencePooling; a loaded config has lists, since JSON has no tuples
+        layers: Any,  # as in SentencePooling; lists in a loaded config, because JSON has no tuples
         smoothing: float,
         input_dim: int,
         output_dim: int | None = None,
@@ -281,7 +283,7 @@ class ElmoPooling(Module):
 
         Raises:
             ConfigError: A layer does not exist; the weighting is "sif" and the model has no vocabulary; or the model
-                does not store what ``pooling`` names.
+                does not contain what ``pooling`` names.
         """
         plain = elmo.elmo if isinstance(elmo, ElmoModule) else elmo
         if isinstance(pooling, str):
@@ -299,14 +301,14 @@ class ElmoPooling(Module):
         return module
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add the vectors of the sentences to the features."""
+        """Add the sentence vectors to the features."""
         layers = torch.stack(features["all_layer_embeddings"])
         mask = features["attention_mask"].to(layers.dtype)
         selected = selected_layers(layers, select_layers(self.pooling.layers, len(layers), None, "the model"))
         weights = mask
         if self.pooling.needs_frequencies:
             probabilities = features["token_probabilities"].to(layers.dtype)
-            # A token without a part in the vector has an infinite probability, padding has 0.
+            # Tokens that do not contribute have an infinite probability; padding has 0.
             has_weight = mask.bool() & probabilities.isfinite()
             word_weights = self.pooling.word_weight(probabilities.masked_fill(~has_weight, 1))
             weights = word_weights.masked_fill(~has_weight, 0)
@@ -314,7 +316,7 @@ class ElmoPooling(Module):
             weights = weights * self.word_weights[features["token_word_ids"]]
         # An empty sentence has no weights; its vector is zero, as in SentenceEmbedder.
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-        # Several layers are concatenated, one after the other.
+        # Several layers are concatenated.
         by_token = selected if selected.ndim == 3 else selected.movedim(0, 2).flatten(2)
         if self.output_dim is not None:
             if self.input_dim > by_token.shape[2]:
@@ -346,7 +348,7 @@ class ElmoPooling(Module):
 
 
 def _padded(rows: Sequence[Sequence[float]], mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return rows of numbers as a tensor of the mask's shape and device, with zeros on padding."""
+    """Convert rows of numbers to a tensor with the mask's shape and device, with zeros on padding."""
     padded = torch.zeros(mask.shape, dtype=dtype)
     for row, values in zip(padded, rows, strict=True):
         row[: len(values)] = torch.tensor(values, dtype=dtype)

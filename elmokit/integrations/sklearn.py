@@ -21,27 +21,27 @@ with needs_extra("elmokit.integrations.sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 Version = tuple[tuple[int, int], ...]
-"""What changes with the files of a model: their inodes and the times of their last changes."""
+"""Identifies the current version of a model's files: their inodes and modification times."""
 
 
 class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Transform texts to ELMo sentence vectors.
+    """Transform texts into ELMo sentence vectors.
 
     For classifiers, use all layers: ``ElmoVectorizer(pooling="mean", layers="all")``. For similarity and clustering,
     use the defaults (docs/how-to/compare-sentences.md).
 
-    Nothing is learned from the texts, so that ``transform`` works without ``fit``. To fit a whitening, add
+    Nothing is learned from the texts, so ``transform`` works without ``fit``. To fit a whitening, add
     ``sklearn.decomposition.PCA(whiten=True)`` to a pipeline with ``pooling="sif"``.
 
-    Opened models are shared by all vectorizers of a process, and opened again if their files change. They are
-    not part of a pickle, which therefore needs the same model where it is loaded.
+    Opened models are shared by all vectorizers in a process, and reopened if their files change. They are not pickled,
+    so the same model must be available where a pickle is loaded.
 
     Args:
-        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the one in the package.
+        model: The path or name of a model, as in :meth:`Elmo.from_pretrained`. None for the included model.
         pooling: "auto", "mean", "sif", "whitened" or "trained", as in :meth:`SentenceEmbedder.by_name`.
-        layers: As there; None for layer 0.
-        tokenizer: Splits a text into the tokens of one sentence. None: split into sentences and tokens, as by
-            :func:`elmokit.tokenize`. Lists of tokens are left as they are.
+        layers: As in :meth:`SentenceEmbedder.by_name`; None for layer 0.
+        tokenizer: Splits a text into the tokens of one sentence. None splits it into sentences and tokens, like
+            :func:`elmokit.tokenize`. Lists of tokens are used as they are.
         precision, device: As in :meth:`Elmo.from_pretrained`.
 
     Example:
@@ -79,8 +79,8 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
         Raises:
             ModelError: The model cannot be opened.
-            ConfigError: A parameter is not valid.
-            TextError: ``X`` is a string, or a table of several columns.
+            ConfigError: A parameter is invalid.
+            TextError: ``X`` is a string, or a table with several columns.
         """
         _check_is_one_column(X)
         self._embedder()
@@ -90,13 +90,13 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Compute one vector per text.
 
         Args:
-            X: Texts, or lists of tokens: a list, a column of a data frame, or a data frame or array of one column.
+            X: Texts or lists of tokens: a list, a data frame column, or a data frame or array with one column.
 
         Returns:
             ``(texts, dim)``.
 
         Raises:
-            TextError: A text is neither a string nor a list of strings; or ``X`` is a string, or a table of several
+            TextError: A text is neither a string nor a list of strings; or ``X`` is a string, or a table with several
                 columns.
         """
         _check_is_one_column(X)
@@ -124,10 +124,10 @@ class ElmoVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 
 def _check_is_one_column(X: Any) -> None:
-    """Check that texts are a list or one column, as far as their type shows without reading them."""
+    """Check that texts are a list or one column, as far as their type tells without reading them."""
     check_texts(X)
-    # Data frames of several columns would otherwise be read as their column names, because these are what iterating
-    # over a data frame yields.
+    # Otherwise, data frames with several columns would be read as their column names, which iterating over a data frame
+    # yields.
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
         names = ", ".join(map(repr, list(getattr(X, "columns", ()))[:5]))
@@ -138,7 +138,7 @@ def _check_is_one_column(X: Any) -> None:
 
 
 def _only_column(X: Any) -> Iterable[Any]:
-    """Return the column of a data frame or array ``(texts, 1)``, and other texts as they are."""
+    """Return the column of a data frame or array ``(texts, 1)``; return other texts unchanged."""
     if len(getattr(X, "shape", ())) != 2:
         return X  # type: ignore[no-any-return]
     column: Iterable[Any] = X[X.columns[0]] if hasattr(X, "columns") else np.asarray(X)[:, 0]
@@ -146,14 +146,14 @@ def _only_column(X: Any) -> Iterable[Any]:
 
 
 def _version_on_disk(model: str | None) -> Version:
-    """Return numbers that change when the model at a path, or a file of it, is replaced or written to."""
+    """Return numbers that change when a model's path or one of its files is replaced or modified."""
     if model is None:
         return ()
     try:
         path = expand_user(model)
         statuses = [file.stat() for file in (path, *(sorted(path.iterdir()) if path.is_dir() else ()))]
     except (OSError, ValueError, TextError):
-        return ()  # a name or an address, or a path that cannot be opened: `Elmo.from_pretrained` says why
+        return ()  # a name, URL or invalid path; `Elmo.from_pretrained` reports errors
     return tuple((status.st_ino, status.st_mtime_ns) for status in statuses)
 
 

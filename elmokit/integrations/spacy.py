@@ -1,11 +1,11 @@
 """ELMo in spaCy: the architecture ``elmokit.Tok2Vec.v1`` and the component ``elmo_layers``.
 
-spaCy finds both by name wherever elmokit is installed, through the entry points in pyproject.toml. The component needs
-no PyTorch; the architecture is trained with it (``spacy_tok2vec.py``).
+spaCy finds both by name if elmokit is installed, through the entry points in pyproject.toml. The component does not
+need PyTorch; the architecture is trained with it (``spacy_tok2vec.py``).
 """
 
-# spaCy checks the values of a config against the annotations below, which therefore must not be strings: this module
-# does not import annotations from __future__.
+# spaCy checks config values against the annotations below, which therefore must not be strings: this module does not
+# import annotations from __future__.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,41 +38,40 @@ EXTENSION = "elmo_layers"
 
 def elmo_tok2vec(
     model: str | None = None,
-    # The number first: with confection 0.1, spaCy converts a value to the first of the types that it fits.
+    # The number comes first: with confection 0.1, spaCy converts a value to the first type that fits.
     layers: int | str | list[int] = "all",
     start: str = "warm",
     trainable: bool = False,
     width: int | None = None,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Return the architecture ``elmokit.Tok2Vec.v1``: docs to a learned scalar mix of ELMo's layers.
+    """Create the architecture ``elmokit.Tok2Vec.v1``, which maps docs to a learned scalar mix of ELMo's layers.
 
     Use it as the model of a ``tok2vec`` component, as the ``embed`` part of ``spacy.Tok2Vec.v2``, or as the ``tok2vec``
-    of any other model. A trained pipeline contains the weights, so that it can be loaded without the original model.
+    of any other model. A trained pipeline contains the weights, so it can be loaded without the original model.
 
-    Every sentence is embedded by itself if sentence boundaries are set when this component runs; otherwise the whole
-    doc is read as one sentence. Tokens of whitespace are left out, and get vectors of zeros.
-    The dropout ratio is spaCy's own, ``training.dropout``.
+    Every sentence is embedded independently if sentence boundaries are set when this component runs; otherwise, the
+    whole doc is read as one sentence. Whitespace tokens are skipped, and get vectors of zeros.
 
     Args:
-        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`. None: the small English model in the
-            package. It is opened by ``nlp.initialize`` and ``spacy train``.
+        model: A path, URL or name, as in :meth:`elmokit.Elmo.from_pretrained`. None for the small included English
+            model. It is opened by ``nlp.initialize`` and ``spacy train``.
         layers: The layers that the scalar mix combines, as in :class:`elmokit.ElmoModule`.
-        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        start: The initial LSTM state of each sentence, "warm" or "zero", as in :class:`elmokit.Elmo`.
         trainable: Fine-tune the biLM. If False, only the scalar mix is trained.
         width: The number of dimensions of the model's vectors, for configs in which a listener refers to it.
 
     Raises:
-        ConfigError: An argument is not valid.
+        ConfigError: An argument is invalid.
         MissingExtraError: PyTorch is not installed.
     """
-    check_start_name(start)  # a batch has no rows that continue those of the one before
+    check_start_name(start)  # not "stateful": rows do not continue the previous batch
     with needs_torch("elmokit.Tok2Vec.v1"):
         from elmokit.integrations.spacy_tok2vec import tok2vec_model
     return tok2vec_model(model, layers, start, trainable, width)
 
 
 class ElmoLayers:
-    """The component ``elmo_layers``, which :func:`make_elmo_layers` creates."""
+    """The component ``elmo_layers``; create it with :func:`make_elmo_layers`."""
 
     def __init__(self, model: str | None = None, start: Any = "warm") -> None:
         check_start_name(start)
@@ -83,7 +82,7 @@ class ElmoLayers:
 
     @property
     def elmo(self) -> Elmo:
-        """The embedder, which is opened when it is first needed."""
+        """The embedder, opened when it is first needed."""
         if self._elmo is None:
             self._open(open_model(self.model))
         assert self._elmo is not None
@@ -99,7 +98,7 @@ class ElmoLayers:
         return next(self.pipe([doc]))
 
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        """Set the layers of a stream of docs, and yield them in order."""
+        """Set the layers of a stream of docs, and yield the docs in order."""
         for docs in minibatch(stream, batch_size):
             joined = np.concatenate(self.elmo.embed(tokens_of_sentences(docs)), axis=1)
             for doc, layers in zip(docs, split_vectors(joined, list(map(is_embedded, docs)), np), strict=True):
@@ -107,26 +106,26 @@ class ElmoLayers:
                 yield doc
 
     def to_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> None:
-        """Write the model as an elmokit model directory, without its softmax, which computes no vectors."""
+        """Save the model as an elmokit model directory, without its softmax, which vectors do not need."""
         save_model(self.elmo.model.replace(softmax=None), path, overwrite=True)
 
     def from_disk(self, path: str | Path, exclude: Sequence[str] = ()) -> "ElmoLayers":
-        """Open the model that :meth:`to_disk` wrote."""
+        """Open a model saved by :meth:`to_disk`."""
         self._open(open_model(path))
         return self
 
     def to_bytes(self, exclude: Sequence[str] = ()) -> bytes:
-        """Return the files that :meth:`to_disk` writes."""
+        """Return the files of :meth:`to_disk` as bytes."""
         with TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             self.to_disk(path)
             return bytes(srsly.msgpack_dumps({file.name: file.read_bytes() for file in sorted(path.iterdir())}))
 
     def from_bytes(self, content: bytes, exclude: Sequence[str] = ()) -> "ElmoLayers":
-        """Open the model that :meth:`to_bytes` returned."""
+        """Open a model from the result of :meth:`to_bytes`."""
         with TemporaryDirectory() as folder:
             for name, file in srsly.msgpack_loads(content).items():
-                # The last part of a name only: nothing from a foreign pipeline must be written outside the folder.
+                # Only the last part of a name, so an untrusted pipeline cannot write outside the folder.
                 (Path(folder) / Path(name).name).write_bytes(file)
             self._open(open_model(folder).replace(source=None))
         return self
@@ -136,19 +135,19 @@ class ElmoLayers:
 def make_elmo_layers(nlp: Language, name: str, model: str | None, start: str) -> ElmoLayers:
     """Create the component ``elmo_layers``: all layers of ELMo as extension attributes.
 
-    ``doc._.elmo_layers`` is an array ``(layers, tokens, dim)``, layer 0 first; those of a token and a span are its
-    columns. Sentences and whitespace are treated as in :func:`elmo_tok2vec`.
+    ``doc._.elmo_layers`` is an array ``(layers, tokens, dim)``, layer 0 first; a token's or span's ``_.elmo_layers`` is
+    its part of that array. Sentences and whitespace are treated as in :func:`elmo_tok2vec`.
 
     A saved pipeline contains the model.
 
     Args:
-        nlp, name: Passed by spaCy, and not used.
-        model: A path, address or name, as in :meth:`elmokit.Elmo.from_pretrained`. None: the small English model in the
-            package. It is opened when it is first needed.
-        start: The LSTM state that each sentence starts from, "warm" or "zero", as in :class:`elmokit.Elmo`.
+        nlp, name: Passed by spaCy and not used.
+        model: A path, URL or name, as in :meth:`elmokit.Elmo.from_pretrained`. None for the small included English
+            model. It is opened when it is first needed.
+        start: The initial LSTM state of each sentence, "warm" or "zero", as in :class:`elmokit.Elmo`.
 
     Raises:
-        ConfigError: ``start`` is not valid.
+        ConfigError: ``start`` is invalid.
     """
     return ElmoLayers(model, start)
 

@@ -1,4 +1,4 @@
-"""Docs of spaCy and the sentences that ELMo reads, for ``elmokit.integrations.spacy``."""
+"""Convert spaCy's docs to sentences for ELMo and split vectors by doc, for ``elmokit.integrations.spacy``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_embedded(doc: Doc) -> NDArray[np.bool_]:
-    """Mark the tokens that ELMo reads: spaCy keeps extra whitespace as tokens, which no ELMo was trained on."""
+    """Mark the tokens that ELMo reads: all except whitespace tokens, which no ELMo was trained on."""
     return np.array([not token.is_space for token in doc], np.bool_)
 
 
@@ -21,14 +21,14 @@ def tokens_of_sentences(docs: Iterable[Doc]) -> list[list[str]]:
     """Return the tokens of all sentences of docs."""
     sentences = []
     for doc in docs:
-        # One sentence for an empty doc too, so that there is always something to compute.
+        # An empty doc also has one sentence, so there is always something to compute.
         for sentence in doc.sents if len(doc) and doc.has_annotation("SENT_START") else [doc]:
             sentences.append([token.text for token in sentence if not token.is_space])
     return sentences
 
 
 def split_vectors(vectors: Any, masks: list[NDArray[np.bool_]], xp: Any) -> list[Any]:
-    """Split the vectors of many docs, ``(..., tokens, dim)``, and insert zeros for the tokens that were left out."""
+    """Split the vectors of many docs, ``(..., tokens, dim)``, and insert zeros for skipped tokens."""
     result, stop = [], 0
     for mask in masks:
         start, stop = stop, stop + int(mask.sum())

@@ -26,13 +26,13 @@ from elmokit.integrations.spacy_docs import is_embedded, split_vectors, tokens_o
 from elmokit.pretrained.model import PretrainedBiLM
 
 _BILM = "bilm."
-"""How the names of the biLM's tensors begin in the state dict of an ``ElmoModule``."""
+"""The prefix of the biLM's tensors in the state dict of an ``ElmoModule``."""
 
 
 def tok2vec_model(
     model: str | None, layers: str | int | list[int], start: str, trainable: bool, width: int | None
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Return the model of :func:`elmokit.integrations.spacy.elmo_tok2vec`, without weights yet."""
+    """Create the model of :func:`elmokit.integrations.spacy.elmo_tok2vec`, without weights."""
     shim = PyTorchShim(
         _Network(model, layers, start, trainable),
         serialize_model=_network_to_bytes,
@@ -42,20 +42,20 @@ def tok2vec_model(
         "elmo",
         forward,
         init=_initialize,
-        # spaCy sets the dropout rate in every layer that has an attribute of this name.
+        # spaCy sets the dropout rate in every layer with an attribute of this name.
         attrs={"convert_inputs": _convert_docs, "convert_outputs": _convert_vectors, "dropout_rate": 0.0},
-        # The model of PyTorchWrapper_v3 has an input dimension, too. Layers around it, such as those of
-        # spacy.TextCatEnsemble.v2, would set that to the width of their inputs, which docs do not have.
+        # The model of PyTorchWrapper_v3 also has an input dimension. Surrounding layers, such as those of
+        # spacy.TextCatEnsemble.v2, would set it to the width of their inputs, which docs do not have.
         dims={"nO": width},
         shims=[shim],
     )
 
 
 class _Network(nn.Module):
-    """The PyTorch module inside the architecture: tokenized sentences to the mixed vectors of all their tokens."""
+    """The PyTorch module inside the architecture, which maps tokenized sentences to mixed token vectors."""
 
-    # It is created without weights, and gets them from `_initialize` or from a saved pipeline. So a saved pipeline does
-    # not need the model that it was trained with.
+    # It is created without weights, and gets them from `_initialize` or from a saved pipeline, so a saved pipeline does
+    # not need the original model.
 
     def __init__(self, model: str | None, layers: Any, start: Any, trainable: bool) -> None:
         super().__init__()
@@ -70,29 +70,29 @@ class _Network(nn.Module):
 
     def open(self, source: PretrainedBiLM) -> None:
         elmo = ElmoModule(source, start=self.start, layers=self.layers, trainable=self.trainable)
-        # The optimizers of Thinc, spaCy's neural networks, do not accept parameters without a dimension.
+        # Thinc's optimizers do not accept parameters without dimensions.
         elmo.mixes[0].gamma = nn.Parameter(elmo.mixes[0].get_parameter("gamma").detach().reshape(1))
         self._elmo = elmo.to(get_torch_default_device())
 
     def forward(self, sentences: list[list[str]], dropout: float) -> Tensor:
-        """Return the vectors of all tokens, ``(tokens, dim)``, one sentence after the other."""
+        """Compute the vectors of all tokens, ``(tokens, dim)``, all sentences concatenated."""
         self.elmo.dropout.p = dropout
         return torch.cat(self.elmo.mixed_vectors(sentences))
 
 
 def _initialize(model: Model, X: Any = None, Y: Any = None) -> None:
-    """Open the model that the config names, unless it is open already."""
+    """Open the model named in the config, unless a model is already open."""
     network = model.shims[0]._model
     if network._elmo is None:
         network.open(open_model(network.model_name))
     dim = network.elmo.output_dim
-    model.set_dim("nO", dim)  # an error of its own if the config gives another width
+    model.set_dim("nO", dim)  # raises an error if the config has a different width
 
 
 def _convert_docs(model: Model, docs: Sequence[Doc], is_train: bool) -> tuple[ArgsKwargs, Callable[[Any], list[Doc]]]:
     rate = model.attrs["dropout_rate"] if is_train else 0.0
     inputs = ArgsKwargs(args=(tokens_of_sentences(docs), rate), kwargs={})
-    return inputs, lambda gradient: []  # there is no gradient of docs
+    return inputs, lambda gradient: []  # docs have no gradient
 
 
 def _convert_vectors(
@@ -110,7 +110,7 @@ def _convert_vectors(
 
 
 def _network_to_bytes(network: _Network) -> bytes:
-    # Contiguous copies: safetensors refuses views.
+    # Contiguous copies, because safetensors rejects views.
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.elmo.state_dict().items()}
     structure = to_dict(ModelStructure.of(network.elmo.model))
     return bytes(srsly.msgpack_dumps({"structure": structure, "tensors": safetensors.save(tensors)}))
@@ -120,7 +120,7 @@ def _network_from_bytes(network: _Network, content: bytes, device: torch.device)
     message = srsly.msgpack_loads(content)
     what = "the saved pipeline"
     structure, tensors = from_dict(ModelStructure, message["structure"], what), safetensors.load(message["tensors"])
-    # Compared first, since building a network takes as much memory as the structure says.
+    # Compared first, because a wrong structure could make building the network take any amount of memory.
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.startswith(_BILM)}
     wanted = tensor_shapes(structure.bilm)
     read_through(same_rows(wanted, _BILM), wanted, shapes, lambda name: tensors[name].numpy(), what)

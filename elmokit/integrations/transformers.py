@@ -1,13 +1,18 @@
-"""ELMo in transformers: models and a tokenizer that its auto classes and pipelines load, and that its trainer trains.
+"""ELMo in transformers: models and a tokenizer for the auto classes, pipelines and the Trainer.
 
 Importing this module registers the classes, so that ``AutoModel.from_pretrained`` and ``pipeline`` find them.
 
-:class:`ElmoModel` computes token vectors. :class:`ElmoForTokenClassification` and
+class:`ElmoModel` computes token vectors. :class:`ElmoForTokenClassification` and :class:`ElmoForSequenceClassification`
+    are classifiers. :class:`ElmoForMaskedLM` predicts a word from its left and right context, over a closed vocabulary.
+    :class:`ElmoForCausalLM` is the forward direction of the biLM as a causal language model, for libraries that score
+    text with such models.
 :class:`ElmoForSequenceClassification` classify with them. :class:`ElmoForMaskedLM` predicts a word from both of its
 sides, over a closed vocabulary. :class:`ElmoForCausalLM` is the forward direction of the biLM as a causal language
 model, for libraries that score text with such models.
 
-:class:`ElmoTokenizer` returns two kinds of ids for each token: ``char_ids``, which the biLM reads, and ``input_ids``,
+class:`ElmoTokenizer` returns two kinds of ids for each token: ``char_ids``, which the biLM reads, and ``input_ids``,
+    the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` in the ``input_ids``, but its
+    characters are still read.
 the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` among the ``input_ids``, and is
 still read by its characters.
 """
@@ -77,26 +82,26 @@ with needs_extra("elmokit.integrations.transformers", "transformers"):
     from transformers.utils import can_return_tuple
 
 Source = str | Path | PretrainedBiLM | None
-"""A path, address or name, as in :func:`elmokit.open_model`, or an opened model. None: the small English model."""
+"""A path, URL or name, as in :func:`elmokit.open_model`, or an opened model. None for the small English model."""
 
 PADDING, MASK = "<PAD>", "<MASK>"
-"""Tokens that no softmax predicts. Their ids follow those of the words."""
+"""Tokens that the softmax does not predict. Their ids follow those of the words."""
 
 
 class ElmoConfig(PreTrainedConfig):
     """The sizes of an ELMo.
 
     Args:
-        bilm: The fields of :class:`elmokit.BiLMConfig`. None: the sizes of the original English ELMo.
-        output_layers: The layers that ``last_hidden_state`` is computed from: "top", "average", "mix" (a learned
-            scalar mix of all layers), or a layer number. None: "mix" in the models that classify, "top" in others.
-        trainable: Train the biLM. If False, only what is above it is trained, which is much faster.
-        classifier_dropout: The dropout ratio of the vectors in the models that classify.
+        bilm: The fields of :class:`elmokit.BiLMConfig`. None for the sizes of the original English ELMo.
+        output_layers: The layers that ``last_hidden_state`` is computed from: "top", "average", "mix" (a learned scalar
+            mix of all layers), or a layer number. None means "mix" for classifiers and "top" for other models.
+        trainable: Train the biLM. If False, only the layers above it are trained, which is much faster.
+        classifier_dropout: Dropout probability for the vectors in classifiers.
         special_words: Let :class:`ElmoForMaskedLM` predict ``<S>``, ``</S>`` and ``<UNK>`` for a mask.
         softmax: The kind of softmax, for the language models.
         vocab_size: Number of words that the softmax predicts; None without a vocabulary.
-        padding_id, mask_id: Ids of the tokenizer. They follow those of the words, which transformers does not allow for
-            its own ``pad_token_id`` and ``mask_token_id``.
+        padding_id, mask_id: The tokenizer's ids. They follow the words' ids, which transformers does not allow for its
+            own ``pad_token_id`` and ``mask_token_id``.
         special_ids: The ids of the special words.
     """
 
@@ -115,7 +120,7 @@ class ElmoConfig(PreTrainedConfig):
 
     @classmethod
     def of(cls, model: PretrainedBiLM, **fields: Any) -> ElmoConfig:
-        """Describe an elmokit model, with other values for some fields."""
+        """Describe an elmokit model, overriding some fields."""
         words = Vocabulary(SPECIALS) if model.vocabulary is None else model.vocabulary
         ids = token_ids(words)
         own = {
@@ -146,7 +151,7 @@ class ElmoConfig(PreTrainedConfig):
 
     @property
     def n_token_ids(self) -> int:
-        """Number of ids of the tokenizer, those of padding and masks included; 0 without a vocabulary."""
+        """Number of the tokenizer's ids, including padding and masks; 0 without a vocabulary."""
         if self.vocab_size is None:
             return 0
         return max(self.vocab_size, self.padding_id + 1, self.mask_id + 1)
@@ -161,18 +166,18 @@ class ElmoPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_elmokit(cls, model: Source = None, *, labels: Sequence[str] | None = None, **settings: Any) -> Self:
-        """Create the model from an elmokit model, whose weights are copied. A classifier's linear layer is new.
+        """Create the model from an elmokit model, copying its weights. A classifier's linear layer is new.
 
         Args:
             model: The model; for a language model, with its softmax and vocabulary.
-            labels: The names of a classifier's labels. None: as in transformers, "LABEL_0" and "LABEL_1".
+            labels: The names of a classifier's labels. None means "LABEL_0" and "LABEL_1", as in transformers.
             **settings: Fields of :class:`ElmoConfig`: ``output_layers``, ``trainable``, ``classifier_dropout``,
                 ``special_words``.
 
         Raises:
             ModelError: No model was found, it cannot be opened, or a language model has no softmax or no vocabulary.
-            ConfigError: The model reads word ids instead of characters, reads in one direction and this class in both,
-                or has an alignment, which only language models ignore; or a layer does not exist.
+            ConfigError: The model reads word ids instead of characters, has only one direction although this class
+                needs both, or has an alignment, which only language models ignore; or a layer does not exist.
         """
         opened = open_to_export(model, cls.__name__, can_align=issubclass(cls, _ElmoLM))
         if labels is not None:
@@ -185,15 +190,15 @@ class ElmoPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def _config_of(cls, opened: PretrainedBiLM) -> dict[str, Any]:
-        """Return the fields of the config in which this class differs from the model."""
+        """Return the config fields in which this class differs from the model."""
         return {}
 
     def _copy_weights(self, opened: PretrainedBiLM) -> None:
         self.elmo._copy_weights(opened)
 
     def _init_weights(self, module: nn.Module) -> None:
-        # transformers calls this for modules with parameters of their own that were not loaded. Only a mix and a
-        # classifier can be new in a loaded model.
+        # transformers calls this for modules whose own parameters were not loaded. In a loaded model, only a mix and a
+        # classifier can be new.
         if isinstance(module, ScalarMix):
             nn.init.zeros_(module.weight)
             nn.init.ones_(module.gamma)
@@ -231,7 +236,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.register_buffer("start_cell", start.cell)
         self.start_hidden: Tensor
         self.start_cell: Tensor
-        # How the words are spelled, for callers that pass input_ids alone.
+        # The characters of the words, for callers that only pass input_ids.
         n_char_ids = 0 if sizes.char_cnn is None else sizes.char_cnn.max_chars
         shape = (config.n_token_ids, sizes.ids_per_token or n_char_ids)
         self.register_buffer("word_char_ids", torch.zeros(shape, dtype=torch.int32))
@@ -249,14 +254,14 @@ class ElmoModel(ElmoPreTrainedModel):
         """Compute the vectors of a batch.
 
         Args:
-            input_ids: Word ids, ``(batch, time)``. With ``char_ids``, only the ids of padding and masks matter.
-            attention_mask: ``(batch, time)``, 1 on a token. None: wherever there is no padding.
-            char_ids: ``(batch, time, chars)``. None: the characters of the words; unknown words are then read as
-                ``<UNK>``, which is less exact.
+            input_ids: Word ids, ``(batch, time)``. With ``char_ids``, only padding and masks matter.
+            attention_mask: ``(batch, time)``, 1 on a token. None means everything except padding.
+            char_ids: ``(batch, time, chars)``. None for the characters of the words; unknown words are then read as
+                ``<UNK>``, which is less accurate.
             output_hidden_states: Also return all layers, layer 0 first.
 
         Returns:
-            ``last_hidden_state`` ``(batch, time, dim)``, boundaries included and zero on padding; ``hidden_states`` if
+            ``last_hidden_state`` ``(batch, time, dim)``, including boundaries and zero on padding; ``hidden_states`` if
             requested.
         """
         layers, mask = self._layers(input_ids, attention_mask, char_ids)
@@ -265,26 +270,27 @@ class ElmoModel(ElmoPreTrainedModel):
         )
 
     def _vectors(self, layers: Tensor, mask: Tensor) -> Tensor:
-        """Return the vectors of the output layers, ``(batch, time, dim)``."""
+        """Compute the output vectors, ``(batch, time, dim)``, from all layers."""
         vectors = self.mixes[0](layers) if self.selection is None else selected_layers(layers, self.selection)
         return vectors * mask[..., None]
 
     def _layers(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, char_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return all layers ``(layers, batch, time, dim)``, and the mask of the tokens ``(batch, time)``."""
+        """Compute all layers ``(layers, batch, time, dim)`` and the mask of tokens ``(batch, time)``."""
         char_ids = self._read_ids(input_ids, char_ids)
         mask = self.bilm.mask_of(char_ids) if attention_mask is None else attention_mask.bool()
         check_no_gaps(mask)
         state = BiLMState(self.start_hidden, self.start_cell).repeat_row(len(char_ids))
-        # Not only by the parameters' own flag, which loading a model resets. If they differ, an adapter is trained.
+        # The parameters' own flags are not enough, because loading a model resets them. If they differ, an adapter is
+        # trained.
         is_trained = self.config.trainable or len({weight.requires_grad for weight in self.bilm.parameters()}) > 1
         with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained):
             layers, _ = self.bilm(char_ids * mask[..., None], mask, state)
         return layers, mask
 
     def _read_ids(self, input_ids: Tensor | None, char_ids: Tensor | None) -> Tensor:
-        """Return the char ids of a batch: those that are given, or else those of its words."""
+        """Return the char ids of a batch: the given ones, or those of its words."""
         if char_ids is None:
             return self.word_char_ids[input_ids].long()
         width = self.bilm.config.ids_per_token
@@ -294,7 +300,7 @@ class ElmoModel(ElmoPreTrainedModel):
             )
         if input_ids is None or not self.config.n_token_ids:
             return char_ids
-        # A mask may have been put over a token whose characters are still there.
+        # A token may be masked in input_ids although its characters are still in char_ids.
         is_masked = (input_ids == self.config.mask_id)[..., None]
         return torch.where(is_masked, self.word_char_ids[self.config.mask_id].to(char_ids), char_ids)
 
@@ -304,7 +310,7 @@ class ElmoModel(ElmoPreTrainedModel):
         return tuple(layers) if is_wanted else None
 
     def _copy_weights(self, opened: PretrainedBiLM) -> None:
-        """Copy the weights of a model, or of its forward direction if this one has no other."""
+        """Copy the weights of a model, or only of its forward direction if this model has no other."""
         note_start(opened)
         bilm = opened.build_bilm()
         self.bilm.token_layer.load_state_dict(bilm.token_layer.state_dict())
@@ -321,7 +327,7 @@ class ElmoModel(ElmoPreTrainedModel):
 
 
 class _ElmoHead(ElmoPreTrainedModel):
-    """What the models above a biLM share: they compute scores, and with labels a loss."""
+    """Base class of models that compute scores from a biLM, and with labels, a loss."""
 
     output_class: ClassVar[Any]
 
@@ -338,7 +344,7 @@ class _ElmoHead(ElmoPreTrainedModel):
 
         Args:
             input_ids, attention_mask, char_ids, output_hidden_states: As in :class:`ElmoModel`.
-            labels: What the scores should have been, as the class says.
+            labels: The correct answers; see the class.
 
         Returns:
             ``logits``; ``loss`` with labels; ``hidden_states`` if requested.
@@ -356,12 +362,12 @@ class _ElmoHead(ElmoPreTrainedModel):
         raise NotImplementedError
 
     def _answers(self, logits: Tensor, input_ids: Tensor | None) -> Tensor:
-        """Return the scores that a caller sees."""
+        """Convert scores to the logits that are returned."""
         return logits
 
 
 class _ElmoClassifier(_ElmoHead):
-    """What the models that classify share: the mix of the layers, dropout and a linear layer."""
+    """Base class of classifiers: a mix of the layers, dropout and a linear layer."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
@@ -377,8 +383,8 @@ class _ElmoClassifier(_ElmoHead):
 class ElmoForTokenClassification(_ElmoClassifier):
     """Classifies tokens: a scalar mix of ELMo's layers, dropout and a linear layer.
 
-    ``logits`` are ``(batch, time, labels)``, and ``labels`` ``(batch, time)``, with -100 where there is none, as on the
-    boundaries.
+    ``logits`` are ``(batch, time, labels)``, and ``labels`` are ``(batch, time)``, with -100 at positions without a
+    label, such as boundaries.
 
     Example:
         >>> model = ElmoForTokenClassification.from_elmokit(labels=["O", "B-PER", "I-PER"], trainable=False)
@@ -397,10 +403,10 @@ class ElmoForTokenClassification(_ElmoClassifier):
 
 
 class ElmoForSequenceClassification(_ElmoClassifier):
-    """Classifies texts and pairs of texts: the mean over the tokens of a scalar mix of the layers, and a linear layer.
+    """Classifies texts and pairs of texts: a scalar mix of the layers, its mean over tokens, and a linear layer.
 
-    ``logits`` are ``(batch, labels)``, and ``labels`` ``(batch,)``, or ``(batch, labels)`` if a text can have several.
-    As in other models of transformers, one label means regression, and ``problem_type`` in the config can be
+    ``logits`` are ``(batch, labels)``, and ``labels`` are ``(batch,)``, or ``(batch, labels)`` if a text can have
+    several. As in other transformers models, one label means regression, and ``problem_type`` in the config can be
     "multi_label_classification".
 
     Example:
@@ -422,7 +428,7 @@ class ElmoForSequenceClassification(_ElmoClassifier):
 
 
 class _ElmoLM(_ElmoHead):
-    """What the language models share: a biLM and its softmax."""
+    """Base class of language models: a biLM and its softmax."""
 
     reads_both: bool
 
@@ -445,7 +451,7 @@ class _ElmoLM(_ElmoHead):
 
     @classmethod
     def _config_of(cls, opened: PretrainedBiLM) -> dict[str, Any]:
-        softmax_vocabulary(opened)  # refuses a model without a softmax
+        softmax_vocabulary(opened)  # raises an error without a softmax
         assert opened.softmax is not None
         return {"softmax": to_dict(opened.softmax.config)}
 
@@ -458,7 +464,7 @@ class _ElmoLM(_ElmoHead):
             self.log_unigram.copy_(torch.from_numpy(log_unigram(opened.vocabulary)))
 
     def _word_scores(self, hidden: Tensor) -> Tensor:
-        """Return the scores of all words, ``(batch, time, words)``, for the outputs of a direction."""
+        """Compute the scores of all words, ``(batch, time, words)``, from one direction's outputs."""
         scores: Tensor = self.softmax.scores(hidden.flatten(0, 1))
         return scores.view(*hidden.shape[:2], -1)
 
@@ -468,16 +474,16 @@ class _ElmoLM(_ElmoHead):
 
 
 class ElmoForMaskedLM(_ElmoLM):
-    """Both directions of a biLM with its softmax, which predict each word from the words on both of its sides.
+    """Predicts each word from the words on both sides, with both directions of a biLM and its softmax.
 
-    The score of a word is the sum of its log probabilities in the two directions, minus 0.75 times that of its
-    frequency, which both directions expect (as :meth:`elmokit.LanguageModel.substitutes` does). Neither direction has
-    read the word that it predicts. So one pass predicts all words of a text, with masks or without them: ``logits`` are
-    ``(batch, time, words)``, 0 on padding, and ``labels`` are ``input_ids``, or a copy with -100 where the loss is to
-    ignore a word.
+    A word's score is the sum of its log probabilities in both directions, minus 0.75 times the log of its frequency,
+    which both directions have learned (as in :meth:`elmokit.LanguageModel.substitutes`). Neither direction reads the
+    word that it predicts, so one pass predicts all words of a text, with or without masks. ``logits`` are
+    ``(batch, time, words)``, 0 on padding, and ``labels`` are ``input_ids``, or a copy with -100 for words that the
+    loss should ignore.
 
-    For a mask, ``<S>``, ``</S>`` and ``<UNK>`` have no probability; ``special_words=True`` in the config gives them
-    theirs, for libraries that mask each word of a text to score it.
+    For a mask, ``<S>``, ``</S>`` and ``<UNK>`` have probability zero. ``special_words=True`` in the config keeps their
+    probabilities, for libraries that score a text by masking each word.
 
     Example:
         >>> model, tokenizer = ElmoForMaskedLM.from_elmokit(), ElmoTokenizer.from_elmokit()
@@ -491,10 +497,10 @@ class ElmoForMaskedLM(_ElmoLM):
 
     def _scores(self, layers: Tensor, mask: Tensor) -> Tensor:
         forward, backward = layers[-1].chunk(2, dim=-1)
-        # The forward direction predicts the next word, the backward direction the one before.
+        # The forward direction predicts the next word, the backward direction the previous one.
         from_left = F.pad(self._word_scores(forward[:, :-1]).log_softmax(dim=-1), (0, 0, 1, 0))
         from_right = F.pad(self._word_scores(backward[:, 1:]).log_softmax(dim=-1), (0, 0, 0, 1))
-        # The last token has nothing on its right, and the first one nothing on its left.
+        # The last token has no right context, and the first token has no left context.
         has_right = F.pad(mask[:, 1:], (0, 1))[..., None]
         has_left = F.pad(mask[:, 1:], (1, 0))[..., None]
         frequency = UNIGRAM_POWER * self.log_unigram * (has_left & has_right)
@@ -513,7 +519,7 @@ class ElmoForCausalLM(_ElmoLM):
     """The forward direction of a biLM with its softmax, as a causal language model over a closed vocabulary.
 
     ``logits`` are ``(batch, time, words)``, for the word after each position. ``labels`` are ``input_ids``, or a copy
-    with -100 where the loss is to ignore a word. ``generate`` is not supported.
+    with -100 for words that the loss should ignore. ``generate`` is not supported.
 
     Example:
         >>> model, tokenizer = ElmoForCausalLM.from_elmokit(), ElmoTokenizer.from_elmokit(direction="forward")
@@ -533,13 +539,13 @@ class ElmoForCausalLM(_ElmoLM):
 
 
 def _reset_parameters(module: Any) -> None:
-    """Initialize a module, unless transformers builds a model without memory to load its weights afterwards."""
+    """Initialize a module, unless it has no memory because transformers will load its weights later."""
     if next(module.parameters()).device.type != "meta":
         module.reset_parameters()
 
 
 def _select_one(layers: Any, n_layers: int) -> LayerSelection:
-    """Select the output layers, which must give one vector per token; None is the top layer."""
+    """Select the output layers, which must give one vector per token; None means the top layer."""
     selection = select_layers("top" if layers is None else layers, n_layers, None, "this model")
     if isinstance(selection.returned, tuple):
         raise ConfigError(
@@ -550,24 +556,24 @@ def _select_one(layers: Any, n_layers: int) -> LayerSelection:
 
 
 class ElmoTokenizer(PreTrainedTokenizerFast):
-    """Splits texts into tokens, and converts tokens to the char ids that ELMo reads and to the ids of words.
+    """Splits texts into tokens, and converts tokens to ELMo's char ids and to word ids.
 
-    Create it with :meth:`from_elmokit` or ``AutoTokenizer.from_pretrained``. It has the methods of a fast tokenizer of
-    transformers, with character offsets, word ids and text pairs. A pair is read as two sentences of one text:
-    ``<S> first </S> <S> second </S>``. ``<MASK>`` stands for a word that :class:`ElmoForMaskedLM` is to find.
+    Create it with :meth:`from_elmokit` or ``AutoTokenizer.from_pretrained``. It has the methods of transformers' fast
+    tokenizers, with character offsets, word ids and text pairs. A pair is read as two sentences of one text:
+    ``<S> first </S> <S> second </S>``. ``<MASK>`` marks a word for :class:`ElmoForMaskedLM` to predict.
 
-    It pads on the right only. A word that is not in the vocabulary has the id of ``<UNK>``, and its own characters.
+    It only pads on the right. A word that is not in the vocabulary has the id of ``<UNK>`` and its own characters.
 
     Args:
         vocab_file: The words, one per line.
-        lexicon_file: The lexicon of a model with word or character tables of its own.
+        lexicon_file: The lexicon of a model with its own word or character tables.
         max_chars: Char ids per token, if there is no lexicon.
-        word_table: For a model that also reads the words of the vocabulary, as the included one does. The first of a
-            token's char ids is then that of its word.
-        tokenization: How a text is split into tokens: "treebank", as the English models were trained; or "spaces" for
-            text that is tokenized already, with spaces between the tokens.
-        direction: None for models that read both directions: texts get both boundaries, ``<S>`` and ``</S>``. "forward"
-            for an :class:`ElmoForCausalLM`: texts get the first boundary only, so that a continuation can follow.
+        word_table: For a model that also reads vocabulary words, like the included model. The first of a token's char
+            ids is then its word's id.
+        tokenization: How to split a text into tokens: "treebank", as for the training of the English models; or
+            "spaces" for tokenized text, with spaces between the tokens.
+        direction: None for models with both directions: texts get both boundaries, ``<S>`` and ``</S>``. "forward" for
+            an :class:`ElmoForCausalLM`: texts only get the first boundary, so they can be continued.
 
     Raises:
         ConfigError: An argument is not valid.
@@ -600,8 +606,8 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         self.max_chars, self.tokenization, self.direction = max_chars, tokenization, direction
         self.word_table = word_table
         ids = token_ids(self.vocabulary)
-        # Words are never cut into pieces, because none starts with this prefix. But pipelines ask for the prefix:
-        # without one, they guess from spaces that a period belongs to the word before it.
+        # Words are never split into pieces, because none starts with this prefix. But pipelines need the prefix:
+        # without one, they guess from spaces that a period belongs to the previous word.
         words = WordPiece(
             ids,
             unk_token=UNKNOWN,
@@ -649,7 +655,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         """
         opened = open_to_export(model, "ElmoTokenizer", can_align=True)
         assert opened.config.char_cnn is not None
-        # Words matter to the softmax only, so a model without one needs no other words than the special ones.
+        # Only the softmax needs words, so a model without one only needs the special words.
         words = Vocabulary(SPECIALS) if opened.vocabulary is None else opened.vocabulary
         with tempfile.TemporaryDirectory() as folder:
             return cls(
@@ -662,7 +668,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def convert_to_native_format(cls, **kwargs: Any) -> dict[str, Any]:
-        """Leave the arguments as they are: a saved tokenizer is a list of words, and no file of the Rust library."""
+        """Return the arguments unchanged: a saved tokenizer is a word list, not a file of the Rust library."""
         return kwargs
 
     @property
@@ -671,16 +677,16 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
 
     @property
     def vocab_size(self) -> int:
-        """Number of words, the padding token and the mask not included."""
+        """Number of words, excluding the padding token and the mask."""
         return len(self.vocabulary)
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Write the words, and the lexicon if there is one, and return the paths."""
+        """Write the words and the lexicon, if any, and return the paths."""
         files = _write_words(Path(save_directory), self.vocabulary, self.lexicon, filename_prefix)
         return tuple(str(file) for file in files if file is not None)
 
     def encode_chars(self, tokens: Sequence[str]) -> Any:
-        """Return the char ids of tokens, ``(tokens, chars)``, as :meth:`elmokit.Elmo.ids` encodes them.
+        """Encode tokens as char ids, ``(tokens, chars)``, like :meth:`elmokit.Elmo.ids`.
 
         The mask is read like an unknown word.
         """
@@ -708,8 +714,8 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         if split_special_tokens is None:
             split_special_tokens = self.split_special_tokens
         self._splitter.is_split, self._splitter.reads_specials = is_split_into_words, not split_special_tokens
-        # The splitter finds special tokens itself. The Rust library would split the text there first, and the rules for
-        # words need their neighbors: a period before a mask does not end a sentence.
+        # The splitter finds special tokens itself. The Rust library would split the text at them first, but the rules
+        # for words need their neighbors: a period before a mask does not end a sentence.
         encoded = super()._encode_plus(
             text, text_pair, is_split_into_words=is_split_into_words, split_special_tokens=True, **kwargs
         )
@@ -734,7 +740,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         ):
             if side is None:  # a boundary or padding
                 tokens.append(UNKNOWN if token == PADDING else token)
-            else:  # the text itself, since the encoding has only <UNK> for an unknown word
+            else:  # use the text, because the encoding only has <UNK> for an unknown word
                 tokens.append(sides[side][word] if is_split else sides[side][start:stop])
         ids = self.encode_chars(tokens)
         ids[is_padding] = 0
@@ -751,9 +757,9 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         return padded
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Accept words that have an id, which the base class marks as special, and refuse others."""
+        """Accept words that have an id, which the base class marks as special, and reject others."""
         new = [token for token in map(str, new_tokens) if self._tokenizer.token_to_id(token) is None]
-        if new and hasattr(self, "_splitter"):  # which is missing while the base class adds its special tokens
+        if new and hasattr(self, "_splitter"):  # not set while the base class adds special tokens
             raise ValueError(f"{new[0]!r} is not a word of this model, and no words can be added.")
         return int(super()._add_tokens(new_tokens, special_tokens))
 
@@ -763,7 +769,7 @@ class ElmoTokenizer(PreTrainedTokenizerFast):
         return (*file_names, *self.save_vocabulary(str(save_directory), filename_prefix))
 
     def _add_splitter(self) -> None:
-        """Let the Rust library call the rules that split a text, which cannot be copied or stored with it."""
+        """Let the Rust library call our rules for splitting a text. They cannot be copied or stored with it."""
         self._splitter = _Splitter(get_span_tokenizer(self.tokenization), self._read)
         self._tokenizer.pre_tokenizer = PreTokenizer.custom(self._splitter)
 
@@ -789,12 +795,12 @@ class _Splitter:
     def __init__(self, spans: Spans, read: MarkReader) -> None:
         self._spans, self._read = spans, read
         self.is_split = False
-        """Texts are words already."""
+        """Whether texts are already split into words."""
         self.reads_specials = True
-        """``<S>``, ``<MASK>`` and so on in a text stand for special tokens."""
+        """Whether ``<S>``, ``<MASK>`` and so on in a text are special tokens."""
 
     def pre_tokenize(self, text: Any) -> None:
-        """Split a text, as the interface of the Rust library wants it."""
+        """Split a text; the interface is the Rust library's."""
         text.split(self._pieces)
 
     def _pieces(self, number: int, piece: Any) -> list[Any]:
@@ -803,7 +809,7 @@ class _Splitter:
         return [self._as_read(piece[start:stop]) for start, stop in self.spans(str(piece))]
 
     def _as_read(self, piece: Any) -> Any:
-        """Return a token as it is looked up; its offsets stay those of the text."""
+        """Normalize a token for lookup, keeping its offsets in the text."""
         token = str(piece)
         read = self._read(token)
         if read == token:
@@ -811,7 +817,7 @@ class _Splitter:
         if self.is_split:
             piece.replace(token, read)
             return piece
-        # In steps that keep the offsets: what replaces several characters would have those of the last one.
+        # In steps that keep the offsets: a replacement of several characters would only keep the last one's.
         plain = MARKS | FORMS
         for char in set(token) - set(read):
             if ord(char) in plain:
@@ -835,13 +841,13 @@ class _Splitter:
         return [(start, stop) for start, stop in result if start < stop]
 
     def _words(self, text: str) -> list[tuple[int, int]]:
-        """Return the offsets of words, with masks and ``<UNK>`` among them."""
+        """Return the offsets of words, including masks and ``<UNK>``."""
         edges: set[int] = set()
         if self.reads_specials:
             for match in self.words.finditer(text):
                 edges.update(match.span())
         if edges:
-            # They are split like the words that they stand for.
+            # They are split like the words that they replace.
             text = self.words.sub(lambda match: "x" * len(match[0]), text)
         result: list[tuple[int, int]] = []
         for start, stop in self._spans(text):
@@ -851,7 +857,7 @@ class _Splitter:
 
 
 def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return the ids of words and special tokens. Those that the vocabulary lacks come after its words."""
+    """Return the ids of words and special tokens. Special tokens missing from the vocabulary follow its words."""
     ids = dict(vocabulary.ids)
     next_id = len(vocabulary)
     for word in (PADDING, MASK, UNKNOWN):
@@ -862,12 +868,12 @@ def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _is_one_text(text: Any, is_split_into_words: bool) -> bool:
-    """Check whether this is a text, or a list or tuple of its words, and not several texts or a pair."""
+    """Check whether this is one text, or its words, rather than several texts or a pair."""
     return isinstance(text, str) or (is_split_into_words and all(isinstance(word, str) for word in text))
 
 
 def _samples(texts: Sequence[Any], pairs: Sequence[Any] | None, is_split_into_words: bool) -> list[Any]:
-    """Return the two texts of each sample, the second of them perhaps None."""
+    """Return the two texts of each sample; the second may be None."""
     samples = []
     for text, pair in zip(texts, pairs or [None] * len(texts), strict=True):
         # Several texts may come as a list of pairs.
@@ -888,7 +894,7 @@ def _write_words(
     return listed, table
 
 
-# The names with which the auto classes find the classes of a saved directory.
+# The names by which the auto classes find the classes of a saved directory.
 AutoConfig.register(ElmoConfig.model_type, ElmoConfig, exist_ok=True)
 AutoTokenizer.register(ElmoConfig, tokenizer_class=ElmoTokenizer, exist_ok=True)
 AutoModel.register(ElmoConfig, ElmoModel, exist_ok=True)
