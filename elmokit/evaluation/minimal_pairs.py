@@ -141,20 +141,28 @@ class MinimalPairsResult(Result):
 
     def table_rows(self, by_paradigm: bool = False) -> list[Row]:
         """Return accuracies in percent: one row per phenomenon or paradigm, and one for all."""
+        groups = self._groups()
         if by_paradigm:
-            groups = {paradigm.name: [paradigm] for paradigm in self.paradigms}
-        else:
-            groups = {name: self._of(name) for name in self.phenomena}
-        rows = [self._row(name, paradigms) for name, paradigms in groups.items()]
-        return [*rows, self._row(OVERALL, self.paradigms)]
+            groups = {**{paradigm.name: [paradigm] for paradigm in self.paradigms}, OVERALL: self.paradigms}
+        return [self._row(name, paradigms) for name, paradigms in groups.items()]
+
+    def _groups(self) -> dict[str, list[ParadigmScore]]:
+        """Return the paradigms of each phenomenon, and all of them."""
+        return {**{name: self._of(name) for name in self.phenomena}, OVERALL: self.paradigms}
 
     def _row(self, name: str, paradigms: Sequence[ParadigmScore]) -> Row:
         row: dict[str, Any] = {self.measure: name, "pairs": sum(paradigm.n_pairs for paradigm in paradigms)}
-        for choice in self.choices:
-            row[choice] = 100 * _mean_accuracy(paradigms, choice)
-        for model in self.published:
-            row[model] = 100 * self._mean_published(paradigms, model)
+        for title, accuracy in (self._accuracies(paradigms) | self._published_accuracies(paradigms)).items():
+            row[title] = 100 * accuracy
         return row
+
+    def _accuracies(self, paradigms: Sequence[ParadigmScore]) -> dict[str, float]:
+        """Return the mean accuracy over some paradigms, by what decides."""
+        return {choice: _mean_accuracy(paradigms, choice) for choice in self.choices}
+
+    def _published_accuracies(self, paradigms: Sequence[ParadigmScore]) -> dict[str, float]:
+        """Return the mean accuracy of each published model over some paradigms."""
+        return {model: self._mean_published(paradigms, model) for model in self.published}
 
     def notes(self) -> list[str]:
         ties = ", ".join(f"{choice} {n} ({n / self.n_pairs:.3%})" for choice, n in self.ties.items())
@@ -168,16 +176,14 @@ class MinimalPairsResult(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        groups = {name: self._of(name) for name in self.phenomena} | {OVERALL: self.paradigms}
+        accuracy, published = {}, {}
+        for name, paradigms in self._groups().items():
+            accuracy[name] = self._accuracies(paradigms)
+            means = self._published_accuracies(paradigms)
+            published[name] = {model: number_or_none(mean) for model, mean in means.items()}
         return {
-            "accuracy": {
-                name: {choice: _mean_accuracy(paradigms, choice) for choice in self.choices}
-                for name, paradigms in groups.items()
-            },
-            "published": {
-                name: {model: number_or_none(self._mean_published(paradigms, model)) for model in self.published}
-                for name, paradigms in groups.items()
-            },
+            "accuracy": accuracy,
+            "published": published,
             "n_pairs": self.n_pairs,
             "n_unequal": self.n_unequal,
             "ties": self.ties,

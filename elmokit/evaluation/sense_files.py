@@ -7,13 +7,13 @@ has one line per instance: its id and the correct senses, separated by spaces. B
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from elmokit.config import whole_number
 from elmokit.errors import TextError
 from elmokit.storage.text_files import or_packed, read_lines
 from elmokit.text.tokenize import split_tokens
@@ -22,6 +22,9 @@ BLOCK_CHARACTERS = 1 << 18
 DATA, GOLD = ".data.xml", ".gold.key.txt"
 PARTS = {"1": "NOUN", "2": "VERB", "3": "ADJ", "4": "ADV", "5": "ADJ"}
 """The part of speech for the digit after ``%`` in a WordNet sense key. 5 is a satellite adjective."""
+
+# A line of ``index.sense``: a key such as ``bank%1:14:00::``, an offset, an order and a count.
+_INDEX_LINE = re.compile(r"(?P<key>(?P<lemma>\S*)%(?P<part>[1-5])[^\s%]*)\s+\S+\s+(?P<order>\d{1,18})\s+\S+", re.ASCII)
 
 LemmaPos = tuple[str, str]
 
@@ -67,9 +70,9 @@ def find_sense_set(path: str | Path) -> SenseSet:
     files = [path]
     if path.is_dir():
         files = [file for end in or_packed(DATA) for file in path.glob(f"*{end}")]
-    data = files[0] if len(files) == 1 else None
-    if data is None or DATA not in data.name or not data.is_file():
+    if len(files) != 1 or DATA not in files[0].name or not files[0].is_file():
         raise TextError(f"{path}: expected a file *{DATA}, or a directory that contains exactly one.")
+    data = files[0]
     stem = data.name.rpartition(DATA)[0]
     for end in or_packed(GOLD):
         gold = data.with_name(stem + end)
@@ -163,16 +166,14 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
         if not line or line.startswith("# "):
             continue
         columns = line.split("\t")
-        fields = line.split()
         if len(columns) == 3 and columns[2].strip():
             lemma, pos, keys = columns
             senses = numbered.setdefault((normal_lemma(lemma), pos.upper()), [])
             for key in split_tokens(keys):
                 senses.append((len(senses), key))
-        elif _is_index_line(fields):
-            key, _, order, _ = fields
-            lemma, _, rest = key.rpartition("%")
-            numbered.setdefault((lemma, PARTS[rest[0]]), []).append((int(order), key))
+        elif match := _INDEX_LINE.fullmatch(line.strip()):
+            senses = numbered.setdefault((match["lemma"], PARTS[match["part"]]), [])
+            senses.append((int(match["order"]), match["key"]))
         else:
             raise TextError(
                 f"{path}, line {number}: expected lemma, POS and sense keys separated by tabs, or a line of WordNet's "
@@ -181,11 +182,3 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
     if not numbered:
         raise TextError(f"{path} lists no senses.")
     return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}
-
-
-def _is_index_line(fields: list[str]) -> bool:
-    """Check for a line of ``index.sense``: a key such as ``bank%1:14:00::``, an offset, an order and a count."""
-    if len(fields) != 4 or whole_number(fields[2]) is None:
-        return False
-    _, mark, rest = fields[0].rpartition("%")
-    return bool(mark) and rest[:1] in PARTS

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.sentence_vectors import SentenceEmbedder, fit_whitening
+from elmokit.engine.layer_selection import select_layers
 from elmokit.engine.state import unit_vectors
 from elmokit.errors import TextError
 from elmokit.evaluation.result import Result, Row, number_or_none
@@ -159,10 +160,9 @@ def read_scored_pairs(
             if not row:
                 continue
             cells = _choose_cells(row, columns)
-            is_header = number == 1 and cells is not None and _number(cells[2]) is None
-            if is_header:
-                continue
-            pair = None if cells is None else _as_pair(cells, tokenize)
+            if number == 1 and cells and math.isnan(_number(cells[2])):
+                continue  # a header
+            pair = _as_pair(cells, tokenize)
             if pair is None:
                 raise TextError(f"{path}, row {number}: {_expected_row(path, row, columns)}")
             pairs.append(pair)
@@ -186,21 +186,21 @@ def _split_rows(path: str | Path) -> Iterator[list[str]]:
         yield line.split("\t") if "\t" in line else line.split()
 
 
-def _choose_cells(row: list[str], columns: tuple[int, int, int] | None) -> list[str] | None:
-    """Return the cells of the two sentences and of the score; None if the row lacks one, or has more than expected."""
-    if columns is None:
-        chosen = row if len(row) == 3 else None
-    elif min(columns) < 1 or max(columns) > len(row):
-        chosen = None
-    else:
-        chosen = [row[column - 1] for column in columns]
-    return None if chosen is None else [cell.replace("\n", " ") for cell in chosen]
+def _choose_cells(row: list[str], columns: tuple[int, int, int] | None) -> list[str]:
+    """Return the cells of the two sentences and of the score; none if the row lacks one, or has more than expected."""
+    if columns is None and len(row) == 3:
+        columns = (1, 2, 3)
+    if columns is None or min(columns) < 1 or max(columns) > len(row):
+        return []
+    return [row[column - 1].replace("\n", " ") for column in columns]
 
 
 def _as_pair(cells: list[str], tokenize: Callable[[str], list[str]]) -> ScoredPair | None:
     """Convert two sentences and a score; None if one is empty or the score is not a finite number."""
+    if not cells:
+        return None
     first, second, score = tokenize(cells[0]), tokenize(cells[1]), _number(cells[2])
-    if not first or not second or score is None or not math.isfinite(score):
+    if not first or not second or not math.isfinite(score):
         return None
     return ScoredPair(first, second, score)
 
@@ -310,12 +310,10 @@ def _pool(
     elmo: Elmo, embedders: Mapping[Pooling, SentenceEmbedder], sentences: Sequence[list[str]]
 ) -> dict[Pooling, NDArray[np.float32]]:
     """Pool the vectors of sentences ``(sentences, dim)`` by each embedder. Layers above 0 are computed once for all."""
-    contextual: dict[Pooling, SentenceEmbedder] = {}
-    context_free: dict[Pooling, SentenceEmbedder] = {}
+    groups: dict[bool, dict[Pooling, SentenceEmbedder]] = {False: {}, True: {}}
     for pooling, embedder in embedders.items():
-        group = context_free if embedder.pooling.is_context_free else contextual
-        group[pooling] = embedder
-    pooled = _pool_group(elmo, contextual, sentences, "all") | _pool_group(elmo, context_free, sentences, [0])
+        groups[embedder.pooling.is_context_free][pooling] = embedder
+    pooled = _pool_group(elmo, groups[False], sentences, "all") | _pool_group(elmo, groups[True], sentences, [0])
     return {pooling: pooled[pooling] for pooling in embedders}
 
 
@@ -331,24 +329,10 @@ def _pool_group(
     rows: dict[Pooling, list[NDArray[np.float32]]] = defaultdict(list)
     for tokens, vectors in zip(folded, elmo.embed(iter(folded), layers=layers), strict=True):
         for pooling, embedder in embedders.items():
-            selected = _select(vectors, embedder.pooling.layers)
+            selection = select_layers(embedder.pooling.layers, len(vectors), None, "The model")
+            (selected,) = selection.apply([vectors[list(selection.computed)]])
             rows[pooling].append(embedder.pool(tokens, selected))
     return {pooling: np.stack(vectors) for pooling, vectors in rows.items()}
-
-
-def _select(layers: NDArray[np.float32], wanted: Any) -> NDArray[np.float32]:
-    """Take layers, named as in ``SentencePooling``, from ``(layers, tokens, dim)``."""
-    if wanted == "all":
-        return layers
-    if wanted == "average":
-        mean: NDArray[np.float32] = layers.mean(axis=0)
-        return mean
-    if wanted == "top":
-        wanted = -1
-    elif isinstance(wanted, tuple):
-        wanted = list(wanted)
-    chosen: NDArray[np.float32] = layers[wanted]
-    return chosen
 
 
 def _layers_name(layers: Any) -> str:
@@ -384,11 +368,12 @@ def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> Sim
     return SimilarityScores(cosines, spearman, pearson=_correlation(rounded, scores))
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> float:
+    """Parse a number; NaN if it is not one."""
     try:
         return float(text)
     except ValueError:
-        return None
+        return math.nan
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
