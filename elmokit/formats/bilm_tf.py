@@ -56,21 +56,16 @@ def _lstm_rows(config: BiLMConfig, d: int, k: int) -> list[TensorRow]:
     """List the tensors of one layer in one direction, with the irregular names of bilm-tf's dump script."""
     number = int(config.read_backward[d])  # in the files: 0 forward, 1 backward
     regular = f"RNN_{number}/RNN/MultiRNNCell/Cell{k}/LSTMCell"
-    odd: list[str] = []
-    if config.n_layers == 1:
-        odd.append(f"RNN_{number}/RNN/LSTMCell")
-    if not config.bidirectional:
-        odd.append("rnn/LSTMCell" if config.n_layers == 1 else f"rnn/MultiRNNCell/Cell{k}/LSTMCell")
+    inner = "LSTMCell" if config.n_layers == 1 else f"MultiRNNCell/Cell{k}/LSTMCell"
+    parts = [("weight", "W_0", "kernel", TRANSPOSED), ("bias", "B", "bias", SAME)]
+    if config.hidden_dim != config.projection_dim:
+        parts.append(("projection", "W_P_0", "projection/kernel", TRANSPOSED))
     rows = []
-    for ours, theirs, untranslated, layout in (
-        ("weight", "W_0", "kernel", TRANSPOSED),
-        ("bias", "B", "bias", SAME),
-        ("projection", "W_P_0", "projection/kernel", TRANSPOSED),
-    ):
-        if ours == "projection" and config.hidden_dim == config.projection_dim:
-            continue
-        also = tuple(f"{cell}/{untranslated if cell.startswith('rnn') else theirs}" for cell in odd)
-        rows.append(TensorRow(f"directions.{d}.layers.{k}.{ours}", f"{regular}/{theirs}", layout, also))
+    for ours, theirs, untranslated, layout in parts:
+        also = [f"RNN_{number}/RNN/{inner}/{theirs}"]  # without the number if there is one layer
+        if not config.bidirectional:
+            also.append(f"rnn/{inner}/{untranslated}")
+        rows.append(TensorRow(f"directions.{d}.layers.{k}.{ours}", f"{regular}/{theirs}", layout, tuple(also)))
     return rows
 
 

@@ -50,8 +50,9 @@ def save_model(
         raise ConfigError(f"storage is {storage!r}, but {path.suffix} files hold float32.")
     parts = folder.model_parts(model) if target.is_complete else [folder.ModelPart(path.name, model.arrays)]
     for part in parts:
-        dtype = np.float16 if storage == "float16" and part.has_storage else np.float32
-        largest = float(np.finfo(dtype).max)
+        largest = float(np.finfo(np.float32).max)
+        if storage == "float16" and part.has_storage:
+            largest = float(np.finfo(np.float16).max)
         for name, array in part.tensors.items():
             is_storable = bool((np.abs(array) <= largest).all())
             if not is_storable:

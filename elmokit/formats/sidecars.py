@@ -163,7 +163,7 @@ def read_embeddings(path: str | Path, dim: int) -> NDArray[np.float32]:
         is_here = isinstance(file.get("embedding", getlink=True), h5py.HardLink)
         dataset = file["embedding"] if is_here else None
         table = read_dataset(dataset, path) if isinstance(dataset, h5py.Dataset) else np.empty(0, np.float32)
-    if table.ndim != 2 or table.shape[1] != dim or not len(table) or not is_finite(table):
+    if table.shape[1:] != (dim,) or not len(table) or not is_finite(table):
         raise TensorMismatchError(
             f"{path}: expected the dataset 'embedding' of finite numbers, (words, {dim}); found {table.shape}."
         )

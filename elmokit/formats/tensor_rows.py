@@ -128,8 +128,11 @@ class FileArrays(StoredArrays):
         """Read a tensor as integers and row scales, if it is stored that way and all numbers are finite."""
         theirs, _ = self._names[name]
         found = self._integers(theirs)
+        if found is None:
+            return None
         with np.errstate(over="ignore"):
-            return found if found is not None and is_finite(found[1] * np.float32(-128)) else None
+            is_right = is_finite(found[1] * np.float32(-128))
+        return found if is_right else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -237,41 +237,35 @@ def _header(data: bytes, path: Path) -> int:
     """Return the number of data files."""
     # `BundleHeaderProto`: 1 num_shards, 2 endianness (0 is little), 3 version, whose field 2 is the oldest reader
     # allowed.
-    n_shards: int | bytes = 1
-    endianness: int | bytes = 0
+    fields = dict(_proto_fields(data))
     needed: int | bytes = 0
-    for field, content in _proto_fields(data):
-        if field == 1:
-            n_shards = content
-        elif field == 2:
-            endianness = content
-        elif field == 3 and isinstance(content, bytes):
-            needed = dict(_proto_fields(content)).get(2, 0)
-    if endianness or needed not in (0, 1):
+    for version in _messages(data, 3):
+        needed = dict(_proto_fields(version)).get(2, 0)
+    if fields.get(2) or needed not in (0, 1):
         raise FormatError(
             f"{path} is from a big-endian machine, or in a newer TensorFlow format than elmokit can read."
         )
-    return int(n_shards)
+    return int(fields.get(1, 1))
 
 
 def _entry(value: bytes) -> Entry:
     """Parse one entry."""
     # The field numbers are those of `BundleEntryProto`. proto3 omits zero fields, such as the shard and offset of the
     # first tensor.
-    numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # dtype, shard, offset, size, CRC; absent fields are 0
+    fields = dict(_proto_fields(value))
+    dtype, shard, offset, size, crc = (int(fields.get(number, 0)) for number in (1, 3, 4, 5, 6))
     shape: Shape = ()
-    sliced = False
-    for field, content in _proto_fields(value):
-        if field in numbers and isinstance(content, int):
-            numbers[field] = content
-        elif field == 2 and isinstance(content, bytes):
-            shape = _shape(content)
-        # Field 7, `slices`: a partitioned variable, with its data under other keys. bilm-tf does not write them.
-        sliced = sliced or field == 7
-    return Entry(numbers[1], shape, numbers[3], numbers[4], numbers[5], numbers[6], sliced)
+    for content in _messages(value, 2):
+        shape = _shape(content)
+    # Field 7, `slices`: a partitioned variable, with its data under other keys. bilm-tf does not write them.
+    return Entry(dtype, shape, shard, offset, size, crc, sliced=7 in fields)
 
 
 def _shape(data: bytes) -> Shape:
     # `TensorShapeProto`: 2 dim, with its size in field 1.
-    dims = [content for field, content in _proto_fields(data) if field == 2 and isinstance(content, bytes)]
-    return tuple(int(dict(_proto_fields(dim)).get(1, 0)) for dim in dims)
+    return tuple(int(dict(_proto_fields(dim)).get(1, 0)) for dim in _messages(data, 2))
+
+
+def _messages(data: bytes, number: int) -> list[bytes]:
+    """List the messages in a field of a protocol buffer."""
+    return [content for field, content in _proto_fields(data) if field == number and isinstance(content, bytes)]

@@ -205,7 +205,9 @@ def find_checkpoint(path: Path) -> Path | None:
         return _without_suffix(path)
     if path.name and path.with_name(path.name + INDEX_SUFFIX).is_file():
         return path
-    folder = path.parent if path.name == "checkpoint" and path.is_file() else path
+    folder = path
+    if path.name == "checkpoint" and path.is_file():
+        folder = path.parent
     # DeepPavlov's layout: the best model in saves/, and one per epoch. The latest epoch is tried first.
     epochs = sorted((folder / "saves" / "epochs").glob("[0-9]*"), key=lambda epoch: _number(epoch.name))
     for inner in (folder, folder / "saves", *reversed(epochs)):

@@ -18,8 +18,8 @@ This code was written without access to a real module. It is based on:
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
         "lstm": {
             "dim": hidden_dim,
             "projection_dim": hidden_dim if projection is None else projection[1],
-            "n_layers": _count(shapes, "RNN_0/", "/W_0"),
+            "n_layers": len(fnmatch.filter(shapes, "RNN_0/*/W_0")),
             "cell_clip": 3,
             "proj_clip": 3,
             "use_skip_connections": True,
@@ -181,14 +181,9 @@ def _options_from(shapes: dict[str, Shape], folder: Path) -> dict[str, Any]:
             "embedding": {"dim": table[1]},
             "filters": filters,
             "max_characters_per_token": 50,
-            "n_highway": _count(shapes, "CNN_high_", "/W_carry"),
+            "n_highway": len(fnmatch.filter(shapes, "CNN_high_*/W_carry")),
         },
     }
-
-
-def _count(names: Iterable[str], start: str, end: str) -> int:
-    """Count the names with the given start and end."""
-    return sum(name.startswith(start) and name.endswith(end) for name in names)
 
 
 def _mix(bundle: TensorBundle, n_layers: int, used: set[str]) -> dict[str, Any] | None:
