@@ -250,8 +250,13 @@ def sentences_of_all(
 
     check_texts(texts)
     split = split_text if tokenize is None else lambda text: [tokenize(text)]
-    # Anything else, such as a missing value from a table, raises a TextError.
-    return [split(text) if isinstance(text, str) else [list(check_sentence(text))] for text in texts]
+    sentences = []
+    for text in texts:
+        if isinstance(text, str):
+            sentences.append(split(text))
+        else:  # anything but tokens, such as a missing value from a table, raises a TextError
+            sentences.append([list(check_sentence(text))])
+    return sentences
 
 
 def _check_is_list(sentence: Sequence[str]) -> Sequence[str]:

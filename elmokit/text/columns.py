@@ -180,7 +180,8 @@ def _without_raw_text(
     """Yield the lines, or raise a TextError if most of the first ones end in a word with a mark, like raw text."""
     head, lines = look_ahead(lines)
     rows = [split(line) for _, line in head if line.strip()]
-    ends = [row[-1] for row in rows if len(row) > 2 and _SENTENCE_END.fullmatch(row[-1])]
+    last_words = [row[-1] for row in rows if len(row) > 2]
+    ends = list(filter(_SENTENCE_END.fullmatch, last_words))
     if 2 * len(ends) > len(rows):
         raise TextError(
             f"{path} looks like raw text: {ends[0]!r} ends a line. Expected columns: one token per line, with its tags."

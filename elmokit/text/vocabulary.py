@@ -199,7 +199,8 @@ def name_words(words: Sequence[str]) -> str:
 
 def most_frequent(counts: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     """Return the most frequent of the given words, at most ten."""
-    return tuple(word for _, word in heapq.nsmallest(N_NAMED, ((-count, word) for word, count in counts)))
+    most = heapq.nsmallest(N_NAMED, counts, key=lambda counted: (-counted[1], counted[0]))
+    return tuple(word for word, _ in most)
 
 
 def rank_words(counts: CountedWords, max_words: int | None = None, min_count: int = 1) -> list[tuple[str, int]]:
@@ -310,7 +311,7 @@ def find_columns(words: Sequence[str]) -> WordColumns | None:
         # Nearly all files have none, which a quick check shows.
         if separator not in text or not _have_columns(words, separator):
             continue
-        rows = [[cell.strip() for cell in word.split(separator) if cell.strip()] for word in words]
+        rows = [list(filter(None, map(str.strip, word.split(separator)))) for word in words]
         number = next(number for number, row in enumerate(rows) if len(row) > 1)
         problem = f"the lines have several columns: line {number + 1} is {words[number][:40]!r}."
         return WordColumns(rows, _word_column(rows), problem)
