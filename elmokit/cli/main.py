@@ -182,7 +182,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        _fail(str(error) if error.filename else f"Reading or writing failed: {error.strerror or error}.", BAD_INPUT)
+        message = str(error)
+        if not error.filename:
+            message = f"Reading or writing failed: {error.strerror or error}."
+        _fail(message, BAD_INPUT)
     except CommandInterrupted as stopped:
         _fail(str(stopped), INTERRUPTED)
     except (click.Abort, KeyboardInterrupt):

@@ -30,7 +30,10 @@ def serve_config(settings: dict[str, Any]) -> ServeConfig:
     from elmokit.config import from_dict
     from elmokit.serve.serve_config import ServeConfig
 
-    given = {name: str(value) if isinstance(value, Path) else value for name, value in given_settings(settings).items()}
+    given = given_settings(settings)
+    for name, value in given.items():
+        if isinstance(value, Path):
+            given[name] = str(value)
     return from_dict(ServeConfig, given, "")
 
 

@@ -88,14 +88,17 @@ def measure_speed(
 def describe_machine() -> dict[str, Any]:
     """Collect the facts about this machine that determine which kernels run."""
     library = compiler.load_library()
-    used = None if library is None else library.instructions
+    used = origin = None
+    if library is not None:
+        used = library.instructions
+        origin = "package" if compiler.is_packaged(used) else "compiled here"
     return {
         "processor": processor_name(),
         "threads": n_threads(),
         "numpy": np.__version__,
         "instruction_sets": available_sets(),
         "used": used,
-        "library": None if used is None else "package" if compiler.is_packaged(used) else "compiled here",
+        "library": origin,
         "why_no_library": compiler.why_unavailable(),
     }
 
@@ -107,7 +110,9 @@ def processor_name() -> str:
     except OSError:
         text = ""
     name = re.search(r"^model name\s*:\s*(.+?)\s*$", text, re.MULTILINE)
-    return name[1] if name else platform.processor() or platform.machine()
+    if name is not None:
+        return name[1]
+    return platform.processor() or platform.machine()
 
 
 @contextmanager

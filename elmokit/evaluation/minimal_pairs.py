@@ -111,7 +111,10 @@ class MinimalPairsResult(Result):
     @property
     def ties(self) -> dict[str, int]:
         """Pairs whose sentences are equally probable, by what decides."""
-        return {choice: sum(paradigm.ties[choice] for paradigm in self.paradigms) for choice in self.choices}
+        ties: Counter[str] = Counter()
+        for paradigm in self.paradigms:
+            ties.update(paradigm.ties)
+        return dict(ties)
 
     @property
     def unknown_ratio(self) -> float:
@@ -320,7 +323,10 @@ def evaluate_minimal_pairs(
         if n_times > 1:
             raise TextError(f"Two paradigms have the name {name!r}.")
     count = StageCounter(progress, "minimal pairs", 2 * sum(len(paradigm.pairs) for paradigm in paradigms))
-    columns = dict.fromkeys((column for paradigm in paradigms for row in paradigm.rows for column in row), "")
+    columns: dict[str, str] = {}
+    for paradigm in paradigms:
+        for row in paradigm.rows:
+            columns |= dict.fromkeys(row, "")
     computer = computer_of(model)
     scores = []
     for paradigm in paradigms:
@@ -400,7 +406,10 @@ def _pair_results(
 
 def _as_cells(row: Row) -> dict[str, str]:
     """Convert the values of a row, which may be any JSON values, to table cells."""
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in row.items()}
+    cells = {}
+    for name, value in row.items():
+        cells[name] = value if isinstance(value, str) else json.dumps(value)
+    return cells
 
 
 def _pair(row: Any, path: str | Path, number: int) -> tuple[str, str, str, str]:

@@ -107,11 +107,12 @@ class SenseResult(Result):
 
     def table_rows(self) -> list[Row]:
         """Return the F1 of each layer and baseline, in percent, by test set and by part of speech."""
-        return [
-            {self.measure: layer_title(row.name)}
-            | {name: 100 * score.f1 for name, score in (row.scores | row.by_pos).items()}
-            for row in self.rows
-        ]
+        rows: list[Row] = []
+        for row in self.rows:
+            scores = row.scores | row.by_pos
+            percent = {name: 100 * score.f1 for name, score in scores.items()}
+            rows.append({self.measure: layer_title(row.name), **percent})
+        return rows
 
     def notes(self) -> list[str]:
         n_instances, n_missing = sum(self.n_instances.values()), sum(self.n_backed_off.values())
@@ -279,7 +280,7 @@ def answer_senses(
             candidates = means.candidates(lemma_pos, inventory)
             if candidates:
                 vector = _mean_vector(instance, vectors)
-                nearest = means.nearest(vector, candidates, average=True)
+                nearest = means.nearest(vector, candidates)
                 best = with_prior.best(vector, lemma_pos, candidates)
                 chosen.update(zip(layers, [*nearest, best], strict=True))
             else:
@@ -338,13 +339,15 @@ class SenseMeans:
         listed = dict.fromkeys([*inventory.get(lemma_pos, ()), *by_frequency])
         return [sense for sense in listed if sense in self.sums]
 
-    def nearest(self, vector: NDArray[np.float32], senses: list[str], average: bool = False) -> list[str]:
-        """Choose for each layer of ``(layers, dim)`` the sense with the nearest mean; ties go to the earlier one."""
+    def nearest(self, vector: NDArray[np.float32], senses: list[str]) -> list[str]:
+        """Choose for each layer of ``(layers, dim)``, and for their average, the sense with the nearest mean.
+
+        Ties go to the earlier sense.
+        """
         # (senses, layers, dim). The sums will do, because a cosine ignores length.
         means = np.stack([self.sums[sense] for sense in senses])
-        if average:
-            vector = np.concatenate([vector, vector.mean(axis=0, keepdims=True)])
-            means = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
+        vector = np.concatenate([vector, vector.mean(axis=0, keepdims=True)])
+        means = np.concatenate([means, means.mean(axis=1, keepdims=True)], axis=1)
         norms = np.linalg.norm(means, axis=-1)
         norms[norms == 0] = 1
         cosines = np.einsum("sld,ld->sl", means, vector) / norms

@@ -129,10 +129,11 @@ class SimilarityResult(Result):
         return note
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            name: {"n_pairs": result.n_pairs, "poolings": [score.to_dict() for score in result.poolings]}
-            for name, result in self.results.items()
-        }
+        files = {}
+        for name, result in self.results.items():
+            poolings = [score.to_dict() for score in result.poolings]
+            files[name] = {"n_pairs": result.n_pairs, "poolings": poolings}
+        return files
 
 
 def read_scored_pairs(

@@ -68,7 +68,9 @@ def open_table(path: str | Path, overwrite: bool = False, is_quoted: bool = Fals
     path = Path(path)
     if path.suffix.lower() in _SPREADSHEETS:
         raise OutputError(f"{path} has the name of a spreadsheet, but tables are text: use .tsv or .csv.")
-    delimiter = "," if is_quoted and path.suffix.lower() == ".csv" else "\t"
+    delimiter = "\t"
+    if is_quoted and path.suffix.lower() == ".csv":
+        delimiter = ","
     with atomic_write(path, overwrite) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         yield TableWriter(file, delimiter, is_quoted)
 

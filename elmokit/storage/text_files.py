@@ -367,7 +367,9 @@ def max_line_bytes() -> int:
 
 def _position(raw: IO[bytes] | None, n_bytes: int) -> int:
     """Return the number of bytes read from a file, or from a stream without a position (``n_bytes``)."""
-    return raw.tell() if raw is not None and raw.seekable() else n_bytes
+    if raw is None or not raw.seekable():
+        return n_bytes
+    return raw.tell()
 
 
 def text_name(path: str | Path) -> str:
