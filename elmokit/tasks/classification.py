@@ -1,4 +1,4 @@
-"""What the classification tasks share: batches, loss, predictions, scores and records."""
+"""The parts that classification tasks share: batches, loss, predictions, scores and records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Probabilities = dict[str, float]
 
 
 class LabeledExample(Protocol):
-    """What a classification task needs to know about its examples."""
+    """The attributes that the examples of a classification task must have."""
 
     @property
     def label(self) -> str | None:
@@ -40,16 +40,17 @@ class ClassBatch:
     """The texts of examples, and their classes."""
 
     texts: tuple[TokenBatch, ...]
-    """One for each text of an example: a single one for sentences, two for pairs."""
-    classes: Tensor | None  # (batch,)
+    """One batch per text of an example: one for sentences, two for pairs."""
+    classes: Tensor | None  # (batch,); None if they are unknown
 
 
 class ClassificationModel(TaskModel[ClassBatch, Probabilities]):
-    """A network that scores classes. Its loss is the mean cross-entropy of the batch."""
+    """A network that scores classes. Its loss is the batch's mean cross-entropy."""
 
     def __init__(self, inputs: InputLayer, classes: Sequence[str]) -> None:
         super().__init__()
-        self.inputs, self.classes = inputs, list(classes)
+        self.inputs = inputs
+        self.classes = list(classes)
 
     @abstractmethod
     def scores(self, *texts: TokenBatch) -> Tensor:
@@ -72,7 +73,7 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
 
     @abstractmethod
     def named_texts(self, example: Example) -> dict[str, list[str]]:
-        """Return the tokens of each text of an example, by its name in the records of predictions."""
+        """Return the tokens of each text of an example, by the text's name in records of predictions."""
 
     def sentences(self, example: Example) -> Sequence[Sentence]:
         return list(self.named_texts(example).values())
@@ -81,13 +82,14 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
         return tuple(map(len, self.sentences(example)))
 
     def check(self, example: Example, known: Labels) -> None:
-        """Raise an error for an example without a class, or with one that the run does not know."""
+        """Raise an error for an example without a class or with an unknown one."""
         label = require_gold(example.label, example.where, "gold label")
         check_known(label, known["classes"], example.where, "the label")
 
     def collate(self, examples: Sequence[Example], inputs: Inputs, known: Labels, config: Config) -> ClassBatch:
         """Build a batch, without classes if an example has none or an unknown one."""
-        texts = zip(*map(self.sentences, examples), strict=True)
+        by_example = map(self.sentences, examples)
+        texts = zip(*by_example, strict=True)  # one by one, for all examples
         tokens = inputs.batches(*texts)
         numbers = []
         for example in examples:
@@ -100,10 +102,12 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
         self, examples: Sequence[Example], predictions: Sequence[Probabilities], config: Config
     ) -> dict[str, float]:
         """Return the accuracy."""
-        return {"accuracy": accuracy([example.label for example in examples], list(map(most_probable, predictions)))}
+        gold = [example.label for example in examples]
+        predicted = [most_probable(prediction) for prediction in predictions]
+        return {"accuracy": accuracy(gold, predicted)}
 
     def to_record(self, example: Example, prediction: Probabilities) -> dict[str, Any]:
-        """Return tokens, class and probabilities."""
+        """Return the tokens, the class, and the probabilities of all classes."""
         return {**self.named_texts(example), "label": most_probable(prediction), "probabilities": prediction}
 
     def to_text(self, example: Example, prediction: Probabilities) -> str:
@@ -114,5 +118,5 @@ class ClassificationTask(Task[Config, Example, ClassBatch, Probabilities]):
 
 
 def most_probable(probabilities: Probabilities) -> str:
-    """Return the class with the highest probability; the first one if several are equal."""
+    """Return the class with the highest probability. Ties go to the first class."""
     return max(probabilities, key=probabilities.__getitem__)

@@ -1,10 +1,10 @@
-"""Coreference: which spans of a document refer to the same entity.
+"""Coreference resolution: find the spans of a document that refer to the same entity.
 
-The model is that of Lee et al. 2017, or the coarse-to-fine one of Lee et al. 2018; ``coref_model.py`` explains it.
+The model is that of Lee et al. 2017 or the coarse-to-fine model of Lee et al. 2018; see ``coref_model.py``.
 
-Documents are CoNLL-2012 columns, or JSON lines (e2e-coref). In CoNLL-2012 column 4 is the word, column 10 the speaker,
+Documents are CoNLL-2012 columns or JSON lines (e2e-coref). In CoNLL-2012, column 4 is the word, column 10 the speaker,
 and the last column holds the coreference chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a
-mention of one word, ``|`` separates several of these, and ``-`` means none.
+one-word mention, ``|`` separates several of these, and ``-`` means none.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from elmokit.text.tokenize import tokenize as tokenize_text
 BEGIN, END = "#begin document", "#end document"
 PART = re.compile(r"part\s+(\d+)$")
 WORD_COLUMN, SPEAKER_COLUMN, LEAST_COLUMNS = 3, 9, 5
-NO_ANNOTATION = ["-"] * 8  # in the columns between the word and the chains
+NO_ANNOTATION = ["-"] * 8  # the columns between the word and the chains
 NO_CHAIN = {"-", "_"}
 BRACKET = re.compile(r"^(\()?(\d+)(\))?$")
-UNESCAPED = {"/.": ".", "/?": "?"}  # OntoNotes escapes these tokens; e2e-coref reads them in this way
-GENRE = re.compile(r"^[a-z]{2}(?=/)")  # of the names of OntoNotes documents: bc/..., nw/..., ...
+UNESCAPED = {"/.": ".", "/?": "?"}  # OntoNotes escapes these tokens; e2e-coref unescapes them
+GENRE = re.compile(r"^[a-z]{2}(?=/)")  # the genre in the names of OntoNotes documents: bc/..., nw/..., ...
 
 
 @dataclass(frozen=True)
 class Document:
-    """A tokenized document, and which of its spans refer to the same entity."""
+    """A tokenized document, and clusters of spans that refer to the same entity."""
 
     where: str
     """File and line, for error messages."""
@@ -74,11 +74,11 @@ class Document:
     clusters: Clusters | None
     """None if they are unknown."""
     begin: str | None = None
-    """The line that begins it in CoNLL-2012; None for documents of the other formats."""
+    """Its first line in CoNLL-2012; None for documents in other formats."""
 
     @property
     def genre(self) -> str:
-        """The first two letters of the name of an OntoNotes document; empty for other documents."""
+        """The first two letters of an OntoNotes document's name; empty for other documents."""
         match = GENRE.match(self.key)
         return match[0] if match else ""
 
@@ -107,10 +107,11 @@ class _RawDocument(msgspec.Struct):
 
 
 def parse_text(line: str, where: str, key: str) -> Document:
-    """Parse a line of JSON to predict on: one of e2e-coref's, or an object with a raw ``document``."""
+    """Parse a JSON line for prediction, in e2e-coref's format or with a raw ``document``."""
     raw = parse_json(line, where, _RawDocument, "one JSON object per line with sentences, or with a raw document")
     if raw.document is None:
-        return replace(parse_document(line, where), clusters=None)
+        document = parse_document(line, where)
+        return replace(document, clusters=None)
     sentences = tuple(map(tuple, tokenize_text(raw.document)))
     if not sentences:
         raise TextError(f"{where}: the document {raw.document[:40]!r} contains no words.")
@@ -118,7 +119,7 @@ def parse_text(line: str, where: str, key: str) -> Document:
 
 
 def parse_document(line: str, where: str) -> Document:
-    """Parse one line of e2e-coref's JSON: ``doc_key``, ``sentences``, optionally ``speakers`` and ``clusters``."""
+    """Parse a JSON line of e2e-coref: ``doc_key``, ``sentences``, and optionally ``speakers`` and ``clusters``."""
     content = parse_json(
         line,
         where,
@@ -126,26 +127,38 @@ def parse_document(line: str, where: str) -> Document:
         "one JSON object per line with doc_key, sentences (lists of words), and optionally speakers and clusters "
         "(lists of [first word, last word])",
     )
-    sentences = tuple(tuple(sentence) for sentence in content.sentences if sentence)
-    speakers = None if content.speakers is None else tuple(tuple(names) for names in content.speakers if names)
-    if speakers is not None and list(map(len, speakers)) != list(map(len, sentences)):
-        raise TextError(f"{where}: expected one speaker per word.")
-    n_tokens = sum(map(len, sentences))
-    for first, last in chain.from_iterable(content.clusters or []):
+    sentences = _without_empty(content.sentences)
+    speakers = None
+    if content.speakers is not None:
+        speakers = _without_empty(content.speakers)
+        if list(map(len, speakers)) != list(map(len, sentences)):
+            raise TextError(f"{where}: expected one speaker per word.")
+    clusters = None
+    if content.clusters is not None:
+        _check_mentions(content.clusters, sum(map(len, sentences)), where)
+        clusters = merge_clusters(content.clusters)
+    return Document(where, content.doc_key, sentences, _known(speakers), clusters)
+
+
+def _without_empty(sentences: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(sentence) for sentence in sentences if sentence)
+
+
+def _check_mentions(clusters: Iterable[Sequence[Mention]], n_tokens: int, where: str) -> None:
+    """Raise an error for a mention outside the document."""
+    for first, last in chain.from_iterable(clusters):
         if not 0 <= first <= last < n_tokens:
             raise TextError(
                 f"{where}: a mention from word {first} to {last} in a document of "
                 f"{count_of(n_tokens, 'word')}, counted from 0."
             )
-    clusters = None if content.clusters is None else merge_clusters(content.clusters)
-    return Document(where, content.doc_key, sentences, _known(speakers), clusters)
 
 
 def read_conll(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Document]:
-    """Read the documents in numbered lines of CoNLL-2012."""
-    begin: tuple[int, str] | None = None  # of the open document
+    """Read documents from numbered lines of CoNLL-2012."""
+    begin: tuple[int, str] | None = None  # the first line of the open document
     body: list[tuple[int, str]] = []
-    for number, line in chain(lines, [(0, BEGIN)]):  # the added line shows that the last document ended
+    for number, line in chain(lines, [(0, BEGIN)]):  # the added line checks that the last document ended
         if line.startswith(BEGIN):
             if begin is not None:
                 raise TextError(f"{path}, line {begin[0]}: the document that starts here has no {END}.")
@@ -170,27 +183,31 @@ def _conll_document(path: str, begin: tuple[int, str], body: Iterable[tuple[int,
     chains = _Chains()
     for sentence in read_column_sentences(path, body, boundaries=(), same_in_file=False):
         n_columns = sentence.check_width(LEAST_COLUMNS)
-        sentences.append(tuple(UNESCAPED.get(row[WORD_COLUMN], row[WORD_COLUMN]) for row in sentence.rows))
-        has_speakers = n_columns > SPEAKER_COLUMN + 1
-        speakers.append(tuple(row[SPEAKER_COLUMN] if has_speakers else "-" for row in sentence.rows))
+        words = [row[WORD_COLUMN] for row in sentence.rows]
+        sentences.append(tuple(UNESCAPED.get(word, word) for word in words))
+        if n_columns > SPEAKER_COLUMN + 1:
+            speakers.append(tuple(row[SPEAKER_COLUMN] for row in sentence.rows))
+        else:
+            speakers.append(("-",) * len(words))
         for index, row in enumerate(sentence.rows):
             chains.add_token(row[-1], sentence.where(index))
-    return Document(
-        where, key, tuple(sentences), _known(tuple(speakers)), merge_clusters(chains.closed()), begin=begin[1]
-    )
+    clusters = merge_clusters(chains.closed())
+    return Document(where, key, tuple(sentences), _known(tuple(speakers)), clusters, begin=begin[1])
 
 
 def _document_key(begin: str) -> str:
-    """Return the name of a document and the number of its part, from the line that begins it."""
+    """Return a document's name and part number, given its first line."""
     name = begin.removeprefix(BEGIN).strip().removeprefix("(")
+    part = ""
     match = PART.search(name)
-    name = name[: match.start()].rstrip() if match else name
-    name = name.removesuffix(";").removesuffix(")")
-    return name if match is None else f"{name}_{match[1].lstrip('0') or '0'}"
+    if match is not None:
+        name = name[: match.start()].rstrip()
+        part = f"_{match[1].lstrip('0') or '0'}"
+    return name.removesuffix(";").removesuffix(")") + part
 
 
 class _Chains:
-    """The mentions of one document, collected from the last column token by token."""
+    """Collects the mentions of a document from the last column, token by token."""
 
     def __init__(self) -> None:
         self.n_tokens = 0
@@ -198,24 +215,35 @@ class _Chains:
         self.open: dict[str, list[tuple[int, str]]] = {}  # by chain: first token and line of each open mention
 
     def add_token(self, cell: str, where: str) -> None:
-        for bracket in () if cell in NO_CHAIN else cell.split("|"):
-            match = BRACKET.match(bracket)
-            name = match[2] if match else ""
-            if match and match[1]:
-                self.open.setdefault(name, []).append((self.n_tokens, where))
-            if match is None or not (match[1] or match[3]) or not self.open.get(name):
-                raise TextError(
-                    f"{where}: {cell!r} in the last column; expected -, or mentions such as (3 that opens one of chain "
-                    "3, 3) that closes it, and (3), separated by |."
-                )
-            if match[3]:
-                # The format does not say which of several open mentions of one chain a bracket closes. We read them as
-                # nested, so two mentions of one chain that cross each other cannot be told apart from nested ones.
-                first, _ = self.open[name].pop()
-                self.mentions.setdefault(name, []).append((first, self.n_tokens))
+        """Read the last column of the next token."""
+        if cell not in NO_CHAIN:
+            for bracket in cell.split("|"):
+                if not self._add_bracket(bracket, where):
+                    raise TextError(
+                        f"{where}: {cell!r} in the last column; expected -, or mentions such as (3 that opens one of "
+                        "chain 3, 3) that closes it, and (3), separated by |."
+                    )
         self.n_tokens += 1
 
+    def _add_bracket(self, bracket: str, where: str) -> bool:
+        """Open or close a mention, or both. Return False if the bracket is invalid here."""
+        match = BRACKET.match(bracket)
+        if match is None:
+            return False
+        opens, name, closes = match.groups()
+        if opens:
+            self.open.setdefault(name, []).append((self.n_tokens, where))
+        if closes:
+            if not self.open.get(name):
+                return False
+            # The format does not say which of several open mentions of a chain a bracket closes. They are read as
+            # nested, so two crossing mentions of the same chain cannot be distinguished from nested ones.
+            first, _ = self.open[name].pop()
+            self.mentions.setdefault(name, []).append((first, self.n_tokens))
+        return bool(opens or closes)
+
     def closed(self) -> Iterable[list[Mention]]:
+        """Return the mentions of each chain. Raise an error if a mention is still open."""
         for name, mentions in self.open.items():
             for _, where in mentions:
                 raise TextError(f"{where}: this mention of chain {name} is not closed before {END}.")
@@ -223,49 +251,49 @@ class _Chains:
 
 
 def _known(speakers: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...], ...] | None:
-    names = {name for sentence in speakers or () for name in sentence}
+    """Return the speakers, or None if all of them are unknown."""
+    names = set(chain.from_iterable(speakers or ()))
     return speakers if names - {"-", ""} else None
 
 
 def merge_clusters(clusters: Iterable[Sequence[Mention]]) -> Clusters:
     """Merge clusters that share a mention, remove repeated mentions, and sort."""
-    # Union-find: following the parents of a mention leads to the representative of its cluster.
+    # Union-find: the parents of a mention lead to the representative of its cluster.
     parents: dict[Mention, Mention] = {}
-
-    def root(mention: Mention) -> Mention:
-        while (parent := parents[mention]) != mention:
-            parents[mention] = parents[parent]  # a shorter way for the next time
-            mention = parent
-        return mention
-
     for cluster in clusters:
         for mention in cluster:
             parents.setdefault(mention, mention)
-            parents[root(mention)] = root(cluster[0])
+            root = _root(mention, parents)
+            parents[root] = _root(cluster[0], parents)
     merged: defaultdict[Mention, list[Mention]] = defaultdict(list)
     for mention in parents:
-        merged[root(mention)].append(mention)
+        merged[_root(mention, parents)].append(mention)
     return tuple(sorted(tuple(sorted(mentions)) for mentions in merged.values()))
 
 
+def _root(mention: Mention, parents: dict[Mention, Mention]) -> Mention:
+    """Return the representative of a mention's cluster."""
+    while parents[mention] != mention:
+        parent = parents[mention]
+        parents[mention] = parents[parent]  # shortens the path for the next call
+        mention = parent
+    return mention
+
+
 def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
-    """Format a document with clusters as CoNLL-2012 columns, which the reference scorer reads."""
+    """Format a document with clusters as CoNLL-2012 columns for the reference scorer."""
     opening: dict[int, list[str]] = {}  # by token
     closing: dict[int, list[str]] = {}
     for number, cluster in enumerate(clusters):
-        # Of mentions with the same first token the longer one opens first, so that they nest.
+        # The longer of two mentions with the same first token opens first, so that they nest.
         for first, last in sorted(cluster, key=lambda mention: (mention[0], -mention[1])):
             if first == last:
                 opening.setdefault(first, []).append(f"({number})")
             else:
                 opening.setdefault(first, []).append(f"({number}")
                 closing.setdefault(last, []).append(f"{number})")
-    name, underscore, digits = document.key.rpartition("_")
-    part = whole_number(digits) if underscore else None
-    begin = f"{BEGIN} ({name}); part {digits:0>3}"
-    if part is None or str(part) != digits:
-        name, part, begin = document.key, 0, f"{BEGIN} ({document.key})"
-    # The scorer pairs the documents of two files by these lines, so that of a CoNLL-2012 file is kept.
+    name, part, begin = _name_and_part(document.key)
+    # The scorer pairs the documents of two files by their first lines, so the line of a CoNLL-2012 file is kept.
     lines = [document.begin or begin]
     token = 0
     for sentence in document.sentences:
@@ -278,7 +306,16 @@ def to_conll(document: Document, clusters: Iterable[Sequence[Mention]]) -> str:
     return "\n".join([*lines, END]) + "\n"
 
 
-BLOCK_POSITIONS = 4096  # padded size of a block of sentences that the LSTM reads together; bounds the memory
+def _name_and_part(key: str) -> tuple[str, int, str]:
+    """Return the name and part number of a document with a key such as nw/name_0, and its first line in CoNLL-2012."""
+    name, underscore, digits = key.rpartition("_")
+    part = whole_number(digits)
+    if not underscore or part is None or str(part) != digits:
+        return key, 0, f"{BEGIN} ({key})"
+    return name, part, f"{BEGIN} ({name}); part {digits:0>3}"
+
+
+BLOCK_POSITIONS = 4096  # padded size of a block of sentences that the LSTM reads at once; limits memory
 NO_GENRE = ""
 
 
@@ -293,10 +330,10 @@ class CorefData(TaskDataConfig):
 
 @dataclass(frozen=True)
 class CorefConfig:
-    """The configuration of the task. The defaults are those of 2017; the preset "coarse-to-fine" has those of 2018."""
+    """The configuration of the task. The defaults are from 2017; the preset "coarse-to-fine" is from 2018."""
 
     data: CorefData = CorefData()
-    # The published vectors: 300 dimensions of GloVe 840B and 50 of Turian et al.
+    # The published vectors have 300 dimensions from GloVe 840B and 50 from Turian et al.
     words: WordsConfig | None = WordsConfig(dim=350, train=False, unit_length=True, unknown="zero")
     head_words: WordsConfig | None = setting(
         None,
@@ -339,25 +376,30 @@ def _document_batch(document: Document, sequences: Sequence[Sentence], inputs: I
         end = len(sentence_ends) + len(sentence)
         sentence_ends += [end - 1] * len(sentence)
     blocks, position_in_blocks = _blocks(sequences, inputs)
-    speakers = list(chain.from_iterable(document.speakers or ())) or [""] * len(position_in_blocks)
-    speaker_ids = {name: number for number, name in enumerate(dict.fromkeys(speakers))}
-    genre = known["genres"].index(document.genre) if document.genre in known["genres"] else 0
+    speakers = list(chain.from_iterable(document.speakers or ()))
+    if not speakers:
+        speakers = [""] * len(position_in_blocks)
+    ids: dict[str, int] = {}
+    speaker_ids = [ids.setdefault(name, len(ids)) for name in speakers]
+    genre = 0
+    if document.genre in known["genres"]:
+        genre = known["genres"].index(document.genre)
     return DocumentBatch(
         blocks,
         position_in_blocks,
         torch.tensor(sentence_ends, dtype=torch.int64),
-        torch.tensor([speaker_ids[name] for name in speakers], dtype=torch.int64),
+        torch.tensor(speaker_ids, dtype=torch.int64),
         torch.tensor(genre),
         _cluster_numbers(document),
     )
 
 
 def _blocks(sequences: Sequence[Sentence], inputs: Inputs) -> tuple[list[TokenBatch], torch.Tensor]:
-    """Batch sequences of similar length. Returns also where each token of the document is among those of the blocks."""
-    lengths = list(map(len, sequences))
+    """Batch sequences of similar length. Also returns the position of each token of the document among the blocks'."""
+    lengths = [len(sequence) for sequence in sequences]
     offsets = list(accumulate(lengths, initial=0))
     blocks: list[TokenBatch] = []
-    order: list[int] = []  # the document's tokens in the order in which the blocks contain them
+    order: list[int] = []  # the document's tokens in the order of the blocks
     for block in plan_batches(lengths, BLOCK_POSITIONS, n_boundaries=0) or [[]]:
         blocks.append(inputs.batch([sequences[number] for number in block]))
         for number in block:
@@ -368,7 +410,7 @@ def _blocks(sequences: Sequence[Sentence], inputs: Inputs) -> tuple[list[TokenBa
 
 
 def _cluster_numbers(document: Document) -> dict[Mention, int] | None:
-    """Return the number of the cluster of each mention, from 1; None if clusters are unknown."""
+    """Return each mention's cluster number, from 1; None if clusters are unknown."""
     if document.clusters is None:
         return None
     numbers: dict[Mention, int] = {}
@@ -402,32 +444,35 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: CorefConfig) -> Iterator[Document]:
         """Read one sentence per line, with a blank line between documents, or JSON lines.
 
-        An object of JSON is a line of e2e-coref's files, or has a raw ``document``, as for AllenNLP's predictor.
+        A JSON object is in e2e-coref's format, or has a raw ``document``, as for AllenNLP's predictor.
         """
         sentences: list[tuple[str, ...]] = []
-        start, n_documents = 1, 0
+        n_documents = 0
         for number, line in enumerate(chain(lines, [""]), start=1):  # the added blank line ends the last document
+            key = f"{name}_{n_documents}"
             if line.startswith("{") and not sentences:
-                yield parse_text(line, f"{name}, line {number}", f"{name}_{n_documents}")
+                yield parse_text(line, f"{name}, line {number}", key)
                 n_documents += 1
                 continue
             tokens = tuple(tokenize(line))
             if tokens:
-                start = start if sentences else number
+                if not sentences:
+                    where = f"{name}, line {number}"
                 sentences.append(tokens)
             elif sentences:
-                yield Document(f"{name}, line {start}", f"{name}_{n_documents}", tuple(sentences), None, None)
-                sentences, n_documents = [], n_documents + 1
+                yield Document(where, key, tuple(sentences), None, None)
+                sentences = []
+                n_documents += 1
 
     def sentences(self, example: Document) -> Sequence[Sentence]:
         return example.sentences
 
     def labels(self, examples: Sequence[Document], config: CorefConfig) -> Labels:
-        """Return the genres. The first is for documents without a genre, or with one that training did not see."""
-        coref_scores([], [])  # fails now, and not after the first epoch, if SciPy is missing
+        """Return the genres. The first one is for documents without a genre or with one unseen in training."""
+        coref_scores([], [])  # if SciPy is missing, fail now instead of after the first epoch
+        clusters: list[Sequence[Mention]] = []
         for example in examples:
-            self.check(example, {})
-        clusters = chain.from_iterable(example.clusters or () for example in examples)
+            clusters += require_gold(example.clusters, example.where, "clusters")
         check_learnable((len(cluster) > 1 for cluster in clusters), "cluster of two mentions")
         genres = {example.genre for example in examples} - {NO_GENRE}
         return {"genres": [NO_GENRE, *sorted(genres)]}
@@ -440,21 +485,22 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         return CorefModel(config.model, inputs, len(known["genres"]))
 
     def collate(self, examples: Sequence[Document], inputs: Inputs, known: Labels, config: CorefConfig) -> CorefBatch:
-        """Build a batch, in which the documents stay separate."""
+        """Build a batch in which documents stay separate."""
         documents = []
         for example in examples:
-            documents.append(_document_batch(example, self.sequences(example, config), inputs, known))
+            sequences = self.sequences(example, config)
+            documents.append(_document_batch(example, sequences, inputs, known))
         return CorefBatch(documents)
 
     def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
-        """Return what the network reads of a document: each sentence on its own, as in Lee et al."""
+        """Return the sequences that the network reads: each sentence on its own, as in Lee et al."""
         return example.sentences
 
     def augment(self, example: Document, config: CorefConfig, rng: random.Random) -> Document:
-        """Return a random window of sentences of a long document, to bound the memory that training needs.
+        """Return a random window of sentences of a long document, which limits the memory for training.
 
-        Mentions outside the window are dropped. A cluster of which only one mention is left is kept: that mention is
-        then trained to have no antecedent.
+        Mentions outside the window are dropped. If a single mention of a cluster is left, it is kept, and trained to
+        have no antecedent.
         """
         n_sentences = config.model.train_sentences
         if len(example.sentences) <= n_sentences:
@@ -468,26 +514,27 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
             inside = [(begin - first, end - first) for begin, end in cluster if first <= begin and end < stop]
             if inside:
                 clusters.append(tuple(inside))
-        return replace(
-            example,
-            sentences=example.sentences[window],
-            speakers=None if example.speakers is None else example.speakers[window],
-            clusters=tuple(clusters),
-        )
+        speakers = example.speakers
+        if speakers is not None:
+            speakers = speakers[window]
+        return replace(example, sentences=example.sentences[window], speakers=speakers, clusters=tuple(clusters))
 
     def score(
         self, examples: Sequence[Document], predictions: Sequence[Clusters], config: CorefConfig
     ) -> dict[str, float]:
         """Return the average F1, which is the published number, and its parts."""
-        scores = coref_scores([example.clusters or () for example in examples], predictions)
+        gold = [example.clusters or () for example in examples]
+        scores = coref_scores(gold, predictions)
         values = {"average_f1": scores.average_f1}
-        for name in ("muc", "b_cubed", "ceaf_e", "mentions"):
-            for measure in ("f1", "precision", "recall"):
-                values[f"{name}_{measure}"] = getattr(getattr(scores, name), measure)
+        parts = {"muc": scores.muc, "b_cubed": scores.b_cubed, "ceaf_e": scores.ceaf_e, "mentions": scores.mentions}
+        for name, part in parts.items():
+            values[f"{name}_f1"] = part.f1
+            values[f"{name}_precision"] = part.precision
+            values[f"{name}_recall"] = part.recall
         return values
 
     def to_record(self, example: Document, clusters: Clusters) -> dict[str, Any]:
-        """Return the document like a line of e2e-coref's JSON, which can be read again, with the mentions' words."""
+        """Return the document in e2e-coref's JSON format, which can be read again, with the words of the mentions."""
         tokens = list(chain.from_iterable(example.sentences))
         record: dict[str, Any] = {
             "doc_key": example.key,
@@ -508,11 +555,15 @@ class CorefTask(Task[CorefConfig, Document, CorefBatch, Clusters]):
         for number, cluster in enumerate(clusters, start=1):
             for first, last in cluster:
                 mentions.append((first, last, number))
-        # Short mentions first, so that the brackets of a longer mention are written around those inside it.
+        # Short mentions come first, so that the brackets of a longer mention enclose those inside it.
         mentions.sort(key=lambda mention: mention[1] - mention[0])
         for first, last, number in mentions:
             tokens[first] = f"[{number} {tokens[first]}"
             tokens[last] += "]"
-        marked = iter(tokens)
-        lines = [" ".join(next(marked) for _ in sentence) for sentence in example.sentences]
+        lines = []
+        start = 0
+        for sentence in example.sentences:
+            stop = start + len(sentence)
+            lines.append(" ".join(tokens[start:stop]))
+            start = stop
         return "\n".join(lines) + "\n"

@@ -1,18 +1,18 @@
 """The network of end-to-end coreference (Lee et al. 2017, 2018).
 
-1. A BiLSTM reads each sentence, so that every token has a vector in context.
+1. A BiLSTM reads each sentence and gives every token a contextual vector.
 2. Every span of up to ``max_width`` tokens within a sentence is a possible mention and gets a mention score.
 3. Spans are pruned: the best ``keep`` times the number of tokens are kept.
-4. Each kept span gets a score for each candidate among the earlier spans, its possible antecedents, and for "none".
-5. Spans that choose the same antecedents, directly or through others, form a cluster.
+4. Each kept span gets a score for each of its possible antecedents, which are candidates among the earlier spans, and
+   for "none".
+5. Spans that are connected by their best antecedents form a cluster.
 
-Only the choice of antecedents is trained, by the probability that a span chooses any antecedent of its gold cluster.
-Mention scores learn from that alone, because they are part of the antecedent scores.
+The loss depends only on the choice of antecedents: the probability that a span chooses any antecedent in its gold
+cluster. Mention scores are trained by it because they are part of the antecedent scores.
 
-Spans are in the order of the text. The first column of every matrix of antecedent scores is "none": the span is no
-mention, or the first one of its entity; its score is always 0. Pairs of spans are scored in blocks of rows, so that
-memory does not grow with the number of pairs. In training a block is not kept for the backward pass but computed again
-(gradient checkpointing).
+Spans are in text order. The first column of each matrix of antecedent scores is "none", with a score of 0: the span is
+no mention, or the first one of its entity. Pairs of spans are scored in blocks of rows, so memory does not grow with
+the number of pairs. In training, blocks are not kept for the backward pass but computed again (gradient checkpointing).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elmokit.tasks.scores import Clusters, Mention
 from elmokit.tasks.task import TaskModel
 
 N_DISTANCES = 10
-FLOATS_AT_ONCE = 1 << 24  # size of the largest tensor of a block, 64 MiB
+FLOATS_AT_ONCE = 1 << 24  # size of the largest tensor in a block, 64 MiB
 
 
 class Candidates(NamedTuple):
@@ -41,33 +41,34 @@ class Candidates(NamedTuple):
 
     indices: Tensor  # (spans, candidates): indices of earlier spans; 0 if there is none
     exists: Tensor  # (spans, candidates) bool
-    scores: Tensor  # (spans, candidates): the part of the antecedent score that is known so far; -inf if there is none
+    scores: Tensor  # (spans, candidates): the antecedent scores so far; -inf if there is no candidate
 
 
 def distance_buckets(offsets: Tensor) -> Tensor:
-    """Return the number of each distance's bucket: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
-    # The buckets of e2e-coref. Distance counts kept spans, not tokens.
+    """Return the index of each distance's bucket: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
+    # The buckets of e2e-coref. The distance is counted in kept spans, not tokens.
     bounds = torch.tensor([1, 2, 3, 4, 5, 8, 16, 32, 64], device=offsets.device)
     return torch.bucketize(offsets, bounds, right=True)
 
 
 def nearest_antecedents(mention_scores: Tensor, n_candidates: int) -> Candidates:
-    """Choose the nearest earlier spans (2017). Their score so far is the sum of both mention scores."""
+    """Choose the nearest earlier spans as candidates (2017). Their score so far is the sum of both mention scores."""
     n_spans = len(mention_scores)
     n_candidates = min(n_candidates, n_spans)
     spans = torch.arange(n_spans, device=mention_scores.device)[:, None]
     indices = spans - 1 - torch.arange(n_candidates, device=mention_scores.device)
-    # A valid index even where there is no candidate, so that gathering works; the score of -inf removes it.
-    exists, indices = indices >= 0, indices.clamp(min=0)
+    exists = indices >= 0
+    # Gathering needs a valid index even where there is no candidate; the score of -inf removes it.
+    indices = indices.clamp(min=0)
     scores = mention_scores[:, None] + mention_scores[indices]
     return Candidates(indices, exists, scores.masked_fill(~exists, float("-inf")))
 
 
 class CoarseScorer(nn.Module):
-    """A bilinear score that is cheap enough to compute for all pairs and to choose the candidates by (2018).
+    """A bilinear score that is cheap enough to compute for all pairs, and selects the candidates (2018).
 
     Args:
-        span_dim: Size of the spans' vectors.
+        span_dim: Size of the span vectors.
         dropout: Dropout on both vectors.
     """
 
@@ -79,19 +80,19 @@ class CoarseScorer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, spans: Tensor, mention_scores: Tensor, n_candidates: int) -> Candidates:
-        """Choose the candidates with the highest coarse score plus both mention scores, which is their score so far.
+        """Choose the candidates with the highest sum of coarse score and both mention scores, their score so far.
 
         Shapes: spans (spans, span_dim), mention_scores (spans,).
         """
         n_spans = len(spans)
         n_candidates = min(n_candidates, n_spans)
-        source, target = self.sides(spans)  # one matrix product for all pairs
+        source, target = self.sides(spans)
         order = torch.arange(n_spans, device=spans.device)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
             scores = source[start:stop] @ target.t() + mention_scores[start:stop, None] + mention_scores
             scores = scores.masked_fill(order >= order[start:stop, None], float("-inf"))
-            # Only the best few of each row leave the block, so that no matrix of all pairs exists.
+            # Only the best few of each row leave the block, so there is never a matrix of all pairs.
             best = scores.topk(n_candidates, dim=1)
             return best.indices, best.values
 
@@ -100,7 +101,7 @@ class CoarseScorer(nn.Module):
         return Candidates(indices * exists, exists, scores)
 
     def sides(self, spans: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the bilinear form ``(W x_i + b) . x_j``: of a span and of its antecedent."""
+        """Return the factors of the bilinear form ``(W x_i + b) . x_j`` for a span and its antecedent."""
         return self.dropout(self.source(spans)), self.dropout(spans)
 
 
@@ -108,10 +109,10 @@ class PairScorer(nn.Module):
     """The full score of a pair, from both vectors, their product, and features of the pair.
 
     Args:
-        span_dim: Size of the spans' vectors.
-        feature_dim: Size of the vector of each feature: same speaker or not, genre, distance in spans.
+        span_dim: Size of the span vectors.
+        feature_dim: Size of each feature's vector. Features are same speaker, genre, and distance in spans.
         n_genres: Number of genres.
-        hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``. The dropout is applied to the features too.
+        hidden_dim, n_layers, dropout: As for ``FeedForwardScorer``. Dropout also applies to the features.
     """
 
     same_speaker: nn.Embedding
@@ -122,7 +123,8 @@ class PairScorer(nn.Module):
         self, span_dim: int, feature_dim: int, n_genres: int, hidden_dim: int, n_layers: int, dropout: float
     ) -> None:
         super().__init__()
-        tables = {name: nn.Embedding(n_rows, feature_dim) for name, n_rows in self.table_sizes(n_genres).items()}
+        sizes = self.table_sizes(n_genres)
+        tables = {name: nn.Embedding(n_rows, feature_dim) for name, n_rows in sizes.items()}
         for name, table in tables.items():
             nn.init.xavier_uniform_(table.weight)
             self.add_module(name, table)
@@ -140,22 +142,24 @@ class PairScorer(nn.Module):
         Args:
             spans: ``(spans, span_dim)``.
             candidates: The pairs to score.
-            speakers: Numbers of the spans' speakers, ``(spans,)``.
-            genre: Number of the document's genre, a scalar.
+            speakers: Each span's speaker id, ``(spans,)``.
+            genre: The document's genre id, a scalar.
 
         Returns:
             ``(spans, candidates)``; values are meaningless where there is no candidate.
         """
         # The first layer is linear, so its products with single spans are computed once per span. Only the products
-        # with the features and with the elementwise product of both spans are computed pair by pair.
-        of_span, of_other, of_product, of_features = self.scorer.first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
-        own, other = spans @ of_span.t(), spans @ of_other.t()
+        # with the features and with the elementwise product of both spans are computed for each pair.
+        first = self.scorer.first
+        of_span, of_other, of_product, of_features = first.weight.split(self.parts, dim=1)  # type: ignore[no-untyped-call]
+        own = spans @ of_span.t()
+        other = spans @ of_other.t()
         n_spans, n_candidates = candidates.indices.shape
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
             indices = candidates.indices[start:stop]
             product = (spans[start:stop, None] * spans[indices]) @ of_product.t()
-            features = self.features(start, stop, indices, speakers, genre) @ of_features.t() + self.scorer.first.bias
+            features = self.features(start, stop, indices, speakers, genre) @ of_features.t() + first.bias
             sums = own[start:stop, None] + other[indices] + product + features
             return (self.scorer.from_first_layer(sums),)
 
@@ -163,7 +167,7 @@ class PairScorer(nn.Module):
         return scores
 
     def features(self, start: int, stop: int, indices: Tensor, speakers: Tensor, genre: Tensor) -> Tensor:
-        """Return the features of the pairs of spans ``start`` to ``stop - 1``, with dropout applied.
+        """Return the features of the pairs of spans ``start`` to ``stop - 1`` after dropout.
 
         Shapes: indices (block, candidates); the result is (block, candidates, n_features * feature_dim).
         """
@@ -174,17 +178,18 @@ class PairScorer(nn.Module):
         return dropped
 
     def distances(self, start: int, stop: int, indices: Tensor) -> Tensor:
-        """Return the feature of the distance, ``(block, candidates, feature_dim)``."""
+        """Return the distance feature, ``(block, candidates, feature_dim)``."""
         spans = torch.arange(start, stop, device=indices.device)[:, None]
-        vectors: Tensor = self.distance(distance_buckets((spans - indices).clamp(min=0)))
+        offsets = (spans - indices).clamp(min=0)
+        vectors: Tensor = self.distance(distance_buckets(offsets))
         return vectors
 
 
 class SpanRefinement(nn.Module):
     """Moves span vectors towards their antecedents, so that later rounds see more than one link (2018).
 
-    A gate interpolates between a span and the expected vector of its antecedent. For the antecedent "none"
-    that vector is the span itself.
+    A gate interpolates between a span and its antecedent's expected vector. The vector of the antecedent "none" is the
+    span itself.
     """
 
     def __init__(self, span_dim: int) -> None:
@@ -198,12 +203,12 @@ class SpanRefinement(nn.Module):
 
         Shapes: spans (spans, span_dim), scores (spans, 1 + candidates); the result is (spans, span_dim).
         """
-        # (spans, 1 + candidates). Missing candidates have a score of -inf and get no weight.
+        # (spans, 1 + candidates). Missing candidates have a score of -inf, so they get no weight.
         weights = scores.softmax(dim=1)
         n_spans = len(spans)
 
         def block(start: int, stop: int) -> tuple[Tensor, ...]:
-            # Weights as a dense matrix over all spans avoid copying the vector of each candidate of each span.
+            # A dense matrix of weights over all spans avoids copying the vectors of all candidates of each span.
             dense = spans.new_zeros(stop - start, n_spans)
             dense = dense.scatter_add(1, candidates.indices[start:stop], weights[start:stop, 1:])
             return (weights[start:stop, :1] * spans[start:stop] + dense @ spans,)
@@ -217,19 +222,19 @@ class SpanRefinement(nn.Module):
 def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) -> Tensor:
     """Return the negative log-probability that a span chooses any correct antecedent, summed over spans, in nats.
 
-    "None" is the correct antecedent of a span that has no earlier span of its cluster among its candidates.
+    "None" is the correct antecedent of a span if no candidate is in its cluster.
 
     Args:
         scores: ``(spans, 1 + candidates)``, "none" first, -inf if there is no candidate.
-        candidates: The candidates that were scored.
+        candidates: The scored candidates.
         clusters: The gold cluster of each span, from 1, or 0 if the span is not a gold mention, ``(spans,)``.
     """
     is_mention = (clusters > 0)[:, None]
     same = (clusters[candidates.indices] == clusters[:, None]) & is_mention & candidates.exists
     has_none = ~same.any(dim=1, keepdim=True)
     correct = torch.cat([has_none, same], dim=1)
-    # The marginal likelihood: the probabilities of all correct antecedents are summed before the logarithm, because the
-    # text does not say which of them is the one.
+    # The marginal likelihood: the probabilities of all correct antecedents are summed before the logarithm, because any
+    # of them would do.
     of_correct = scores.masked_fill(~correct, float("-inf")).logsumexp(dim=1)
     return (scores.logsumexp(dim=1) - of_correct).sum()
 
@@ -237,7 +242,7 @@ def antecedent_loss(scores: Tensor, candidates: Candidates, clusters: Tensor) ->
 def compute_in_blocks(
     block: Callable[[int, int], tuple[Tensor, ...]], n_rows: int, row_floats: int, training: bool
 ) -> tuple[Tensor, ...]:
-    """Compute a function of ranges of rows block by block and concatenate the results.
+    """Compute a function of rows in blocks, and concatenate the results.
 
     Args:
         block: Computes the results for rows ``start`` to ``stop - 1``.
@@ -247,13 +252,13 @@ def compute_in_blocks(
             single block is kept, because that is faster and fits in memory.
     """
     size = max(1, FLOATS_AT_ONCE // max(row_floats, 1))
-    # At least one block, so that results have their shape even without rows.
+    # There is at least one block, so results have their shape even without rows.
     starts = range(0, max(n_rows, 1), size)
     results = []
     for start in starts:
         stop = min(start + size, n_rows)
         if training and len(starts) > 1:
-            # `checkpoint` restores the random state, so that both computations drop the same units.
+            # `checkpoint` restores the random state, so both computations drop the same units.
             results.append(checkpoint(block, start, stop, use_reentrant=False))
         else:
             results.append(block(start, stop))
@@ -261,12 +266,12 @@ def compute_in_blocks(
 
 
 HEAD_WORDS = "head_words"
-TOKENS_AT_ONCE = 4096  # score all spans of this many tokens together; bounds the memory
+TOKENS_AT_ONCE = 4096  # spans of this many tokens are scored at once; limits memory
 
 
 @dataclass(frozen=True)
 class CorefModelConfig:
-    """Sizes of the model. The defaults are those of 2017."""
+    """Sizes of the model. The defaults are from 2017."""
 
     hidden: int = setting(200, "Units per direction of each LSTM layer.")
     layers: int = setting(1, "Number of LSTM layers.")
@@ -305,24 +310,24 @@ class DocumentBatch:
 
     blocks: list[TokenBatch]
     """Its sentences in blocks of similar length."""
-    position_in_blocks: Tensor  # (tokens,): for each token of the document, its position among the blocks' tokens
-    sentence_ends: Tensor  # (tokens,): for each token, the last token of its sentence
-    speakers: Tensor  # (tokens,)
-    genre: Tensor  # a scalar
+    position_in_blocks: Tensor  # (tokens,): each token's position among the blocks' tokens
+    sentence_ends: Tensor  # (tokens,): the last token of each token's sentence
+    speakers: Tensor  # (tokens,): speaker ids
+    genre: Tensor  # the genre id, a scalar
     cluster_of: dict[Mention, int] | None
     """The gold cluster of each gold mention, from 1."""
 
 
 @dataclass(frozen=True)
 class CorefBatch:
-    """Documents, which stay separate because they differ too much in size to be padded."""
+    """Documents, which stay separate because their sizes differ too much for padding."""
 
     documents: list[DocumentBatch]
 
 
 @dataclass(frozen=True)
 class ScoredAntecedents:
-    """The spans of a document that were kept, and the scores of their candidate antecedents."""
+    """The kept spans of a document, and the scores of their candidate antecedents."""
 
     starts: list[int]
     ends: list[int]
@@ -331,10 +336,9 @@ class ScoredAntecedents:
 
 
 class CorefModel(TaskModel[CorefBatch, Clusters]):
-    """The coreference model. Its loss is the sum over a document's spans, and the mean over documents.
+    """The coreference model. Its loss is summed over the spans of a document, and averaged over documents.
 
-    The input mix of ELMo enters the LSTM, but not the vectors that a span attends to, which consist of words and
-    characters only.
+    ELMo's input mix enters the LSTM, but not the vectors that spans attend to, which contain only words and characters.
     """
 
     coarse_scorer: type[CoarseScorer] = CoarseScorer
@@ -349,11 +353,13 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         context_dim = 2 * config.hidden + inputs.elmo_output_dim
         self.has_head_words = inputs.word_dim(HEAD_WORDS) > 0
         head_dim = self.head_dim()
-        self.attends_to_context = head_dim == 0  # with ELMo as the only input there is nothing else
+        self.attends_to_context = head_dim == 0  # with ELMo as the only input, there are no other vectors
         self.vectors = self.make_vectors(context_dim, head_dim or context_dim)
         self.mentions = MentionScorer(self.vectors, config.scorer_hidden, config.scorer_layers, config.dropout)
         span_dim = self.vectors.output_dim
-        self.coarse = self.coarse_scorer(span_dim, config.dropout) if config.coarse_to_fine else None
+        self.coarse: CoarseScorer | None = None
+        if config.coarse_to_fine:
+            self.coarse = self.coarse_scorer(span_dim, config.dropout)
         self.pairs = self.pair_scorer(
             span_dim, config.feature_dim, n_genres, config.scorer_hidden, config.scorer_layers, config.dropout
         )
@@ -365,100 +371,106 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         return CoupledLSTMStack(self.inputs.output_dim, config.hidden, config.layers, config.lstm_dropout)
 
     def head_dim(self) -> int:
-        """Return the size of the vectors that a span attends to; 0 if there are none but those in context."""
-        return self.inputs.word_dim(HEAD_WORDS if self.has_head_words else "words") + self.inputs.char_dim
+        """Return the size of the vectors that spans attend to; 0 if there are only contextual vectors."""
+        table = HEAD_WORDS if self.has_head_words else "words"
+        return self.inputs.word_dim(table) + self.inputs.char_dim
 
     def make_vectors(self, context_dim: int, head_dim: int) -> SpanVectors:
-        """Return the module that makes the vectors of spans."""
+        """Return the module that computes span vectors."""
         config = self.config
         return SpanVectors(context_dim, head_dim, config.max_width, config.feature_dim, config.dropout)
 
     def loss(self, batch: CorefBatch) -> Tensor:
         losses = []
-        # One document at a time: the pruned spans, and so all shapes after pruning, differ from document to document.
+        # One document at a time, because the shapes after pruning differ between documents.
         for document in batch.documents:
             assert document.cluster_of is not None
             ranked = self.antecedents(document)
             spans = zip(ranked.starts, ranked.ends, strict=True)
-            # 0 means "not a gold mention". A gold mention that was pruned has no row here and adds nothing to the loss.
-            gold = torch.tensor([document.cluster_of.get(span, 0) for span in spans], dtype=torch.int64)
-            losses.append(antecedent_loss(ranked.scores, ranked.candidates, gold.to(ranked.scores.device)))
+            # 0 means "not a gold mention". Pruned gold mentions have no row here, so they do not change the loss.
+            numbers = [document.cluster_of.get(span, 0) for span in spans]
+            gold = torch.tensor(numbers, dtype=torch.int64).to(ranked.scores.device)
+            losses.append(antecedent_loss(ranked.scores, ranked.candidates, gold))
         return torch.stack(losses).mean()
 
     def predict(self, batch: CorefBatch) -> list[Clusters]:
-        """Return the clusters of each document, all of at least two mentions."""
+        """Return the clusters of each document. Each cluster has at least two mentions."""
         return [clusters_of(self.antecedents(document)) for document in batch.documents]
 
     def antecedents(self, document: DocumentBatch) -> ScoredAntecedents:
-        """Prune the spans of a document and score the antecedents of those that are kept."""
+        """Prune the spans of a document, and score the antecedents of the kept spans."""
         context, heads = self._encode(document)
         starts, ends = all_spans(document.sentence_ends, self.config.max_width)
         widths = self.vectors.widths(starts, ends)
         mention_scores = self._mention_scores(document.sentence_ends, context, heads, starts, ends, widths)
-        # Lee et al. 2017 keep 0.4 spans per word. The loss never raises the score of a gold mention outside that ratio;
-        # only dropout, which lets such spans in now and then, makes up for it.
+        # Lee et al. 2017 keep 0.4 spans per word. The loss cannot raise the scores of pruned gold mentions; dropout
+        # makes up for it, because it sometimes lets such spans in.
         n_best = max(1, int(self.config.keep * len(context)))
-        # A greedy choice in which each span depends on those before it: plain Python, without gradient.
+        # The greedy choice has no gradient, so it is plain Python.
         best = self.prune(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
-        # Only the spans that are kept get vectors: all spans of a document together would not fit in memory.
+        # Only kept spans get vectors: the vectors of all spans of a document would not fit in memory.
         starts, ends, mention_scores = starts[kept], ends[kept], mention_scores[kept]
         spans = self.vectors(context, heads, starts, ends, widths[kept])
         if self.coarse is None:
             candidates = nearest_antecedents(mention_scores, self.config.antecedents)
         else:
-            # The candidates' scores hold the mention scores and, from 2018 on, the coarse score; `pairs` adds the rest.
             candidates = self.coarse(spans, mention_scores, self.config.antecedents)
-        scores = self._scores(spans, candidates, document.speakers[starts], document.genre)
-        # Later rounds score the same candidates again, with span vectors that have moved (Lee et al. 2018). The coarse
-        # score is not computed again.
+        speakers = document.speakers[starts]
+        scores = self._scores(spans, candidates, speakers, document.genre)
+        # Later rounds score the same candidates again with refined span vectors, but keep the coarse scores (Lee et al.
+        # 2018).
         for _ in range(self.config.rounds - 1):
             assert self.refine is not None
             spans = self.refine(spans, candidates, scores)
-            scores = self._scores(spans, candidates, document.speakers[starts], document.genre)
+            scores = self._scores(spans, candidates, speakers, document.genre)
         return ScoredAntecedents(starts.tolist(), ends.tolist(), candidates, scores)
 
     def _scores(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
+        """Return the full antecedent scores, ``(spans, 1 + candidates)``, "none" first."""
         scores = candidates.scores + self.pairs(spans, candidates, speakers, genre)
-        # The score of "none" is fixed at 0, so that positive scores mean that there is an antecedent.
+        # The score of "none" is 0, so a positive score means that there is an antecedent.
         return torch.cat([scores.new_zeros(len(scores), 1), scores], dim=1)
 
     def _mention_scores(
         self, sentence_ends: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
     ) -> Tensor:
-        """Return the mention score of each span, ``(spans,)``, computed for some sentences at a time."""
-        # (tokens,), computed once although spans overlap.
-        attention = self.vectors.attention_scores(context, heads)
+        """Return the mention score of each span, ``(spans,)``, computed for several sentences at a time."""
+        attention = self.vectors.attention_scores(context, heads)  # (tokens,)
         scores = []
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
-            # Spans are ordered by first token and end within their sentence, so those of a range of sentences are
+            # Spans are ordered by first token and end within their sentence, so the spans of a range of sentences are
             # consecutive.
             bounds = torch.tensor([first, stop], device=starts.device)
-            here = slice(*torch.searchsorted(starts, bounds).tolist())
+            first_span, stop_span = torch.searchsorted(starts, bounds).tolist()
+            here = slice(first_span, stop_span)
             tokens = slice(first, stop)
             vectors = (attention[tokens], context[tokens], heads[tokens])
             spans = (starts[here] - first, ends[here] - first, widths[here])
             scores.append(self.mentions(*vectors, *spans))
-        return torch.cat(scores) if scores else attention
+        if not scores:
+            return attention
+        return torch.cat(scores)
 
     def prune(self, scores: list[float], starts: list[int], ends: list[int], n_best: int) -> list[int]:
-        """Return the indices of the spans to keep, in the order of the text."""
+        """Return the indices of the spans to keep, in text order."""
         return prune_spans(scores, starts, ends, n_best)
 
     def _encode(self, document: DocumentBatch) -> tuple[Tensor, Tensor]:
-        """Return the tokens' vectors in context, ``(tokens, context_dim)``, and those that spans attend to,
-        ``(tokens, head_dim)``."""
+        """Return the tokens' contextual vectors, ``(tokens, context_dim)``, and the vectors that spans attend to,
+        ``(tokens, head_dim)``, in text order."""
         contexts, heads = [], []
         for tokens in document.blocks:
             outputs, words = self.read(tokens)
             contexts.append(self.inputs.at_output(outputs, tokens)[tokens.mask])
             heads.append(words[tokens.mask])
-        # (tokens, context_dim), from blocks of similar length back to the order of the text.
         context = torch.cat(contexts)[document.position_in_blocks]
-        return context, context if self.attends_to_context else torch.cat(heads)[document.position_in_blocks]
+        if self.attends_to_context:
+            return context, context
+        return context, torch.cat(heads)[document.position_in_blocks]
 
     def read(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Return the output of the LSTM for sentences, and the vectors that a span attends to."""
+        """Return the LSTM's output for sentences, and the vectors that spans attend to."""
         chars = self.inputs.char_features(tokens)
         words = self._lexical([self.inputs.word_vectors(tokens), chars], tokens)
         mixed = self.inputs.elmo_mix(tokens, "input")
@@ -466,7 +478,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         if mixed is not None:
             read = torch.cat([words, mixed], dim=-1)
         outputs = self.lstm(read, tokens.mask)
-        # Lee et al. 2018 attend over other vectors than those the LSTM reads: GloVe with a context window of 2 words.
+        # Lee et al. 2018 use other word vectors here than for the LSTM: GloVe with a context window of 2 words.
         if self.has_head_words:
             words = self._lexical([self.inputs.word_vectors(tokens, HEAD_WORDS), chars], tokens)
         return outputs, words
@@ -477,7 +489,7 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
 
 
 def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, int]]:
-    """Return ranges of whole sentences, of at most ``at_once`` tokens unless a single sentence is longer."""
+    """Divide sentences into ranges of at most ``at_once`` tokens. A longer sentence is a range of its own."""
     ranges: list[tuple[int, int]] = []
     first = stop = 0
     while stop < len(sentence_ends):
@@ -486,11 +498,13 @@ def token_ranges(sentence_ends: Sequence[int], at_once: int) -> list[tuple[int, 
             ranges.append((first, stop))
             first = stop
         stop = following
-    return [*ranges, (first, stop)] if stop > first else ranges
+    if stop > first:
+        ranges.append((first, stop))
+    return ranges
 
 
 def clusters_of(ranked: ScoredAntecedents) -> Clusters:
-    """Return the spans that are connected by their best antecedents, in the order of the text."""
+    """Return clusters of the spans that are connected by their best antecedents, in text order."""
     best = ranked.scores.argmax(dim=1, keepdim=True)  # (spans, 1); 0 is "none"
     none = torch.full_like(best, -1)
     choices = torch.cat([none, ranked.candidates.indices], dim=1)
@@ -500,7 +514,7 @@ def clusters_of(ranked: ScoredAntecedents) -> Clusters:
     for span, antecedent in enumerate(antecedents.tolist()):
         if antecedent < 0:
             continue
-        # Antecedents precede their spans, so one pass in the order of the text finds all links.
+        # Antecedents precede their spans, so one pass in text order finds all links.
         if antecedent not in cluster_of:
             cluster_of[antecedent] = len(clusters)
             clusters.append([(ranked.starts[antecedent], ranked.ends[antecedent])])

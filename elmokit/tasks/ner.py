@@ -1,7 +1,7 @@
 """Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
-Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. The other
-encoders and the feed-forward layers of its other taggers are in ``allennlp/variants.py``.
+Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. The
+encoders and feed-forward layers of AllenNLP's other taggers are in ``allennlp/variants.py``.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class NerConfig:
     )
 
 
-# For about a thousand sentences. The vector of a word that occurs less than five times would learn these occurrences by
-# heart, and averaged weights vary less from epoch to epoch.
+# For about a thousand sentences. Vectors of words that occur fewer than five times would overfit, and averaged weights
+# vary less between epochs.
 SMALL = NerConfig(
     words=WordsConfig(dim=50, lowercase=True, min_count=5),
     chars=CharsConfig(filters=((3, 50),)),
@@ -130,14 +130,14 @@ class NerBatch:
     """Sentences and their tags as tensors."""
 
     tokens: TokenBatch
-    tags: Tensor | None  # (batch, time)
+    tags: Tensor | None  # (batch, time); None if they are unknown
 
 
 class NerModel(TaskModel[NerBatch, list[Chunk]]):
     """The tagger.
 
-    Its loss is the negative log-likelihood of the CRF, summed over the batch as in AllenNLP. Because it is not a mean,
-    the penalty on the mix weights (lambda) has less weight here than in other tasks.
+    Its loss is the CRF's negative log-likelihood, summed over the batch as in AllenNLP. Because it is not a mean, the
+    penalty on the mix weights (lambda) has less effect than in other tasks.
     """
 
     def __init__(self, config: NerModelConfig, inputs: InputLayer, tags: Sequence[str]) -> None:
@@ -147,20 +147,31 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
         dim = self.add_layers(config, inputs.output_dim)
         self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
         self.to_tags = nn.Linear(dim + inputs.elmo_output_dim, len(self.tags))
-        rules = None if config.constraints == "none" else rules_of(self.tags, config.tags)
-        self.crf = CRF(len(self.tags), rules, config.constraints == "both", config.learn_ends)
+        rules = None
+        if config.constraints != "none":
+            rules = rules_of(self.tags, config.tags)
+        rules_in_training = config.constraints == "both"
+        self.crf = CRF(len(self.tags), rules, rules_in_training, config.learn_ends)
 
     def add_layers(self, config: NerModelConfig, input_dim: int) -> int:
         """Add the layers between the inputs and the tags, and return the size of their output."""
-        sizes = [input_dim, *(2 * units for units in config.hidden)]
-        self.layers = nn.ModuleList(
-            nn.LSTM(dim, units, batch_first=True, bidirectional=True)
-            for dim, units in zip(sizes, config.hidden, strict=False)
-        )
-        return sizes[-1]
+        self.layers = nn.ModuleList()
+        dim = input_dim
+        for units in config.hidden:
+            self.layers.append(nn.LSTM(dim, units, batch_first=True, bidirectional=True))
+            dim = 2 * units
+        return dim
 
     def encode(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Run these layers: ``(batch, time, dim)`` after dropout to ``(batch, time, their output)``."""
+        """Run these layers.
+
+        Args:
+            hidden: The inputs after dropout, ``(batch, time, input_dim)``.
+            mask: ``(batch, time)`` bool, True on a token.
+
+        Returns:
+            ``(batch, time, dim)``, with the size that ``add_layers`` returned.
+        """
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM)
             hidden = self.dropout(run_packed(layer, hidden, mask))
@@ -168,18 +179,24 @@ class NerModel(TaskModel[NerBatch, list[Chunk]]):
 
     def emissions(self, tokens: TokenBatch) -> Tensor:
         """Return the score of each tag at each token, ``(batch, time, tags)``."""
-        hidden = self.encode(self.dropout(self.inputs(tokens)), tokens.mask)
+        vectors = self.dropout(self.inputs(tokens))
+        hidden = self.encode(vectors, tokens.mask)
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, tokens))
         return scores
 
     def loss(self, batch: NerBatch) -> Tensor:
         assert batch.tags is not None
-        return self.crf.loss(self.emissions(batch.tokens), batch.tags, batch.tokens.mask).sum()
+        losses = self.crf.loss(self.emissions(batch.tokens), batch.tags, batch.tokens.mask)
+        return losses.sum()
 
     def predict(self, batch: NerBatch) -> list[list[Chunk]]:
         """Return the entities of each sentence."""
         paths = self.crf.decode(self.emissions(batch.tokens), batch.tokens.mask)
-        return [read_chunks(self.tags[tag] for tag in path) for path in paths]
+        sentences = []
+        for path in paths:
+            tags = [self.tags[tag] for tag in path]
+            sentences.append(read_chunks(tags))
+        return sentences
 
 
 class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
@@ -194,7 +211,8 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     def read(self, path: str, config: NerConfig) -> Iterator[NerExample]:
         """Read sentences from columns."""
         data = config.data
-        for sentence in read_column_sentences(path, enumerate(read_lines(path), start=1)):
+        lines = enumerate(read_lines(path), start=1)
+        for sentence in read_column_sentences(path, lines):
             try:
                 tokens = [row[data.token_column] for row in sentence.rows]
                 tags = [row[data.tag_column] for row in sentence.rows]
@@ -210,17 +228,19 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
             yield NerExample(tokens, chunks, sentence.where())
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: NerConfig) -> NerExample:
-        """Read a sentence, or an object of JSON."""
+        """Read a sentence or a JSON object."""
         return NerExample(read_sentence(line, where, tokenize), None, where)
 
     def labels(self, examples: Sequence[NerExample], config: NerConfig) -> Labels:
         """Return the tags of all entity types that occur."""
-        types = {chunk.label for example in examples for chunk in example.chunks or ()}
+        types: set[str] = set()
+        for example in examples:
+            types.update(chunk.label for chunk in example.chunks or ())
         check_learnable(types, "entity")
         return {"tags": all_tags(sorted(types), config.model.tags)}
 
     def check(self, example: NerExample, known: Labels) -> None:
-        """Raise an error for an entity type that the run does not know."""
+        """Raise an error for an entity type that is unknown to the run."""
         types = types_in(known["tags"])
         for chunk in example.chunks or ():
             check_known(chunk.label, types, example.where, f"token {chunk.start + 1} of the sentence has the type")
@@ -231,19 +251,19 @@ class NerTask(Task[NerConfig, NerExample, NerBatch, list[Chunk]]):
     def collate(self, examples: Sequence[NerExample], inputs: Inputs, known: Labels, config: NerConfig) -> NerBatch:
         """Build a batch, without tags if a sentence has none or an unknown tag."""
         tokens = inputs.batch([example.tokens for example in examples])
-        # The vocabulary of a model that AllenNLP trained may lack a tag of a type that it has.
+        # The vocabulary of a model trained by AllenNLP may lack some tags of a known type.
         tags = (example.tags(config.model.tags) for example in examples)
         return NerBatch(tokens, tag_ids(tags, known["tags"], tokens.mask, padding=0))
 
     def score(
         self, examples: Sequence[NerExample], predictions: Sequence[list[Chunk]], config: NerConfig
     ) -> dict[str, float]:
-        """Return precision, recall and F1 over entities like conlleval, and the F1 of each type in the gold data."""
+        """Return precision, recall and F1 of entities as in conlleval, and the F1 of each type in the gold data."""
         gold = [example.chunks or [] for example in examples]
         return f1_scores(chunk_f1(gold, predictions), chunk_f1_per_label(gold, predictions))
 
     def to_record(self, example: NerExample, chunks: list[Chunk]) -> dict[str, Any]:
-        """Return tokens, IOB2 tags, and the entities, each from token ``start`` to token ``stop - 1``."""
+        """Return the tokens, IOB2 tags, and entities, each from token ``start`` to token ``stop - 1``."""
         return {
             "tokens": example.tokens,
             "tags": tags_of(chunks, len(example.tokens), "IOB2"),

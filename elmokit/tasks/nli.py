@@ -1,6 +1,6 @@
 """Natural language inference: ESIM (Chen et al. 2017) on pairs of premise and hypothesis.
 
-The sizes are those of AllenNLP's configuration. Where ELMo is added, lambda and layer norm are those of the supplement
+The sizes are those of AllenNLP's configuration. The positions of ELMo, lambda and layer norm are as in the supplement
 of Peters et al. 2018. Files are JSON lines (SNLI), or tab-separated tables with a header (SNLI, SICK).
 """
 
@@ -43,7 +43,7 @@ from elmokit.text.first_lines import JSON, TABLE
 from elmokit.text.tokenize import get_tokenizer
 
 NO_MAJORITY = "-"  # SNLI: the annotators did not agree
-# Names of the columns in SNLI, in SICK's SemEval release and its full release, and for AllenNLP's predictor.
+# Column names in SNLI, in SICK's SemEval release and full release, and in input for AllenNLP's predictor.
 FIRST = ("sentence1", "sentence_A", "premise")
 SECOND = ("sentence2", "sentence_B", "hypothesis")
 LABEL = ("gold_label", "entailment_judgment", "entailment_label")
@@ -64,7 +64,7 @@ class RawPair:
 
 
 def read_pairs(path: str) -> Iterator[RawPair]:
-    """Read the pairs of a file, which may be compressed; JSON lines if it starts with a brace, a table otherwise.
+    """Read the pairs of a file, which may be compressed. If it starts with a brace, it is JSON lines, else a table.
 
     Pairs without a majority label are skipped, as in all published work on SNLI.
     """
@@ -79,14 +79,14 @@ def read_pairs(path: str) -> Iterator[RawPair]:
             header = _parse_header(line, where)
             continue
         values = _parse_json(line, where) if is_json else _parse_row(line, header, where)
-        pair = _pair_of(values, where, (FIRST, SECOND, LABEL))
+        pair = _pair_of(values, where, needs_label=True)
         if pair.label != NO_MAJORITY:
             yield pair
 
 
 def parse_pair(line: str, where: str) -> RawPair:
-    """Parse a pair in JSON, with or without a label."""
-    return _pair_of(_parse_json(line, where), where, (FIRST, SECOND))
+    """Parse a pair as JSON, with or without a label."""
+    return _pair_of(_parse_json(line, where), where, needs_label=False)
 
 
 def _parse_json(line: str, where: str) -> dict[str, str | None]:
@@ -94,19 +94,28 @@ def _parse_json(line: str, where: str) -> dict[str, str | None]:
     return {name: getattr(values, name) for name in NAMES}
 
 
-def _pair_of(values: Mapping[str, str | None], where: str, needed: Sequence[tuple[str, ...]]) -> RawPair:
-    for names in needed:
-        value = _first_of(values, names)
-        if value is None or (names is LABEL and not value.strip()):
-            raise TextError(f"{where}: the pair has no {' or '.join(names)}.")
+def _pair_of(values: Mapping[str, str | None], where: str, needs_label: bool) -> RawPair:
+    """Make a pair of the values of a line, by their names in the file."""
+    first = _first_of(values, FIRST)
+    second = _first_of(values, SECOND)
     label = _first_of(values, LABEL)
     if label is not None:
         label = label.lower()
-    return RawPair(_first_of(values, FIRST) or "", _first_of(values, SECOND) or "", label, where)
+    if first is None:
+        raise _missing(FIRST, where)
+    if second is None:
+        raise _missing(SECOND, where)
+    if needs_label and not (label or "").strip():
+        raise _missing(LABEL, where)
+    return RawPair(first, second, label, where)
+
+
+def _missing(names: Sequence[str], where: str) -> TextError:
+    return TextError(f"{where}: the pair has no {' or '.join(names)}.")
 
 
 def _first_of(values: Mapping[str, str | None], names: Sequence[str]) -> str | None:
-    """Return the first value that there is by one of several names."""
+    """Return the first value that is given under one of several names."""
     for name in names:
         value = values.get(name)
         if value is not None:
@@ -115,9 +124,12 @@ def _first_of(values: Mapping[str, str | None], names: Sequence[str]) -> str | N
 
 
 def _parse_header(line: str, where: str) -> list[str]:
+    """Return the column names of a table. Each of the three needed columns must occur under exactly one name."""
     names = line.split("\t")
     known = [name for name in names if name in NAMES]
-    if not all(set(choices) & set(known) for choices in (FIRST, SECOND, LABEL)) or len(set(known)) < len(known):
+    has_repeats = len(set(known)) < len(known)
+    has_all = all(set(choices) & set(known) for choices in (FIRST, SECOND, LABEL))
+    if has_repeats or not has_all:
         expected = ", ".join(" or ".join(choices) for choices in (FIRST, SECOND, LABEL))
         raise TextError(
             f"{where}: expected JSON lines, or a header with each of these columns once, separated by tabs: {expected}."
@@ -127,7 +139,7 @@ def _parse_header(line: str, where: str) -> list[str]:
 
 def _parse_row(line: str, header: list[str], where: str) -> dict[str, str | None]:
     columns = line.split("\t")
-    last_needed = max(header.index(name) for name in header if name in FIRST + SECOND + LABEL)
+    last_needed = max(index for index, name in enumerate(header) if name in NAMES)
     if not last_needed < len(columns) <= len(header):  # SNLI's own tables omit trailing empty columns
         raise TextError(f"{where}: {count_of(len(columns), 'column')}, expected {len(header)}, as in the header.")
     return dict(zip(header, columns, strict=False))
@@ -159,7 +171,8 @@ class NliModelConfig:
     def __post_init__(self) -> None:
         check_at_least("hidden", self.hidden, 1, MAX_UNITS)
         check_fraction("dropout", self.dropout)
-        check_fraction("attention_dropout", self.attention_dropout or 0.0)
+        if self.attention_dropout is not None:
+            check_fraction("attention_dropout", self.attention_dropout)
 
 
 @dataclass(frozen=True)
@@ -197,7 +210,7 @@ SMALL = NliConfig(
 
 @dataclass(frozen=True)
 class SentencePair:
-    """A premise, a hypothesis, and how they are related."""
+    """A premise, a hypothesis, and their relation."""
 
     premise: list[str]
     hypothesis: list[str]
@@ -209,17 +222,20 @@ class SentencePair:
 class NliModel(ClassificationModel):
     """The enhanced sequential inference model (ESIM).
 
-    A BiLSTM reads both sentences, each token is aligned with the tokens of the other sentence by attention and compared
-    with what it is aligned with, a second BiLSTM reads the comparisons, and pooled vectors of it are classified.
+    A BiLSTM reads both sentences. Attention aligns each token with the tokens of the other sentence, and the token is
+    compared with the aligned vector. A second BiLSTM reads the comparisons, and its pooled vectors are classified.
     """
 
     def __init__(self, config: NliModelConfig, inputs: InputLayer, classes: Sequence[str]) -> None:
         super().__init__(inputs, classes)
-        hidden, chosen = config.hidden, config.attention_dropout
+        hidden = config.hidden
+        attention_dropout = config.attention_dropout
+        if attention_dropout is None:
+            attention_dropout = 0.5 if inputs.elmo_dim else 0.0
         read_dim = 2 * hidden
         compared_dim = read_dim + inputs.elmo_output_dim
         self.shared_dropout = VariationalDropout(config.dropout)
-        self.attention_dropout = nn.Dropout((0.5 if inputs.elmo_dim else 0.0) if chosen is None else chosen)
+        self.attention_dropout = nn.Dropout(attention_dropout)
         self.encoder = nn.LSTM(inputs.output_dim, hidden, batch_first=True, bidirectional=True)
         self.project = nn.Linear(4 * compared_dim, hidden)
         self.composer = nn.LSTM(hidden, hidden, batch_first=True, bidirectional=True)
@@ -230,36 +246,38 @@ class NliModel(ClassificationModel):
             init_glorot_orthogonal(part)
 
     def scores(self, *texts: TokenBatch) -> Tensor:
-        (premise_mask, hypothesis_mask) = (tokens.mask for tokens in texts)
-        (premises, hypotheses) = map(self._encode, texts)
+        premise_tokens, hypothesis_tokens = texts
+        premises = self._encode(premise_tokens)
+        hypotheses = self._encode(hypothesis_tokens)
         similarity = premises @ hypotheses.transpose(1, 2)  # (batch, premise, hypothesis)
-        of_hypotheses = attend(similarity, hypotheses, hypothesis_mask)
-        of_premises = attend(similarity.transpose(1, 2), premises, premise_mask)
-        pooled = []
-        for own, other, mask in (
-            (premises, of_hypotheses, premise_mask),
-            (hypotheses, of_premises, hypothesis_mask),
-        ):
-            composed = self._compose(own, self.attention_dropout(other), mask)
-            pooled += [masked_mean(composed, mask), masked_max(composed, mask)]
+        of_hypotheses = attend(similarity, hypotheses, hypothesis_tokens.mask)
+        of_premises = attend(similarity.transpose(1, 2), premises, premise_tokens.mask)
+        pooled = [
+            *self._pooled(premises, of_hypotheses, premise_tokens.mask),
+            *self._pooled(hypotheses, of_premises, hypothesis_tokens.mask),
+        ]
         both = self.dropout(torch.cat(pooled, dim=-1))
         joined = self.dropout(F.relu(self.join(both)))
         scores: Tensor = self.output(joined)
         return scores
 
     def _encode(self, tokens: TokenBatch) -> Tensor:
-        """Return ``(batch, time, 2 * hidden)``, with the output mix of ELMo appended if there is one."""
-        encoded = run_packed(self.encoder, self.shared_dropout(self.inputs(tokens)), tokens.mask)
+        """Read sentences. The result is ``(batch, time, 2 * hidden)``, plus the features of ELMo's output mix."""
+        vectors = self.shared_dropout(self.inputs(tokens))
+        encoded = run_packed(self.encoder, vectors, tokens.mask)
         return self.inputs.at_output(encoded, tokens)
 
-    def _compose(self, own: Tensor, other: Tensor, mask: Tensor) -> Tensor:
-        """Compare each token with what it is aligned with, and read the result: ``(batch, time, 2 * hidden)``."""
-        compared = torch.cat([own, other, own - other, own * other], dim=-1)
-        return run_packed(self.composer, self.shared_dropout(F.relu(self.project(compared))), mask)
+    def _pooled(self, own: Tensor, aligned: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Compare each token with its aligned vector, read the comparisons, and return their mean and maximum."""
+        aligned = self.attention_dropout(aligned)
+        compared = torch.cat([own, aligned, own - aligned, own * aligned], dim=-1)
+        projected = self.shared_dropout(F.relu(self.project(compared)))
+        composed = run_packed(self.composer, projected, mask)  # (batch, time, 2 * hidden)
+        return masked_mean(composed, mask), masked_max(composed, mask)
 
 
 def _tokenized(pair: RawPair, config: NliConfig) -> SentencePair:
-    """Split the sentences of a pair into tokens in the configured way."""
+    """Tokenize the sentences of a pair as configured."""
     tokenize = get_tokenizer(config.data.tokenize)
     return SentencePair(tokenize(pair.first), tokenize(pair.second), pair.label, pair.where)
 
@@ -277,14 +295,14 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
     elmo = ElmoConfig(input=_MIX, output=_MIX)
 
     def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
-        """Read the pairs of a file, without those that have no majority label."""
+        """Read the pairs of a file, except those without a majority label."""
         for pair in read_pairs(path):
             yield _tokenized(pair, config)
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: NliConfig) -> SentencePair:
-        """Read a premise and a hypothesis separated by a tab, or JSON with the names of a file.
+        """Read a premise and a hypothesis separated by a tab, or a JSON object with the names of a file.
 
-        They are tokenized like the training data of the run, and not by ``tokenize``.
+        They are tokenized like the run's training data, not by ``tokenize``.
         """
         if line.lstrip().startswith("{"):
             return replace(_tokenized(parse_pair(line, where), config), label=None)
@@ -297,8 +315,9 @@ class NliTask(ClassificationTask[NliConfig, SentencePair]):
         return {"premise": example.premise, "hypothesis": example.hypothesis}
 
     def labels(self, examples: Sequence[SentencePair], config: NliConfig) -> Labels:
-        """Return the classes that occur."""
-        return {"classes": sorted({example.label for example in examples if example.label is not None})}
+        """Return the classes that occur, in alphabetical order."""
+        labels = {example.label for example in examples if example.label is not None}
+        return {"classes": sorted(labels)}
 
     def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> ClassificationModel:
         return NliModel(config.model, inputs, known["classes"])

@@ -1,23 +1,23 @@
 """Semantic role labeling: highway LSTM layers in alternating directions over words and a mark on the predicate.
 
 He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
-OntoNotes. Tags are decoded by Viterbi's algorithm from log-probabilities, as in He et al. Models
-that AllenNLP trained are decoded as it did (``allennlp/variants.py``).
+OntoNotes. Tags are decoded with Viterbi's algorithm from log-probabilities, as in He et al. Models trained by AllenNLP
+are decoded as in AllenNLP (``allennlp/variants.py``).
 
-The format of a file is detected from its start:
+A file's format is detected from its start:
 
-- CoNLL-2012 (``#begin document``): column 4 is the word. From column 12 on there is one column of brackets per
-  predicate, such as ``(ARG0*``, ``*)`` and ``(V*)``; the last column holds coreference and is ignored.
+- CoNLL-2012 (``#begin document``): column 4 is the word. From column 12 on, there is one column of brackets per
+  predicate, such as ``(ARG0*``, ``*)`` and ``(V*)``. The last column holds coreference and is ignored.
 - One line per proposition (He et al. 2017): ``1 Mira fixed it ||| B-ARG0 B-V B-ARG1``. The predicate's index is first.
 - Columns: the word, the predicate (its sense or lemma, ``-`` for other words), then one column per predicate, with
-  brackets (CoNLL-2005, the words pasted in front of the props) or BIO tags (PropBank on the English Web Treebank).
+  brackets (CoNLL-2005, with the words pasted before the props) or BIO tags (PropBank on the English Web Treebank).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -86,27 +86,34 @@ class Proposition:
     """File and line of the sentence, for error messages."""
     tokens: tuple[str, ...]
     predicate: int | None
-    """Index of the predicate; None if the sentence has none, or if it is unknown."""
+    """Index of the predicate; None if the sentence has none or it is unknown."""
     tags: tuple[str, ...] | None
     """BIO tags of the roles, with the predicate tagged as V; None if they are unknown."""
 
 
 def read_srl(path: str) -> Iterator[Proposition]:
-    """Read the propositions of a file. A sentence without a predicate gives one proposition without roles."""
+    """Read the propositions of a file. A sentence without predicates gives one proposition without roles."""
     first, lines = from_first_line(path)
     if DIVIDER in first and not first.startswith(DOCUMENT_BOUNDARIES):
-        for number, line in lines:
-            if line.strip():
-                proposition = parse_proposition(line, f"{path}, line {number}")
-                if proposition.tags is not None:
-                    _check_predicate(proposition.tags[proposition.predicate or 0], proposition.where)
-                yield proposition
+        yield from _one_per_line(path, lines)
         return
-    from_columns = _conll_2012 if first.startswith(DOCUMENT_BOUNDARIES[0]) else _conll_2005
+    from_columns = _conll_2005
+    if first.startswith(DOCUMENT_BOUNDARIES[0]):
+        from_columns = _conll_2012
     for sentence in read_column_sentences(
         path, lines, boundaries=DOCUMENT_BOUNDARIES, comment=COMMENT, same_in_file=False
     ):
         yield from from_columns(sentence)
+
+
+def _one_per_line(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Proposition]:
+    for number, line in lines:
+        if not line.strip():
+            continue
+        proposition = parse_proposition(line, f"{path}, line {number}")
+        if proposition.tags is not None:
+            _check_predicate(proposition.tags[proposition.predicate or 0], proposition.where)
+        yield proposition
 
 
 def parse_proposition(line: str, where: str) -> Proposition:
@@ -115,7 +122,8 @@ def parse_proposition(line: str, where: str) -> Proposition:
     index, *tokens = split_tokens(left) or [""]
     tags = split_tokens(right)
     predicate = whole_number(index)
-    if not divider or predicate is None or predicate >= len(tokens) or len(tags) not in (0, len(tokens)):
+    has_predicate = predicate is not None and predicate < len(tokens)
+    if not divider or not has_predicate or len(tags) not in (0, len(tokens)):
         raise TextError(
             f"{where}: expected the index of the predicate from 0, the tokens, {DIVIDER}, and either no tags or one "
             f"per token; found {line[:60]!r}."
@@ -125,7 +133,7 @@ def parse_proposition(line: str, where: str) -> Proposition:
 
 
 def _check_predicate(tag: str, where: str) -> None:
-    """Reject gold tags that do not tag the predicate as such."""
+    """Raise an error if the gold tag of the predicate is another one."""
     if tag not in (f"B-{PREDICATE}", f"I-{PREDICATE}"):
         raise TextError(f"{where}: expected B-{PREDICATE} or I-{PREDICATE} for the predicate; found {tag!r}.")
 
@@ -144,7 +152,10 @@ def _conll_2012(sentence: ColumnSentence) -> Iterator[Proposition]:
 
 def _conll_2005(sentence: ColumnSentence) -> Iterator[Proposition]:
     rows = sentence.rows
-    predicates = [token for token, row in enumerate(rows) if row[1:2] != [NO_PREDICATE]]
+    predicates = []
+    for token, row in enumerate(rows):
+        if row[1:2] != [NO_PREDICATE]:
+            predicates.append(token)
     n_columns = len(rows[0]) - 2
     if len(predicates) != n_columns:
         raise TextError(
@@ -177,25 +188,30 @@ def _propositions(
 def _tags_from_brackets(cells: Sequence[str], sentence: ColumnSentence) -> list[str]:
     """Convert one column of brackets to BIO tags.
 
-    Of nested brackets only the outermost is kept, because BIO tags cannot nest.
+    Only the outermost of nested brackets is kept, because BIO tags cannot nest.
     """
     tags = []
-    labels: list[str] = []  # of the open brackets, the outermost first
+    labels: list[str] = []  # of the open brackets, outermost first
     for token, cell in enumerate(cells):
         brackets = CELL.match(cell)
+        if brackets is None:
+            raise _wrong_cell(cell, sentence.where(token))
         prefix = "I" if labels else "B"
-        labels += OPENING.findall(brackets[1]) if brackets else []
+        labels += OPENING.findall(brackets[1])
         tags.append(f"{prefix}-{labels[0]}" if labels else "O")
-        n_closed = brackets[2].count(")") if brackets else 0
-        if brackets is None or n_closed > len(labels):
-            raise TextError(
-                f"{sentence.where(token)}: {cell!r} in a column of roles, expected (ARG0*, *, (V*), or *) after an "
-                "opening bracket."
-            )
+        n_closed = brackets[2].count(")")
+        if n_closed > len(labels):
+            raise _wrong_cell(cell, sentence.where(token))
         del labels[len(labels) - n_closed :]
     if labels:
         raise TextError(f"{sentence.where(len(cells) - 1)}: the sentence ends, but ({labels[-1]}* is still open.")
     return tags
+
+
+def _wrong_cell(cell: str, where: str) -> TextError:
+    return TextError(
+        f"{where}: {cell!r} in a column of roles, expected (ARG0*, *, (V*), or *) after an opening bracket."
+    )
 
 
 def _check_bio(tags: Sequence[str], where: str) -> None:
@@ -206,8 +222,8 @@ def _check_bio(tags: Sequence[str], where: str) -> None:
 
 
 Frames = list[tuple[int, list[Chunk]]]
-"""The predicates of a sentence by the index of their token, each with its roles."""
-IGNORED = -100  # the tag of padding, which cross_entropy skips
+"""The predicates of a sentence, as token indices, each with its roles."""
+IGNORED = -100  # the tag of padding, which cross_entropy ignores
 
 
 @dataclass(frozen=True)
@@ -258,26 +274,28 @@ SMALL = SrlConfig(
 
 @dataclass(frozen=True)
 class SrlBatch:
-    """Propositions as tensors, with one row for each predicate of an example."""
+    """Propositions as tensors, with one row per predicate of an example."""
 
     tokens: TokenBatch
-    is_predicate: Tensor  # (rows, time) of 0 and 1
-    tags: Tensor | None  # (rows, time)
+    is_predicate: Tensor  # (rows, time): 1 on the predicate, 0 elsewhere
+    tags: Tensor | None  # (rows, time); None if they are unknown
     n_examples: int
     owners: tuple[int, ...]
     """The example of each row."""
     predicates: tuple[int | None, ...]
-    """The predicate of each row; None in a sentence without one."""
+    """The predicate of each row; None for a sentence without one."""
 
 
 class SrlModel(TaskModel[SrlBatch, Frames]):
-    """The labeler. Its loss is the mean over the tokens of each sentence, then over sentences, as in AllenNLP."""
+    """The labeler. Its loss is averaged over the tokens of each sentence, then over sentences, as in AllenNLP."""
 
     def __init__(self, config: SrlModelConfig, inputs: InputLayer, tags: Sequence[str]) -> None:
         super().__init__()
         self.inputs = inputs
         self.tags = list(tags)
-        has_bias = config.input_bias == "always" or (config.input_bias == "without ELMo" and inputs.elmo_dim == 0)
+        has_bias = config.input_bias == "always"
+        if config.input_bias == "without ELMo":
+            has_bias = inputs.elmo_dim == 0
         self.is_predicate = nn.Embedding(2, config.predicate_dim)
         nn.init.xavier_uniform_(self.is_predicate.weight)
         self.layers = AlternatingLSTM(
@@ -290,18 +308,19 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
 
     def scores(self, batch: SrlBatch) -> Tensor:
         """Return unnormalized scores of tags, ``(rows, time, tags)``."""
-        vectors, marks = self.inputs(batch.tokens), self.is_predicate(batch.is_predicate)
-        hidden = self.layers(torch.cat([vectors, marks], dim=-1), batch.tokens.mask)
+        marks = self.is_predicate(batch.is_predicate)
+        vectors = torch.cat([self.inputs(batch.tokens), marks], dim=-1)
+        hidden = self.layers(vectors, batch.tokens.mask)
         scores: Tensor = self.to_tags(self.inputs.at_output(hidden, batch.tokens))
         return scores
 
     def loss(self, batch: SrlBatch) -> Tensor:
         assert batch.tags is not None
-        costs = F.cross_entropy(
-            self.scores(batch).transpose(1, 2), batch.tags, ignore_index=IGNORED, reduction="none"
-        )  # (rows, time)
+        scores = self.scores(batch).transpose(1, 2)
+        losses = F.cross_entropy(scores, batch.tags, ignore_index=IGNORED, reduction="none")  # (rows, time)
         lengths = batch.tokens.mask.sum(dim=1)
-        return (costs.sum(dim=1) / lengths.clamp(min=1)).mean()
+        by_row = losses.sum(dim=1) / lengths.clamp(min=1)
+        return by_row.mean()
 
     def predict(self, batch: SrlBatch) -> list[Frames]:
         """Return the frames of each example."""
@@ -321,17 +340,21 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
 
 
 def _likely_predicates(examples: Sequence[Proposition]) -> list[str]:
-    """Return the words that are a predicate in most of their occurrences."""
-    # A sentence counts once, wherever its propositions are.
-    sentences = {example.tokens for example in examples}
-    words = Counter(token.lower() for tokens in sentences for token in tokens)
-    occurrences = {(example.tokens, example.predicate) for example in examples}
-    predicates = Counter(tokens[index].lower() for tokens, index in occurrences if index is not None)
-    return sorted(word for word, n_times in predicates.items() if 2 * n_times > words[word])
+    """Return the words that are predicates in most of their occurrences, in alphabetical order."""
+    # Each sentence counts once, however many propositions it has.
+    words: Counter[str] = Counter()
+    for tokens in {example.tokens for example in examples}:
+        words.update(token.lower() for token in tokens)
+    predicates: Counter[str] = Counter()
+    for tokens, index in {(example.tokens, example.predicate) for example in examples}:
+        if index is not None:
+            predicates[tokens[index].lower()] += 1
+    likely = [word for word, n_times in predicates.items() if 2 * n_times > words[word]]
+    return sorted(likely)
 
 
 def _predicates_of(example: Proposition, known: Sequence[str]) -> list[int | None]:
-    """Return the predicates of a sentence: its own, or those that the training text had, if none is given."""
+    """Return the given predicate of a sentence; otherwise all tokens that usually were predicates in training."""
     if example.predicate is not None or example.tags is not None:
         return [example.predicate]
     if not known:
@@ -344,8 +367,8 @@ def _predicates_of(example: Proposition, known: Sequence[str]) -> list[int | Non
 
 
 def _mark_predicate(marks: Tensor, example: Proposition, predicate: int | None) -> None:
-    """Set the marks of a sentence, ``(time,)``, at its predicate."""
-    if example.tags is not None:  # all tokens of the predicate are marked, and C-V too, as in AllenNLP
+    """Set a sentence's marks, ``(time,)``, on its predicate."""
+    if example.tags is not None:  # as in AllenNLP, all tokens of the predicate are marked, including C-V
         is_marked = [tag.endswith(f"-{PREDICATE}") for tag in example.tags]
         marks[: len(is_marked)] = torch.tensor(is_marked, dtype=torch.int64)
     elif predicate is not None:
@@ -365,26 +388,28 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         return read_srl(path)
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: SrlConfig) -> Proposition:
-        """Read a sentence, or an object of JSON.
+        """Read a sentence or a JSON object.
 
-        Its predicates are the words that were usually predicates in training. To choose the predicate, write the line
-        as ``1 Mira fixed it |||``, with the index of the predicate first.
+        Words that were usually predicates in training are its predicates. To choose the predicate, write the line as
+        ``1 Mira fixed it |||``, with the index of the predicate first.
         """
         if DIVIDER in line:
             return parse_proposition(line, where)
         return Proposition(where, tuple(read_sentence(line, where, tokenize)), None, None)
 
     def labels(self, examples: Sequence[Proposition], config: SrlConfig) -> Labels:
-        """Return the tags of all roles, and the words that are a predicate in most of their occurrences."""
+        """Return the tags of all roles, and the words that are predicates in most of their occurrences."""
+        tags: set[str] = set()
         for example in examples:
-            require_gold(example.tags, example.where, "tags")
-        roles = types_in(tag for example in examples for tag in example.tags or ())
+            tags.update(require_gold(example.tags, example.where, "tags"))
+        roles = types_in(tags)
         check_learnable(roles, "predicate")
         return {"tags": all_tags(roles, "IOB2"), "predicates": _likely_predicates(examples)}
 
     def check(self, example: Proposition, known: Labels) -> None:
-        """Raise an error for an example without tags, or with a role that the run does not know."""
-        for token, tag in enumerate(require_gold(example.tags, example.where, "tags"), start=1):
+        """Raise an error for an example without tags, or with a role that is unknown to the run."""
+        tags = require_gold(example.tags, example.where, "tags")
+        for token, tag in enumerate(tags, start=1):
             check_known(tag, known["tags"], example.where, f"token {token} of the sentence has the tag")
 
     def build(self, config: SrlConfig, inputs: InputLayer, known: Labels) -> SrlModel:
@@ -420,20 +445,20 @@ class SrlTask(Task[SrlConfig, Proposition, SrlBatch, Frames]):
         return f1_scores(scores.overall, scores.by_role, perfect=scores.perfect)
 
     def to_record(self, example: Proposition, frames: Frames) -> dict[str, Any]:
-        """Return the tokens, and the BIO tags and roles of each predicate, from token ``start`` to ``stop - 1``."""
-        return {
-            "tokens": list(example.tokens),
-            "frames": [
-                {
-                    "predicate": predicate,
-                    "tags": tags_of(chunks, len(example.tokens), "IOB2"),
-                    "roles": chunk_records(example.tokens, chunks),
-                }
-                for predicate, chunks in frames
-            ],
-        }
+        """Return the tokens, and each predicate's BIO tags and roles, from token ``start`` to ``stop - 1``."""
+        records = []
+        for predicate, chunks in frames:
+            tags = tags_of(chunks, len(example.tokens), "IOB2")
+            roles = chunk_records(example.tokens, chunks)
+            records.append({"predicate": predicate, "tags": tags, "roles": roles})
+        return {"tokens": list(example.tokens), "frames": records}
 
     def to_text(self, example: Proposition, frames: Frames) -> str:
         """Return one line per predicate: ``fixed: [ARG0 Mira] [V fixed] [ARG1 her bike] .``; or the tokens alone."""
-        lines = [f"{example.tokens[predicate]}: {mark_chunks(example.tokens, chunks)}" for predicate, chunks in frames]
-        return "\n".join(lines) if lines else " ".join(example.tokens)
+        if not frames:
+            return " ".join(example.tokens)
+        lines = []
+        for predicate, chunks in frames:
+            marked = mark_chunks(example.tokens, chunks)
+            lines.append(f"{example.tokens[predicate]}: {marked}")
+        return "\n".join(lines)

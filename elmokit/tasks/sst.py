@@ -1,6 +1,6 @@
 """Sentiment: the biattentive classification network (McCann et al. 2017) on the Stanford Sentiment Treebank.
 
-The sizes are those of AllenNLP's configuration. Where ELMo is added, and lambda, are those of the supplement of Peters
+The sizes are those of AllenNLP's configuration. The positions of ELMo, and lambda, are as in the supplement of Peters
 et al. 2018. Files have one labeled tree in brackets per line.
 """
 
@@ -33,7 +33,7 @@ from elmokit.tasks.task_config import (
 from elmokit.tasks.trees import TreeReader
 from elmokit.text.first_lines import JSON
 
-SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s: a no-break space is part of its word
+SYMBOL = re.compile(r"[()]|[^() \t]+")  # not \s, because a no-break space is part of a word
 EXPECTED = "expected one tree such as (3 (2 Mira) (3 (2 rides) (4 well)))"
 
 
@@ -48,7 +48,7 @@ class TreeNode:
 
 @dataclass(frozen=True)
 class LabeledTree:
-    """A sentence and the labels of all its phrases, in pre-order: the root comes first."""
+    """A sentence and the labels of all its phrases in pre-order, root first."""
 
     tokens: list[str]
     nodes: list[TreeNode]
@@ -76,12 +76,21 @@ def parse_tree(line: str, where: str) -> LabeledTree:
 
 
 FIVE = ("very negative", "negative", "neutral", "positive", "very positive")
-# The class of each label of the treebank, 0 to 4, by the number of classes. None drops the phrase.
+# For each number of classes: the classes of the treebank's labels 0 to 4. None drops the phrase.
 CLASSES: dict[int, tuple[str | None, ...]] = {
     5: FIVE,
     3: ("negative", "negative", "neutral", "positive", "positive"),
     2: ("negative", "negative", None, "positive", "positive"),
 }
+
+
+def distinct_classes(n_classes: int) -> list[str]:
+    """Return the names of 5, 3 or 2 classes, most negative first."""
+    names: list[str] = []
+    for name in CLASSES[n_classes]:
+        if name is not None and name not in names:
+            names.append(name)
+    return names
 
 
 @dataclass(frozen=True)
@@ -122,8 +131,10 @@ class SstModelConfig:
             check_at_least(name, getattr(self, name), 1, MAX_UNITS)
         for size in self.output_hidden:
             check_at_least("output_hidden", size, 1, MAX_UNITS)
-        for name in ("input_dropout", "projection_dropout", "pooled_dropout"):
-            check_fraction(name, getattr(self, name) or 0.0)
+        if self.input_dropout is not None:
+            check_fraction("input_dropout", self.input_dropout)
+        for name in ("projection_dropout", "pooled_dropout"):
+            check_fraction(name, getattr(self, name))
         for ratio in self.output_dropout:
             check_fraction("output_dropout", ratio)
         if len(self.output_hidden) != len(self.output_dropout):
@@ -155,28 +166,29 @@ SMALL = SstConfig(
 
 @dataclass(frozen=True)
 class Phrase:
-    """A sentence, or a phrase of one, and its class."""
+    """A sentence or a part of one, and its class."""
 
     tokens: list[str]
     label: str | None
     where: str
     """File and line, for error messages."""
     sentence: list[str] | None = None
-    """The tokens of the sentence that the phrase is part of; None for a whole sentence."""
+    """The tokens of the sentence that contains the phrase; None for a whole sentence."""
 
 
 class SstModel(ClassificationModel):
     """The biattentive classification network.
 
     A BiLSTM reads the sentence, each token attends to all tokens of the sentence ("biattention" of the sentence with
-    itself), a second BiLSTM reads the result, and pooled vectors of it go through the output layers.
+    itself), a second BiLSTM reads the result, and the output layers read its pooled vectors.
     """
 
     def __init__(self, config: SstModelConfig, inputs: InputLayer, classes: Sequence[str]) -> None:
         super().__init__(inputs, classes)
-        with_elmo = inputs.elmo_dim > 0
-        chosen = config.input_dropout
-        self.input_dropout = nn.Dropout((0.5 if with_elmo else 0.25) if chosen is None else chosen)
+        input_dropout = config.input_dropout
+        if input_dropout is None:
+            input_dropout = 0.5 if inputs.elmo_dim > 0 else 0.25
+        self.input_dropout = nn.Dropout(input_dropout)
         self.project = nn.Linear(inputs.output_dim, config.projection_dim)
         self.projection_dropout = nn.Dropout(config.projection_dropout)
         self.encoder = nn.LSTM(config.projection_dim, config.hidden, batch_first=True, bidirectional=True)
@@ -185,18 +197,7 @@ class SstModel(ClassificationModel):
         pooled_dim = read_dim + inputs.elmo_output_dim
         self.weigh = nn.Linear(pooled_dim, 1)
         self.pooled_dropout = nn.Dropout(config.pooled_dropout)
-        sizes = [4 * pooled_dim, *config.output_hidden, len(classes)]
-        layers: list[nn.Module] = []
-        for size, next_size, dropout in zip(sizes, sizes[1:], (*config.output_dropout, 0.0), strict=False):
-            is_last = len(layers) == 2 * len(config.output_hidden)
-            if config.output == "maxout":
-                layer: nn.Module = Maxout(size, next_size, config.pool)
-            elif is_last:
-                layer = nn.Linear(size, next_size)
-            else:
-                layer = nn.Sequential(nn.Linear(size, next_size), nn.ReLU())
-            layers += [layer, nn.Dropout(dropout)]
-        self.output = nn.Sequential(*layers)
+        self.output = _output_layers(config, 4 * pooled_dim, len(classes))
 
     def scores(self, *texts: TokenBatch) -> Tensor:
         (tokens,) = texts
@@ -204,26 +205,40 @@ class SstModel(ClassificationModel):
         vectors = self.input_dropout(self.inputs(tokens))
         projected = self.projection_dropout(F.relu(self.project(vectors)))
         encoded = run_packed(self.encoder, projected, mask)  # (batch, time, 2 * hidden)
-        # The paper attends to a second sentence, which for classification is the same one; so one direction is enough.
+        # The paper attends to a second sentence. For classification, that is the same one, so one direction is enough.
         attended = attend(encoded @ encoded.transpose(1, 2), encoded, mask)
         compared = torch.cat([encoded, encoded - attended, encoded * attended], dim=-1)
         integrated = self.inputs.at_output(run_packed(self.integrator, compared, mask), tokens)
         weights = masked_softmax(self.weigh(integrated)[..., 0], mask)
-        pooled = torch.cat(
-            [
-                masked_max(integrated, mask),
-                masked_min(integrated, mask),
-                masked_mean(integrated, mask),
-                (weights[:, None, :] @ integrated)[:, 0],
-            ],
-            dim=-1,
-        )
+        highest = masked_max(integrated, mask)
+        lowest = masked_min(integrated, mask)
+        mean = masked_mean(integrated, mask)
+        weighted_sum = (weights[:, None, :] @ integrated)[:, 0]
+        pooled = torch.cat([highest, lowest, mean, weighted_sum], dim=-1)
         scores: Tensor = self.output(self.pooled_dropout(pooled))
         return scores
 
 
+def _output_layers(config: SstModelConfig, dim: int, n_classes: int) -> nn.Sequential:
+    """Return the output layers, each followed by its dropout; the last one has an output for each class."""
+    layers = nn.Sequential()
+    for units, dropout in zip(config.output_hidden, config.output_dropout, strict=True):
+        if config.output == "maxout":
+            layer: nn.Module = Maxout(dim, units, config.pool)
+        else:
+            layer = nn.Sequential(nn.Linear(dim, units), nn.ReLU())
+        layers.extend([layer, nn.Dropout(dropout)])
+        dim = units
+    if config.output == "maxout":
+        last: nn.Module = Maxout(dim, n_classes, config.pool)
+    else:
+        last = nn.Linear(dim, n_classes)
+    layers.extend([last, nn.Dropout(0.0)])
+    return layers
+
+
 def _phrases(tree: LabeledTree, n_classes: int, n_nodes: int, min_tokens: int) -> Iterator[Phrase]:
-    """Yield the phrases of the first nodes that have a class, the whole sentence first."""
+    """Yield the phrases with a class among the first ``n_nodes`` nodes, whole sentence first."""
     for node in tree.nodes:
         if node.label not in ("0", "1", "2", "3", "4"):
             raise TextError(f"{tree.where}: the label is {node.label!r}; it must be 0 to 4.")
@@ -244,7 +259,7 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
     name = "sst"
     text_formats = (JSON,)
     presets: ClassVar[Mapping[str, SstConfig]] = {"published": SstConfig(), "small": SMALL}
-    # The papers give no dropout for the output mix; 0.5 is bilm-tf's advice for every mix.
+    # The papers give no dropout for the output mix; bilm-tf recommends 0.5 for all mixes.
     elmo = ElmoConfig(input=MixConfig(penalty=0.001), output=MixConfig(penalty=0.001, dropout=0.5))
 
     def read(self, path: str, config: SstConfig) -> Iterator[Phrase]:
@@ -253,25 +268,26 @@ class SstTask(ClassificationTask[SstConfig, Phrase]):
             yield from _phrases(tree, config.data.classes, 1, len(tree.tokens))
 
     def read_training(self, path: str, config: SstConfig) -> Iterator[Phrase]:
-        """Read what training uses: every phrase that is long enough, or the whole sentences."""
+        """Read all phrases that are long enough, or only whole sentences, depending on the config."""
         for tree in read_trees(path):
             n_nodes = len(tree.nodes) if config.data.phrases == "all" else 1
             yield from _phrases(tree, config.data.classes, n_nodes, config.data.min_tokens)
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: SstConfig) -> Phrase:
-        """Read a sentence, or an object of JSON."""
+        """Read a sentence or a JSON object."""
         return Phrase(read_sentence(line, where, tokenize), None, where)
 
     def named_texts(self, example: Phrase) -> dict[str, list[str]]:
         return {"tokens": example.tokens}
 
     def texts(self, example: Phrase) -> Sequence[Sentence]:
-        return [example.tokens if example.sentence is None else example.sentence]
+        if example.sentence is None:
+            return [example.tokens]
+        return [example.sentence]
 
     def labels(self, examples: Sequence[Phrase], config: SstConfig) -> Labels:
-        """Return the classes, whether they occur or not."""
-        names = dict.fromkeys(CLASSES[config.data.classes])
-        return {"classes": [name for name in names if name is not None]}
+        """Return all classes, even if they do not occur."""
+        return {"classes": distinct_classes(config.data.classes)}
 
     def build(self, config: SstConfig, inputs: InputLayer, known: Labels) -> SstModel:
         return SstModel(config.model, inputs, known["classes"])

@@ -1,8 +1,8 @@
-"""Trees in brackets; and constituency trees: read, written, and scored like ``evalb``.
+"""Read trees in brackets; read, write and score constituency trees, with scores as in ``evalb``.
 
 ``evalb`` (Sekine and Collins, with ``COLLINS.prm``) compares the brackets of a predicted and a gold tree by label,
-start and end. Punctuation and traces do not count as words, brackets around nothing else do not count at all, ADVP and
-PRT are one label, and what follows - or = in a label is ignored.
+start and end. Punctuation and traces do not count as words, brackets without other words do not count, ADVP and PRT are
+the same label, and labels are compared without the part after - or =.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 from elmokit.errors import TextError
@@ -38,7 +37,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Bracket:
-    """A bracket of a tree: a label, and a word or other brackets."""
+    """A bracket of a tree, with a label, and a word or other brackets inside."""
 
     outer: Bracket | None
     start: int
@@ -46,26 +45,26 @@ class Bracket:
     """One past its last token."""
     label: str = ""
     word: str | None = None
-    """None if there are other brackets inside."""
+    """None if it contains other brackets."""
     is_empty: bool = True
 
 
 class TreeReader:
-    """Reads one tree in brackets, piece by piece: ``(``, a label, a word, or ``)``."""
+    """Reads a tree in brackets piece by piece. A piece is ``(``, a label, a word, or ``)``."""
 
     def __init__(self) -> None:
         self.brackets: list[Bracket] = []
-        """Each before those inside it."""
+        """Outer brackets come before inner ones."""
         self.tokens: list[str] = []
         self._open: Bracket | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last bracket of the tree was read."""
+        """Whether the whole tree was read."""
         return len(self.brackets) > 0 and self._open is None
 
     def add(self, piece: str) -> bool:
-        """Add the next piece, or return False if it cannot come here."""
+        """Add the next piece. Return False if it is invalid here."""
         bracket = self._open
         if piece == "(":
             return self._begin(bracket)
@@ -96,27 +95,27 @@ class TreeReader:
 
 @dataclass
 class Tree:
-    """A sentence with its constituents."""
+    """A sentence and its constituents."""
 
     where: str
     """File and line, for error messages."""
     tokens: list[str]
     tags: list[str]
     spans: list[Span]
-    """Each constituent before those inside it; without an outermost bracket that has no label, or TOP or VROOT."""
+    """Outer constituents come before inner ones. Outermost brackets without a label, TOP and VROOT are left out."""
 
 
 def read_trees(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Tree]:
-    """Read trees such as ``(S (NP (PRP She)) (VP (VBZ sleeps)))``, each on one line or on several.
+    """Read trees such as ``(S (NP (PRP She)) (VP (VBZ sleeps)))``, which may span several lines.
 
     Functions are removed from labels: NP-SBJ becomes NP.
 
     Args:
-        lines: With their numbers.
+        lines: Numbered lines.
         name: The name of the text, for errors.
 
     Raises:
-        TextError: The brackets do not match, or a bracket is neither a tag with a word nor a label with brackets.
+        TextError: The brackets do not match, or a bracket contains neither a tag and a word nor a label and brackets.
     """
     reader, where = TreeReader(), ""
     for number, line in lines:
@@ -145,7 +144,7 @@ def _tree_of(reader: TreeReader, where: str) -> Tree:
 
 
 def _category(bracket: Bracket) -> str:
-    """Return the label of a bracket without functions."""
+    """Return a bracket's label without functions."""
     return FUNCTION.split(bracket.label)[0]
 
 
@@ -154,7 +153,7 @@ def _is_root(bracket: Bracket) -> bool:
 
 
 def chains_of(spans: Iterable[Span]) -> dict[tuple[int, int], str]:
-    """Return the label of each range of tokens. Those of several constituents are joined, the outer one first: S-VP."""
+    """Return the label of each range of tokens. The labels of several constituents are joined, outer first: S-VP."""
     chains: dict[tuple[int, int], str] = {}
     for start, stop, label in spans:
         before = chains.get((start, stop))
@@ -163,22 +162,23 @@ def chains_of(spans: Iterable[Span]) -> dict[tuple[int, int], str]:
 
 
 def to_brackets(tokens: Sequence[str], tags: Sequence[str] | None, spans: Sequence[Span]) -> str:
-    """Return a tree on one line.
+    """Return a tree in brackets on one line.
 
     Args:
         tokens: The words.
-        tags: Their parts of speech. Without them, a constituent of one word has no bracket inside, and any other word
-            has the tag XX, as in AllenNLP.
-        spans: The constituents, each before those inside it.
+        tags: Their parts of speech. As in AllenNLP, without tags, a one-word constituent contains the plain word, and
+            other words get the tag XX.
+        spans: The constituents, outer ones before inner ones.
     """
     words = []
     alone = {start for start, stop, _ in spans if stop == start + 1}
     for index, token in enumerate(tokens):
         word = TOKEN_OF_BRACKET.get(token, token)
         if tags is not None:
-            words.append(f"({tags[index]} {word})")
-        else:
-            words.append(word if index in alone else f"({NO_TAG} {word})")
+            word = f"({tags[index]} {word})"
+        elif index not in alone:
+            word = f"({NO_TAG} {word})"
+        words.append(word)
     for start, stop, label in reversed(spans):
         words[start] = f"({label} {words[start]}"
         words[stop - 1] += ")"
@@ -186,14 +186,15 @@ def to_brackets(tokens: Sequence[str], tags: Sequence[str] | None, spans: Sequen
 
 
 def evalb(gold: Sequence[Tree], predicted: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return F1, precision and recall of brackets, and the part of sentences without any error, in percent."""
-    correct, n_predicted, n_gold, n_exact, n_scored = 0, 0, 0, 0, 0
+    """Compute F1, precision and recall of brackets, and the percentage of sentences without errors."""
+    correct = n_predicted = n_gold = 0
+    n_exact = n_scored = 0
     for tree, spans in zip(gold, predicted, strict=True):
         if all(tag in NOT_COUNTED for tag in tree.tags):
             continue
-        expected, found = _counted(tree.spans, tree.tags), _counted(spans, tree.tags)
-        n_correct = (expected & found).total()
-        correct += n_correct
+        expected = _counted(tree.spans, tree.tags)
+        found = _counted(spans, tree.tags)
+        correct += (expected & found).total()
         n_gold += expected.total()
         n_predicted += found.total()
         n_scored += 1
@@ -205,8 +206,11 @@ def evalb(gold: Sequence[Tree], predicted: Sequence[Sequence[Span]]) -> dict[str
 
 
 def _counted(spans: Iterable[Span], tags: Sequence[str]) -> Counter[Span]:
-    """Return the constituents that count, by the words that count."""
-    n_before = [0, *accumulate(tag not in NOT_COUNTED for tag in tags)]
+    """Count the constituents that are scored, with positions that leave out punctuation and traces."""
+    n_before = [0]  # for each position, the number of words before it
+    for tag in tags:
+        n_words = n_before[-1]
+        n_before.append(n_words if tag in NOT_COUNTED else n_words + 1)
     counted: Counter[Span] = Counter()
     for start, stop, label in spans:
         label = re.split("[-=]", label)[0]

@@ -45,7 +45,7 @@ from elmokit.tasks.run_folder import (
     write_facts,
     write_start,
 )
-from elmokit.tasks.sst import CLASSES
+from elmokit.tasks.sst import distinct_classes
 from elmokit.tasks.tags import rules_of
 from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_config import Spelling
@@ -269,7 +269,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
 def _classes(archive: TaskArchive, labels: Sequence[str]) -> list[str]:
     """Return our names of the labels of ``bcn``, which are numbers."""
     granularity = table_in(archive.config, "dataset_reader").get("granularity", "5-class")
-    names = [name for name in dict.fromkeys(CLASSES[int(granularity[0])]) if name is not None]
+    names = distinct_classes(int(granularity[0]))
     by_number = {str(number): name for number, name in enumerate(names)}
     if not by_number.keys() >= set(labels):
         raise FormatError(f"{archive.source}: its labels are {', '.join(labels)}, not those of {granularity}.")
