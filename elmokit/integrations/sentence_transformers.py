@@ -235,13 +235,10 @@ class ElmoEmbeddings(InputModule):
 class ElmoPooling(Module):
     """Sentence vectors as in :class:`elmokit.SentenceEmbedder`: a weighted mean of mapped token vectors.
 
-    meth:`from_elmo` creates it with the pooling and whitening stored in a model, or with a head trained on pairs of
-        sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
-        ``sentence_embedding``. The map and the weights of words are trainable parameters; ``requires_grad_(False)``
-        freezes them.
-    on pairs of sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
-    ``sentence_embedding``. The map and the weights of words are parameters, which are trained;
-    ``requires_grad_(False)`` keeps them as they are.
+    :meth:`from_elmo` creates it with the pooling and whitening stored in a model, or with a head trained on pairs of
+    sentences. It reads ``all_layer_embeddings``, and ``token_table_rows`` if that head does, and adds
+    ``sentence_embedding``. The map and the weights of words are trainable parameters; ``requires_grad_(False)`` freezes
+    them.
 
     Args:
         weighting, layers, smoothing: As in :class:`elmokit.SentencePooling`.

@@ -1,20 +1,15 @@
 """ELMo in transformers: models and a tokenizer for the auto classes, pipelines and the Trainer.
 
-Importing this module registers the classes, so that ``AutoModel.from_pretrained`` and ``pipeline`` find them.
+Importing this module registers the classes, so ``AutoModel.from_pretrained`` and ``pipeline`` find them.
 
-class:`ElmoModel` computes token vectors. :class:`ElmoForTokenClassification` and :class:`ElmoForSequenceClassification`
-    are classifiers. :class:`ElmoForMaskedLM` predicts a word from its left and right context, over a closed vocabulary.
-    :class:`ElmoForCausalLM` is the forward direction of the biLM as a causal language model, for libraries that score
-    text with such models.
-:class:`ElmoForSequenceClassification` classify with them. :class:`ElmoForMaskedLM` predicts a word from both of its
-sides, over a closed vocabulary. :class:`ElmoForCausalLM` is the forward direction of the biLM as a causal language
+:class:`ElmoModel` computes token vectors. :class:`ElmoForTokenClassification` and
+:class:`ElmoForSequenceClassification` are classifiers. :class:`ElmoForMaskedLM` predicts a word from its left and right
+context, over a closed vocabulary. :class:`ElmoForCausalLM` is the forward direction of the biLM as a causal language
 model, for libraries that score text with such models.
 
-class:`ElmoTokenizer` returns two kinds of ids for each token: ``char_ids``, which the biLM reads, and ``input_ids``,
-    the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` in the ``input_ids``, but its
-    characters are still read.
-the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` among the ``input_ids``, and is
-still read by its characters.
+:class:`ElmoTokenizer` returns two kinds of ids for each token: ``char_ids``, which the biLM reads, and ``input_ids``,
+the words that the softmax predicts. A word that is not in the vocabulary is ``<UNK>`` in the ``input_ids``, but its
+characters are still read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The web application: which path leads to which function, page or file, and what every request passes before it."""
+"""The web application: routes to endpoints and the explorer's files, and the checks that every request must pass."""
 
 from __future__ import annotations
 
@@ -38,21 +38,24 @@ PAGE_FILES = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8."},
     401: {"description": "The token is missing or wrong."},
-    404: {"description": "Unknown model."},
+    404: {"description": "The model does not exist."},
+    406: {"description": "The request asks for Arrow, but pyarrow is not installed on the server."},
     408: {"description": "The body arrived too slowly."},
     413: {"description": "The body is too large."},
     421: {"description": "The server does not accept requests for the host in the Host header."},
-    422: {"description": "A field is invalid; the message says what to change."},
-    429: {"description": "The queue is full. Try again after the number of seconds in Retry-After."},
-    501: {"description": "The model cannot predict words."},
+    422: {"description": "A field is invalid, or there is too much text. The message explains what to change."},
+    429: {"description": "The queue is full. Retry-After says when to try again, in seconds."},
+    500: {"description": "An unexpected error. See the server's log for details."},
+    501: {"description": "The model has no softmax and vocabulary, so it cannot predict words."},
     503: {"description": "The answer took too long."},
 }
+"""The errors of a request with a body."""
 logger = logging.getLogger("elmokit.serve")
 MODEL_VARIABLE = "ELMOKIT_SERVE_MODEL"
 DISCARDED_BODIES = 8
-"""Of a body that is too large, this many times the limit is read before the answer."""
+"""If a body is too large, up to this many times the limit is read before answering."""
 HEADERS = (
-    # Nothing from another host, no inline scripts or styles, and no other site may show the page in a frame.
+    # Nothing is loaded from other hosts, no inline scripts or styles, and no other site may embed the page in a frame.
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -60,30 +63,29 @@ HEADERS = (
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    (b"server", b"elmokit"),  # otherwise Granian names itself
+    (b"server", b"elmokit"),  # replaces Granian's name
 )
 HOST_HEADER = re.compile(r"(\[[^]]*\]|[^:]*?)\.?(:\d*)?")
 HEALTH_PATHS = ("/healthz", "/readyz")
-"""Load balancers ask for these by the address of the machine, whatever the name of the service is."""
+"""Load balancers request these by the machine's address instead of the service's name."""
 
 
 def create_app(elmo: Elmo | None = None, config: ServeConfig | None = None) -> ASGIApp:
-    """Create the application that ``elmokit serve`` serves, for servers that start several processes of it.
+    """Create the application of ``elmokit serve``, for ASGI servers that start several processes.
 
     Such a server (Granian, uvicorn, gunicorn) can call it without arguments:
     ``granian --interface asgi --factory --workers 4 elmokit.serve.app:create_app``. Each process opens the model. Set
-    ``OMP_NUM_THREADS`` to the cores of each. Metrics of all processes are added up if ``PROMETHEUS_MULTIPROC_DIR``
-    names an empty directory.
+    ``OMP_NUM_THREADS`` to the number of cores per process. If ``PROMETHEUS_MULTIPROC_DIR`` names an empty directory,
+    the metrics of all processes are added up.
 
     Args:
-        elmo: The model. By default, the one that the environment variable ``ELMOKIT_SERVE_MODEL`` names (as
-            ``Elmo.from_pretrained`` takes it), or else the included one.
-        config: Its settings. Address and time limits of connections are those of the server that calls this. By
-            default, only requests to localhost are answered: name others in ``allowed_hosts``.
+        elmo: The model. By default, the model in the environment variable ``ELMOKIT_SERVE_MODEL`` (a name or path, as
+            in ``Elmo.from_pretrained``), or the included model.
+        config: The settings. The address and the time limits of connections are those of the ASGI server. By default,
+            only requests to localhost are accepted; list other host names in ``allowed_hosts``.
 
     Returns:
-        The ASGI application. Requests need the token of ``config.token_file`` or ``ELMOKIT_SERVE_TOKEN``, if there is
-        one.
+        The ASGI application. If ``config.token_file`` or ``ELMOKIT_SERVE_TOKEN`` is set, requests need that token.
 
     Raises:
         elmokit.errors.ElmoError: If the model cannot be opened, or the token has the wrong form.
@@ -95,7 +97,7 @@ def create_app(elmo: Elmo | None = None, config: ServeConfig | None = None) -> A
 
 
 def application(model: ServedModel, config: ServeConfig, token: str | None = None) -> ASGIApp:
-    """Create the ASGI application of a model. Requests need the bearer token if there is one."""
+    """Create the ASGI application for a model. Requests need the bearer token, if there is one."""
     metrics = Metrics()
     endpoints = Endpoints(model, config, metrics)
 
@@ -112,26 +114,29 @@ def application(model: ServedModel, config: ServeConfig, token: str | None = Non
         # FastAPI's own pages load scripts from another host.
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would name neither the scheme nor the path of a reverse proxy
+        redirect_slashes=False,  # a redirect would not know a reverse proxy's scheme and path
         lifespan=lifespan,
     )
     routes: list[tuple[str, str, Any, str]] = [
-        ("POST", "/v1/embeddings", endpoints.embeddings, "Vectors of texts"),
-        ("POST", "/v1/tokens", endpoints.tokens, "Vectors of tokens"),
+        ("POST", "/v1/embeddings", endpoints.embeddings, "Text vectors"),
+        ("POST", "/v1/tokens", endpoints.tokens, "Token vectors"),
         ("POST", "/v1/surprisal", endpoints.surprisal, "Surprisal"),
         ("POST", "/v1/substitutes", endpoints.substitutes, "Substitutes"),
         ("POST", "/v1/neighbors", endpoints.neighbors, "Neighbors in context"),
         ("GET", "/v1/models", endpoints.models, "Models"),
-        ("GET", "/v1/models/{name:path}", endpoints.one_model, "One model"),
-        ("GET", "/v1/examples", endpoints.examples, "Example sentences"),
-        ("GET", "/healthz", endpoints.healthz, "Are requests answered?"),
-        ("GET", "/readyz", endpoints.readyz, "Are requests accepted?"),
+        ("GET", "/v1/models/{name:path}", endpoints.one_model, "Model"),
+        ("GET", "/v1/examples", endpoints.examples, "Examples"),
+        ("GET", "/healthz", endpoints.healthz, "Liveness"),
+        ("GET", "/readyz", endpoints.readyz, "Readiness"),
         ("GET", "/metrics", endpoints.read_metrics, "Metrics"),
     ]
     for method, path, function, summary in routes:
-        app.add_api_route(
-            path, function, methods=[method], summary=summary, responses=ERRORS if "POST" in method else {}
-        )
+        responses: dict[int | str, dict[str, Any]] = {}
+        if method == "POST":
+            responses = ERRORS
+        elif "{name" in path:
+            responses = {404: ERRORS[404]}
+        app.add_api_route(path, function, methods=[method], summary=summary, responses=responses)
 
     for path, (name, media_type) in PAGE_FILES.items():
         app.add_api_route(path, _file(PAGE / name, media_type), methods=["GET"], include_in_schema=False)
@@ -148,20 +153,20 @@ def application(model: ServedModel, config: ServeConfig, token: str | None = Non
     )
     if not config.cors_origins:
         return guarded
-    # Outside of the guard: a browser asks without the token whether it may send a request.
+    # Outside the guard, because browsers send preflight requests without the token.
     allowed: ASGIApp = CORSMiddleware(
         guarded,
         allow_origins=list(config.cors_origins),
         allow_methods=["GET", "HEAD", "POST"],
-        allow_headers=["*"],  # the openai client sends a dozen of its own
-        expose_headers=["Retry-After"],  # which that client reads
+        allow_headers=["*"],  # the openai client sends a dozen of its own headers
+        expose_headers=["Retry-After"],  # read by the openai client
     )
     return allowed
 
 
 def _allow_head(app: FastAPI) -> None:
-    """Answer HEAD wherever GET is answered. The server sends the headers of that answer and leaves out its body."""
-    app.openapi()  # is kept, and does not list each path twice
+    """Accept HEAD wherever GET is accepted. The server sends the same headers, without the body."""
+    app.openapi()  # cached before HEAD is added, so no path is listed twice
     for route in app.routes:
         if isinstance(route, Route) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")
@@ -177,7 +182,7 @@ def _file(path: Path, media_type: str) -> Any:
 
 
 class Guard:
-    """An ASGI middleware that refuses other hosts, requests without the token, and too large or too slow bodies."""
+    """An ASGI middleware that rejects other hosts, requests without the token, and too large or slow bodies."""
 
     def __init__(
         self,
@@ -186,8 +191,8 @@ class Guard:
         config: ServeConfig,
         metrics: Metrics,
         token: str | None,
-        paths: Collection[str],  # others are counted together, so that a scan does not fill memory with names
-        open_paths: Collection[str],  # need no token
+        paths: Collection[str],  # others are counted together, so a scan cannot fill memory with paths
+        open_paths: Collection[str],  # do not need the token
     ) -> None:
         self.app, self.config, self.metrics = app, config, metrics
         self.expected = None if token is None else token.encode()
@@ -240,7 +245,7 @@ class Guard:
         if self.expected is None or scope["path"] in self.open_paths:
             return
         scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        # The comparison takes the same time wherever they differ.
+        # A constant-time comparison.
         if not hmac.compare_digest(given, self.expected) or scheme.lower() != b"bearer":
             raise Problem(
                 401,
@@ -250,7 +255,7 @@ class Guard:
             )
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Return a function that receives a request and refuses a body that is too large or too slow."""
+        """Return a receive function that rejects bodies that are too large or too slow."""
         limit, n_bytes, is_complete = self.config.max_body_mib << 20, 0, False
         deadline = asyncio.get_running_loop().time() + self.config.body_timeout_seconds
 
@@ -265,7 +270,7 @@ class Guard:
                     is_complete = not message.get("more_body", False)
                     if n_bytes <= limit:
                         return message
-                    # A client that still sends when the connection closes often sees that, and not the answer.
+                    # A client that is still sending when the connection closes often never reads the answer.
                     while n_bytes < DISCARDED_BODIES * limit and message.get("more_body", False):
                         message = await receive()
                         n_bytes += len(message.get("body", b""))

@@ -1,8 +1,8 @@
-"""Compute requests that wait at the same time together.
+"""Compute simultaneous requests in batches.
 
 Sentences are taken from the queue, up to a number of tokens, and computed by one call of the model in a thread. No
-other thread computes, so models need no locks. They are taken from the waiting requests in turn, a few of each, so that
-a request with thousands of sentences does not hold up the others.
+other thread computes, so models need no locks. A few sentences are taken from each waiting request in turn, so a
+request with thousands of sentences does not delay the others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from elmokit.serve.problems import Problem
 from elmokit.text.batching import N_BOUNDARIES
 
 TURN_SENTENCES = 16
-"""Sentences that are taken from a request before it is another request's turn."""
+"""Number of sentences taken from a request before it is another request's turn."""
 
 Compute = Callable[[list[Any]], Iterable[Any]]
-"""Maps items to one result each, in their order. The result of an item does not depend on the others."""
+"""Maps items to one result each, in order. An item's result does not depend on the other items."""
 
 
 @dataclass(eq=False)
@@ -43,16 +43,16 @@ class _Waiting:
 
 
 Taken = list[tuple[_Waiting, slice]]
-"""The requests of a batch, each with the part of its items that the batch computes."""
+"""The requests of a batch, each with the slice of its items that the batch computes."""
 
 
 class Batcher:
-    """A bounded queue of requests, of which those of one kind are computed together."""
+    """A bounded queue of requests. Requests of the same kind are computed together."""
 
     def __init__(
         self,
         *,
-        batch_tokens: int,  # that are computed together, with sentence boundaries
+        batch_tokens: int,  # maximum tokens computed together, with sentence boundaries
         wait_seconds: float,  # how long the first request of a batch waits for others
         max_requests: int,
         max_tokens: int,
@@ -63,23 +63,23 @@ class Batcher:
         self.batch_started: float | None = None
         self._thread = ThreadPoolExecutor(1, "elmokit-compute")
         self._has_arrived = asyncio.Event()
-        # For each kind of computation its requests, the kind that waits longest first.
+        # The requests of each kind of computation; the kind that has waited longest comes first.
         self._queues: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
         self._n_requests = self._n_tokens = 0
         self._tokens_per_second = 5000.0
 
     @property
     def batch_seconds(self) -> float:
-        """For how long the present batch has been computed; 0 if there is none."""
+        """How long the current batch has been computing; 0 if there is none."""
         return 0.0 if self.batch_started is None else time.monotonic() - self.batch_started
 
     async def submit(self, key: Hashable, compute: Compute, items: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
-        """Queue a request of at least one item, and wait for one result per item."""
-        # Items of requests with equal keys are computed by one call. If the request is cancelled, those that are still
-        # waiting are dropped.
+        """Queue a request with at least one item, and wait for one result per item."""
+        # Items of requests with equal keys are computed in one call. If a request is cancelled, its items that are
+        # still waiting are dropped.
         sizes = [length + N_BOUNDARIES for length in lengths]
         n_tokens = sum(sizes)
-        # A request that is larger than the queue is accepted if nothing else waits.
+        # A request larger than the queue is accepted if nothing else is waiting.
         is_full = self._n_requests and self._n_tokens + n_tokens > self.max_tokens
         if is_full or self._n_requests >= self.max_requests:
             seconds = max(1, math.ceil(self._n_tokens / self._tokens_per_second))
@@ -104,7 +104,7 @@ class Batcher:
         self.metrics.queue_changed(n_requests, n_tokens)
 
     async def run(self) -> None:
-        """Compute what is submitted, for ever."""
+        """Compute submitted requests, forever."""
         while True:
             if not self._queues:
                 self._has_arrived.clear()
@@ -130,11 +130,11 @@ class Batcher:
         n_tokens = 0
         while queue:
             waiting = queue.popleft()
-            if waiting.future.done():  # its client has left, or its time is over
+            if waiting.future.done():  # the client has disconnected or the request has timed out
                 continue
             start = waiting.n_taken
             for size in waiting.sizes[start : start + TURN_SENTENCES]:
-                # A sentence that is longer than a batch is computed alone.
+                # A sentence longer than a batch is computed alone.
                 if n_tokens and n_tokens + size > self.batch_tokens:
                     break
                 n_tokens += size
@@ -142,16 +142,16 @@ class Batcher:
             if waiting.n_taken > start:
                 taken.append((waiting, slice(start, waiting.n_taken)))
             if waiting.n_taken < min(start + TURN_SENTENCES, len(waiting.items)):
-                queue.appendleft(waiting)  # first in the next batch, or a long sentence might wait forever
+                queue.appendleft(waiting)  # first in the next batch; otherwise, a long sentence might wait forever
                 break
             if waiting.n_taken < len(waiting.items):
                 queue.append(waiting)  # the next turn is another request's
         if queue:
-            self._queues[key] = queue  # at the end: other kinds come first
+            self._queues[key] = queue  # at the end, so other kinds come first
         return taken
 
     async def _compute(self, taken: Taken) -> None:
-        """Compute a batch, and deliver the results of the requests that are complete."""
+        """Compute a batch, and deliver the results of completed requests."""
         self.batch_started = started = time.monotonic()
         results = await asyncio.get_running_loop().run_in_executor(self._thread, _results, taken)
         self.batch_started = None
@@ -171,7 +171,7 @@ class Batcher:
 
 
 def _results(taken: Taken) -> list[Any]:
-    """Compute a batch. A part that causes an error has the error in the place of its results."""
+    """Compute a batch. If a part causes an error, the error takes the place of its results."""
     parts = [waiting.items[part] for waiting, part in taken]
     compute = taken[0][0].compute
     try:
@@ -180,5 +180,5 @@ def _results(taken: Taken) -> list[Any]:
     except Exception as error:
         if len(taken) == 1:
             return [error]
-        # One request must not fail because of another: compute each alone.
+        # One request must not fail because of another, so compute each alone.
         return [result for one in taken for result in _results([one])]

@@ -1,4 +1,4 @@
-"""The bodies of requests, and of their answers: JSON, base64 or an Arrow stream."""
+"""The bodies of requests and answers: JSON, base64 or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Vectors = NDArray[np.float32]
 Expected = Mapping[Direction, Sequence[Substitute]]
 """The words that each direction expects at a position."""
 Text = str | list[str] | list[list[str]]
-"""A text, the tokens of a sentence, or those of several sentences."""
+"""A text, the tokens of a sentence, or the tokens of several sentences."""
 
 MAX_LAYERS = 1000
 MAX_FIELDS = 100
-"""Most fields of a body. No request has nearly as many, and pydantic would list unknown ones one by one."""
+"""Maximum number of fields in a body. pydantic would report each unknown one."""
 
 HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, as JavaScript's ``slice`` makes them. UTF-8 cannot represent it."""
+"""Half of a surrogate pair, as JavaScript's ``slice`` can produce. UTF-8 cannot represent it."""
 _TOKENS = {"type": "array", "items": {"type": "string"}}
 _TEXT = {"anyOf": [{"type": "string"}, _TOKENS, {"type": "array", "items": _TOKENS}]}
 _SENTENCE_SCHEMA = {**_TEXT, "description": "A text, the tokens of a sentence, or a list of such lists."}
@@ -61,7 +61,7 @@ def is_split(text: Any) -> bool:
 
 
 def check_text(value: Any, what: str = "the text") -> Any:
-    """Check that a JSON value is a text or has the tokens of one or more sentences, which UTF-8 can represent."""
+    """Check that a JSON value is a text or the tokens of sentences, and that UTF-8 can represent it."""
     if is_split(value):
         strings = list(chain.from_iterable(value))
     elif isinstance(value, list):
@@ -97,17 +97,24 @@ Layers = Annotated[list[StrictInt], Field(min_length=1, max_length=MAX_LAYERS), 
 Selection = Literal["all", "top", "average", "mix"] | StrictInt | Layers
 Encoding = Annotated[
     Literal["float", "base64"] | None,
-    Field(description="float, or null: JSON numbers. base64: the bytes of little-endian float32 numbers, row by row."),
+    Field(
+        description="float, or null: numbers. base64: the bytes of little-endian float32 numbers in row-major order."
+    ),
 ]
 
 Documents = Annotated[
     bool,
-    Field(strict=True, description="Read each text as a document: each sentence after the previous ones."),
+    Field(
+        strict=True,
+        description="Read each text as a document, in which a sentence starts from the state after the previous one.",
+    ),
 ]
 Cache = Annotated[
     bool,
     Field(
-        strict=True, description="With documents, expect words from earlier in the document, including unknown ones."
+        strict=True,
+        description="With documents, words that have occurred in the document become more probable, and unknown words "
+        "among them can be expected.",
     ),
 ]
 
@@ -131,20 +138,20 @@ class EmbeddingsRequest(_ServeRequest):
     input: Texts
     encoding_format: Encoding = "float"
     dimensions: Annotated[
-        int | None, Field(strict=True, ge=1, description="Keep only the first dimensions of each vector.")
+        int | None, Field(strict=True, ge=1, description="Keep only the first dimensions of whitened vectors.")
     ] = None
     user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
 
 
 class TokensRequest(_ServeRequest):
-    """A request for the vectors of each token."""
+    """A request for token vectors."""
 
     input: Texts
     layers: Annotated[
         Selection,
         Field(
-            description="Layer 0 is context-free. average is the plain mean, mix the model's own weighted sum. In a "
-            "list, a repeated layer counts once."
+            description="All layers, the top one, their plain mean, the model's own weighted sum (mix), one layer, or "
+            "a list of layers. Layer 0 is context-free. In a list, a repeated layer counts once."
         ),
     ] = "all"
     documents: Documents = False
@@ -158,10 +165,11 @@ class SurprisalRequest(_ServeRequest):
     documents: Documents = False
     cache: Cache = False
     words: Annotated[
-        bool, Field(strict=True, description="For raw texts, also return sums over the tokens of each word as written.")
+        bool,
+        Field(strict=True, description="For raw texts, also list the words as written, with sums over their tokens."),
     ] = False
     n_expected: Annotated[
-        int, Field(strict=True, ge=0, le=50, description="Number of expected words to list per token.")
+        int, Field(strict=True, ge=0, le=50, description="Number of most expected words to list per token.")
     ] = 0
 
 
@@ -172,14 +180,14 @@ class _PositionRequest(_ServeRequest):
 
 
 class SubstitutesRequest(_PositionRequest):
-    """A request for the words that the model expects at a position."""
+    """A request for the words expected at a position."""
 
     n: Annotated[int, Field(strict=True, ge=1, le=1000, description="Number of words.")] = 10
     cache: Cache = False
 
 
 class NeighborsRequest(_PositionRequest):
-    """A request for the occurrences in the index that are most similar to a token."""
+    """A request for the indexed occurrences most similar to a token."""
 
     layers: Annotated[
         Layers | None, Field(description="Layers from 1. By default, all. A repeated layer counts once.")
@@ -187,18 +195,18 @@ class NeighborsRequest(_PositionRequest):
     n: Annotated[int, Field(strict=True, ge=1, le=100, description="Number of neighbors per layer.")] = 5
     among: Annotated[
         Literal["any", "same", "other"],
-        Field(description="Search occurrences of any word, of the same word only, or of other words only."),
+        Field(description="Search occurrences of any word, of the same word, or of other words."),
     ] = "any"
     min_count: Annotated[int, Field(strict=True, ge=1, description="Minimum count of context-free neighbors.")] = 1
 
 
 def json_response(value: Any) -> Response:
-    """Return an answer of plain values."""
+    """Return plain values as a JSON response."""
     return Response(msgspec.json.encode(value), media_type=JSON)
 
 
 def data_json(model: str, data: list[dict[str, Any]], n_tokens: int, **more: Any) -> bytes:
-    """Write a list of results with the number of tokens that they took, as the OpenAI API does."""
+    """Write a list of results with the number of tokens used, as in the OpenAI API."""
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return msgspec.json.encode({"object": "list", "model": model, **more, "data": data, "usage": usage})
 
@@ -229,7 +237,7 @@ def tokens_data(texts: Sequence[Sentences], vectors: Sequence[Vectors], as_base6
 
 
 def arrow_stream(sentences: Sentences, vectors: Sequence[Vectors]) -> bytes:
-    """Write a row per text: its tokens, the numbers of its vectors row by row, and their shape."""
+    """Write a row per text: its tokens, its vectors as numbers in row-major order, and their shape."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -252,7 +260,7 @@ def surprisal_data(
     expected: Sequence[Sequence[Expected] | None],
     directions: Sequence[Direction],
 ) -> list[dict[str, Any]]:
-    """Return one result per text: nats per token and direction, their mean, and the expected words if there are any."""
+    """Return one result per text: nats per token and direction, their mean, and expected words, if requested."""
     data = []
     for index, (sentences, positions) in enumerate(zip(scored, expected, strict=True)):
         result = {"index": index, **_tokens_of(sentences), **_nats_of(sentences, directions)}
@@ -264,7 +272,7 @@ def surprisal_data(
 
 
 def _tokens_of(sentences: Sequence[Surprisal]) -> dict[str, list[Any]]:
-    """Return what is known of each token of a text. The boundaries of sentences are none of them."""
+    """Return the per-token fields of a text, without sentence boundaries."""
     tokens: list[str] = []
     is_unknown: list[bool] = []
     spelling_nats: list[float] = []
@@ -282,7 +290,7 @@ def _tokens_of(sentences: Sequence[Surprisal]) -> dict[str, list[Any]]:
 
 
 def _nats_of(sentences: Sequence[Surprisal], directions: Sequence[Direction]) -> dict[str, Any]:
-    """Return the nats of each token of a text by direction, and their total, in which boundaries count."""
+    """Return the nats of a text's tokens by direction, and their total, including boundaries."""
     nats = np.concatenate([sentence.nats[:, 1:-1] for sentence in sentences], axis=1)
     result: dict[str, Any] = dict(zip(directions, nats.tolist(), strict=True))
     if len(directions) > 1:
@@ -293,10 +301,10 @@ def _nats_of(sentences: Sequence[Surprisal], directions: Sequence[Direction]) ->
 
 
 def word_rows(text: str, scored: Sequence[Surprisal]) -> list[dict[str, Any]]:
-    """Return the surprisal of each word of a raw text as it is written, the sum over its tokens, as plain values."""
+    """Return the surprisal of each word of a raw text as written (the sum over its tokens), as plain values."""
     rows = [row._asdict() for row in sum_by_word(text, scored)]
     for row in rows:
-        del row["text_index"]  # there is one text
+        del row["text_index"]  # there is only one text
     return rows
 
 

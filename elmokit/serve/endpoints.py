@@ -1,4 +1,4 @@
-"""The functions behind the paths: check a request, compute it with others, and write the answer."""
+"""The endpoints: check a request, compute it together with others, and write the answer."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ from elmokit.text.batching import N_BOUNDARIES
 from elmokit.text.tokenize import TextSplitter
 
 MAX_NUMBERS = 1 << 22
-"""Most numbers in an answer: 16 MiB of float32, and about 200 MiB while they are turned into JSON."""
+"""Maximum count of numbers in an answer: 16 MiB as float32, and about 200 MiB during conversion to JSON."""
 MAX_EXPECTED_TOKENS = 4096
-"""Most tokens in a request for expected words: their probabilities are computed over the whole vocabulary."""
+"""Maximum number of tokens in a request for expected words, which need probabilities of the whole vocabulary."""
 EXPECTED_COST = 8
-"""How much longer that takes than the vectors of a token, roughly: a batch has fewer of them."""
+"""Approximate cost of expected words relative to the vectors of a token. A batch has correspondingly fewer of them."""
 N_THREADS = 4
-"""Threads that split texts into tokens and write answers. More would use more memory and be no faster."""
+"""Number of threads that split texts into tokens and write answers. More would use more memory without being faster."""
 SHORT_TEXT, SHORT_ANSWER = 1000, 8192
-"""Characters, and numbers, that take less time than handing them to a thread."""
+"""The numbers of characters and of values that take less time than switching to a thread."""
 Result = TypeVar("Result")
 Endpoint = Callable[["Endpoints", Any, Request], Awaitable[Response]]
 
 
 def _limited(endpoint: Endpoint) -> Endpoint:
-    """Stop an endpoint when its time is over or its client has left, whatever it is waiting for."""
-    # What it has queued is dropped. What a thread is computing at this moment is finished first, so endpoints divide
-    # their work into short parts.
+    """Stop an endpoint when it times out or its client disconnects, whatever it is waiting for."""
+    # Its queued work is dropped. Work already running in a thread is finished first, so endpoints divide their work
+    # into short parts.
 
     @functools.wraps(endpoint)
     async def limited(self: Endpoints, body: Any, request: Request) -> Response:
@@ -88,19 +88,19 @@ def _limited(endpoint: Endpoint) -> Endpoint:
         finally:
             left.cancel()
             work.cancel()
-            # An error that comes while a thread finishes its part is nobody's any more, and need not be logged.
+            # Nobody waits for an error that occurs while a thread finishes its part, so it is not logged.
             work.add_done_callback(lambda work: work.cancelled() or work.exception())
 
     return limited
 
 
 class Endpoints:
-    """The functions behind the paths, with the model and the queue that they share."""
+    """The endpoints, with the model and queue that they share."""
 
     def __init__(self, model: ServedModel, config: ServeConfig, metrics: Metrics) -> None:
         self.model, self.config, self.metrics = model, config, metrics
         self.threads = CapacityLimiter(N_THREADS)
-        # Apart, because the search of a large index takes seconds, which other requests need not wait for.
+        # A separate thread, because searching a large index takes seconds, during which other requests should not wait.
         self.search_thread = CapacityLimiter(1)
         self.batcher = Batcher(
             batch_tokens=config.batch_tokens,
@@ -112,15 +112,20 @@ class Endpoints:
 
     @_limited
     async def embeddings(self, body: EmbeddingsRequest, request: Request) -> Response:
-        """Compute one vector of length 1 per text, as the OpenAI API does."""
+        """Compute one vector of length 1 per text, as in the OpenAI API."""
         embedder = self.model.embedder
         is_whitened = isinstance(embedder.linear_map, Whitening)
-        if body.dimensions is not None and (not is_whitened or body.dimensions > embedder.dim):
-            kind = "whitened" if is_whitened else "not whitened"
+        if body.dimensions is not None and not is_whitened:
             raise Problem(
                 422,
-                f"dimensions is {body.dimensions}: only whitened vectors can be truncated, but those of "
-                f"{self.model.name} are {kind} and have {embedder.dim}.",
+                "dimensions only works with whitened vectors, because only their first dimensions are the most "
+                f"important ones. The vectors of {self.model.name} are not whitened.",
+                param="dimensions",
+            )
+        if body.dimensions is not None and body.dimensions > embedder.dim:
+            raise Problem(
+                422,
+                f"dimensions is {body.dimensions}, but the vectors of {self.model.name} have {embedder.dim}.",
                 param="dimensions",
             )
         texts = await self._texts(body.input)
@@ -185,7 +190,7 @@ class Endpoints:
 
     @_limited
     async def substitutes(self, body: SubstitutesRequest, request: Request) -> Response:
-        """Find the words that each direction, and both together, expect at a position."""
+        """Find the words that each direction, and both together, expect at a position of a text."""
         self._check_predicts()
         (text,) = texts = await self._texts([body.sentence], "sentence")
         tokens, number, position = _token_at(text, body.position)
@@ -203,7 +208,7 @@ class Endpoints:
 
     @_limited
     async def neighbors(self, body: NeighborsRequest, request: Request) -> Response:
-        """Find the occurrences in the index that are most similar to a token, by each layer."""
+        """Find the indexed occurrences most similar to a token, by layer."""
         (text,) = texts = await self._texts([body.sentence], "sentence")
         tokens, number, position = _token_at(text, body.position)
         sentence = text[number]
@@ -221,7 +226,7 @@ class Endpoints:
         return await self._answer(request, content, texts, SHORT_ANSWER + 1)
 
     async def models(self) -> Response:
-        """List the model, with its layers, directions, mix, pooling and index."""
+        """List the server's model, with its layers, directions, mix, pooling and index."""
         return json_response({"object": "list", "data": [self.model.facts()]})
 
     async def one_model(self, name: str) -> Response:
@@ -230,18 +235,18 @@ class Endpoints:
         return json_response(self.model.facts())
 
     async def examples(self) -> Response:
-        """List example sentences, with a position to look at, and words with the sentences of each of their senses."""
+        """List example texts and sentences, each with a position to look at, and words with sentences per sense."""
         return json_response(LISTED)
 
     async def healthz(self) -> Response:
-        """Say whether requests are answered: 200, or 503 if one computation takes longer than a request may."""
+        """Report whether requests are answered: 200, or 503 if a computation takes longer than the request timeout."""
         seconds = self.batcher.batch_seconds
         if seconds > self.config.timeout_seconds:
             return Response(f"no answer for {seconds:.0f} seconds\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
 
     async def readyz(self) -> Response:
-        """Say that the server accepts requests: before and after, it accepts no connections."""
+        """Report that the server accepts requests. While starting and stopping, it accepts no connections."""
         return Response("ok\n", media_type="text/plain")
 
     async def read_metrics(self) -> Response:
@@ -276,7 +281,7 @@ class Endpoints:
         n_characters = 0
         advice = "Split it, or start the server with a larger --max-text-characters."
         for number, text in enumerate(texts):
-            # A token counts as one character more, so that empty tokens count too.
+            # Each token counts as one additional character, so empty tokens count, too.
             length = len(text) if isinstance(text, str) else sum(len(token) + 1 for token in _tokens(_sentences(text)))
             n_characters += length
             what = f"Text {number} of {param} has {length:,} characters"
@@ -296,7 +301,7 @@ class Endpoints:
     async def _expected(
         self, texts: Sequence[Sequence[Query]], n: int, documents: bool, cache: bool
     ) -> list[list[Any]]:
-        """Find the words that are expected at positions of the sentences of each text."""
+        """Find the words expected at positions in each text's sentences."""
         items = texts if documents else [[query] for text in texts for query in text]
         compute = partial(self.model.expected, n=n, documents=documents, cache=cache)
         costs = list(map(_expected_cost, items))
@@ -310,7 +315,7 @@ class Endpoints:
     async def _compute(
         self, key: Hashable, compute: Compute, items: Sequence[Any], costs: Sequence[int] | None = None
     ) -> list[Any]:
-        """Compute texts, or other items, with the model, together with those of other requests of the same key."""
+        """Compute texts or other items with the model, batched with those of other requests with the same key."""
         return await self.batcher.submit(key, compute, items, costs or list(map(_cost, items)))
 
     async def _answer(
@@ -321,25 +326,25 @@ class Endpoints:
         n_numbers: int,
         media_type: str = JSON,
     ) -> Response:
-        """Write an answer, in a thread unless it is short."""
+        """Write an answer, using a thread unless it is short."""
         written = content() if n_numbers <= SHORT_ANSWER else await self._in_thread(content)
         self.metrics.tokens.labels(request.scope["path"]).inc(_n_tokens(texts))
         return Response(written, media_type=media_type)
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
-        """Call a function that takes long enough to hold up other requests."""
+        """Call a function that takes long enough to delay other requests."""
         result: Result = await to_thread.run_sync(function, limiter=self.threads)
         return result
 
 
 def _check_cache(body: SurprisalRequest | SubstitutesRequest) -> None:
-    """Refuse a cache without documents."""
+    """Reject a cache without documents."""
     if body.cache and not body.documents:
         raise Problem(422, "cache only works with documents. Also send documents: true.", param="cache")
 
 
 async def _disconnected(request: Request) -> None:
-    """Return once the client has left. The body must have been read."""
+    """Return once the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -349,7 +354,7 @@ def _split_all(texts: Sequence[Text], split: TextSplitter) -> list[SplitText]:
 
 
 def _sentences(text: Any) -> SplitText:
-    """Return the sentences of a text that is split already: the tokens of one, or of several."""
+    """Return the sentences of an already split text: the tokens of one or several sentences."""
     return text if is_split(text) else [text]
 
 
@@ -363,28 +368,28 @@ def _n_tokens(texts: Sequence[SplitText]) -> int:
 
 
 def _cost(text: SplitText) -> int:
-    """Count the positions that are computed for a text, without the boundaries of one sentence."""
+    """Count the positions to compute for a text, excluding the boundaries of one sentence."""
     return _n_tokens([text]) + N_BOUNDARIES * (len(text) - 1)
 
 
 def _expected_cost(queries: Sequence[Query]) -> int:
-    """Count what expected words cost, in positions that are computed."""
+    """Estimate the cost of expected words, in computed positions."""
     return sum(len(sentence) + EXPECTED_COST * len(positions) for sentence, positions in queries)
 
 
 def _check_limit(param: str, what: str, n: int, allowed: int, advice: str) -> None:
-    """Refuse more of something than the server allows in one request."""
+    """Reject a request that exceeds a limit."""
     if n > allowed:
         raise Problem(422, f"{what}, but {allowed:,} are allowed. {advice}", param=param)
 
 
 def _token_at(text: SplitText, position: int) -> tuple[list[str], int, int]:
-    """Return all tokens of a text, and for the position of one of them its sentence and its position there."""
+    """Return all tokens of a text, and the sentence index and position within it of the token at a position."""
     tokens = _tokens(text)
     if not 0 <= position < len(tokens):
         raise Problem(
             422,
-            f"position is {position}, but the sentence has {len(tokens)} tokens: choose 0 to {len(tokens) - 1}.",
+            f"position is {position}, but the text has {len(tokens)} tokens. Choose 0 to {len(tokens) - 1}.",
             param="position",
         )
     ends = list(accumulate(map(len, text)))

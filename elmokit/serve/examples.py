@@ -15,6 +15,6 @@ SENTENCES: list[str] = [
     *(example["text"] for example in EXAMPLES["sentences"]),
     *EXAMPLES["others"],
 ]
-"""Those of the index: space-separated tokens."""
+"""The sentences of the index: space-separated tokens."""
 LISTED = {name: EXAMPLES[name] for name in ("texts", "sentences", "senses")}
-"""What the page offers to look at."""
+"""The examples listed on the page."""

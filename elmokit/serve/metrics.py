@@ -1,4 +1,4 @@
-"""Metrics of the server in the format of Prometheus."""
+"""The server's metrics, in Prometheus format."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Metrics:
         self.batch_seconds.observe(seconds)
 
     def queue_changed(self, n_requests: int, n_tokens: int) -> None:
-        """Record the requests and tokens by which a queue has changed."""
-        # At once, and not when the metrics are read: only one of several processes is asked for those of all.
+        """Record a change in the number of queued requests and tokens."""
+        # Recorded immediately: when metrics are read, only one of several processes is asked for all of them.
         self.queue_requests.inc(n_requests)
         self.queue_tokens.inc(n_tokens)
 
@@ -68,9 +68,9 @@ class Metrics:
 
 
 def _forget_ended_processes(folder: str) -> None:
-    """Forget what waited in processes that were killed, where the system lists processes. What they counted stays."""
+    """Remove the gauges of processes that were killed, if the system lists processes. Their counters are kept."""
     for path in Path(folder).glob("gauge_live*.db"):
         pid = path.stem.rpartition("_")[2]
         if Path("/proc/self").exists() and not Path("/proc", pid).exists():
-            with contextlib.suppress(FileNotFoundError):  # another process has just done that
+            with contextlib.suppress(FileNotFoundError):  # another process has already removed it
                 mark_process_dead(int(pid), folder)

@@ -17,19 +17,19 @@ from elmokit.errors import ElmoError, is_out_of_memory
 logger = logging.getLogger("elmokit.serve")
 JSON = "application/json"
 MAX_SHOWN = 100
-"""Characters of a path, and of a field's name, that a message shows: both are the client's, and can be long."""
+"""Maximum number of characters of a path or field name in a message. Both come from the client and can be long."""
 
 
 class Problem(Exception):
-    """A request that is not answered with a result: an HTTP status and a message that says how to fix it."""
+    """An error answer: an HTTP status, and a message that explains how to fix the request."""
 
     def __init__(
         self,
         status: int,
         message: str,
         *,
-        param: str | None = None,  # the field of the request that it is about
-        code: str | None = None,  # a short name of the problem for programs
+        param: str | None = None,  # the request field that caused it
+        code: str | None = None,  # a short name for programs
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Problem(Exception):
 
     @classmethod
     def unexpected(cls) -> Problem:
-        """Create the answer to an error in the server's own code."""
+        """Create the answer for an error in the server's own code."""
         return cls(500, "An unexpected error occurred. See the server's log.")
 
     def response(self) -> Response:
@@ -50,7 +50,7 @@ class Problem(Exception):
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Answer every error of an app in this form, without a stack trace."""
+    """Make an app answer every error in this form, without a stack trace."""
     for kind in (Problem, RequestValidationError, HTTPException, ElmoError, Exception):
         app.add_exception_handler(kind, _answer)
 
@@ -64,12 +64,12 @@ async def _answer(request: Request, error: Exception) -> Response:
         return Problem(422, str(error)).response()
     if is_out_of_memory(error):
         return Problem(503, "The server is out of memory. Send fewer texts at once.", code="out_of_memory").response()
-    # Starlette raises an unexpected error again after the answer, and the guard logs it.
+    # Starlette re-raises an unexpected error after the answer, and the guard logs it.
     return (error if isinstance(error, Problem) else Problem.unexpected()).response()
 
 
 def _invalid(error: RequestValidationError) -> Problem:
-    """Refuse a body that is not JSON with 400, and one that has other fields or types with 422."""
+    """Answer a body that is not JSON with 400, and a body with wrong fields or types with 422."""
     first: dict[str, Any] = error.errors()[0]
     kind, message = first["type"], str(first["msg"]).removeprefix("Value error, ")
     path = [str(key)[:MAX_SHOWN] for key in first["loc"][1:]]
@@ -85,14 +85,14 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 
 def _http(request: Request, error: HTTPException) -> Problem:
-    # FastAPI answers every error while it reads a body with 400. One of the guard has an answer of its own.
+    # FastAPI answers every error while reading a body with 400, but the guard's errors have their own answers.
     if isinstance(error.__cause__, Problem):
         return error.__cause__
-    path = request.scope["path"][:MAX_SHOWN]  # not of request.url, which older versions of Starlette take from Host
+    path = request.scope["path"][:MAX_SHOWN]  # not request.url, which older Starlette versions derive from Host
     messages = {
         400: f"The body cannot be read as JSON in UTF-8: {error.__cause__}",
-        404: f"There is nothing at {path}. /openapi.json lists the addresses.",
-        405: f"{path} does not accept {request.method}.",
+        404: f"The path {path} does not exist. /openapi.json lists all paths.",
+        405: f"The path {path} does not support {request.method}.",
     }
     message = messages.get(error.status_code, str(error.detail))
     return Problem(error.status_code, message, headers=error.headers)

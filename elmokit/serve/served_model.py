@@ -1,4 +1,4 @@
-"""Everything that the server computes, without HTTP."""
+"""The server's computations, without HTTP."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ SplitText = Sequence[Sequence[str]]
 
 
 class ServedModel:
-    """A model with what its endpoints need: sentence embedder, language model, splitter and index."""
+    """A model with everything its endpoints need: sentence embedder, language model, splitter and index."""
 
-    # The methods that compute map a list of texts to one result each, and are called by one thread at a time.
+    # Methods that compute map a list of texts to one result each. Only one thread calls them at a time.
 
     def __init__(self, elmo: Elmo, config: ServeConfig) -> None:
         self.elmo = elmo
@@ -59,16 +59,16 @@ class ServedModel:
             self.index = OccurrenceIndex(config.index)
             self.index.check_model(elmo)
             self.index_name = _readable(Path(config.index).name)
-        self.elmo.embed([["warm", "up"]])  # packs the weights, so that the first request does not wait for it
+        self.elmo.embed([["warm", "up"]])  # packs the weights, so the first request need not wait for it
 
     @property
     def directions(self) -> Sequence[Direction]:
-        """The directions in which the model reads."""
+        """The model's directions."""
         return self.elmo.model.config.direction_names
 
     @property
     def expectations(self) -> Sequence[Direction]:
-        """The directions, and both together if there are two."""
+        """The model's directions, and both together if there are two."""
         return [*self.directions, BOTH] if len(self.directions) > 1 else self.directions
 
     @property
@@ -104,7 +104,7 @@ class ServedModel:
     def token_vectors(
         self, layers: Any, documents: bool = False
     ) -> Callable[[Sequence[SplitText]], list[NDArray[np.float32]]]:
-        """Return the function that computes token vectors of the given layers, as ``Elmo.embed`` of raw texts."""
+        """Return a function that computes token vectors of the given layers, like ``Elmo.embed`` for raw texts."""
         self.elmo.embed([], layers=layers)  # checks the layers
         if documents:
             embed = partial(self.elmo.embed_documents, layers=layers)
@@ -112,7 +112,7 @@ class ServedModel:
         return lambda texts: list(embed_joined(texts, partial(self.elmo.embed, layers=layers)))
 
     def n_selected(self, layers: Any) -> int:
-        """Count the layers that a request for token vectors gets."""
+        """Count the layers that a request for token vectors returns."""
         return self.elmo.n_layers if layers == "all" else len(layers) if isinstance(layers, list) else 1
 
     def surprisals(
@@ -131,7 +131,7 @@ class ServedModel:
     def expected(
         self, texts: Sequence[Sequence[Query]], n: int, documents: bool = False, cache: bool = False
     ) -> list[list[Any]]:
-        """Find the words that each direction, and both together, expect at positions of the sentences of each text."""
+        """Find the words that each direction, and both together, expect at positions in each text's sentences."""
         read = texts if documents else chain.from_iterable(texts)
         found = expected_words(
             self.elmo.computer,
@@ -152,10 +152,10 @@ class ServedModel:
 
 
 def _split_at_spaces(text: str) -> list[list[str]]:
-    """Split a text as a line of a file, which ends where the text of a request may still have the end of its line."""
+    """Split a text like a line of a file, which, unlike a request's text, contains no line breaks."""
     return [split_tokens(text.replace("\r", " ").replace("\n", " "))]
 
 
 def _readable(name: str) -> str:
-    """Return a name as text: that of a file or an argument can be any bytes, which JSON cannot hold."""
+    """Return a name as valid text: file names and arguments can have any bytes, which JSON cannot represent."""
     return name.encode("utf-8", "replace").decode()

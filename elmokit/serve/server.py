@@ -1,6 +1,6 @@
 """Run the server: one process opens the model and answers with Granian until SIGTERM or Ctrl-C.
 
-Several processes are started by a server of ASGI applications, from :func:`elmokit.serve.app.create_app`.
+For several processes, use an ASGI server with :func:`elmokit.serve.app.create_app`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from elmokit.serve.served_model import ServedModel
 from elmokit.serve.token import read_token
 
 MAX_HEADER_BYTES = 1 << 14
-BACKLOG = 2048  # connections that wait until they are accepted
+BACKLOG = 2048  # connections waiting to be accepted
 MAX_CONNECTIONS = 896
-"""Without open files for them, of which 1,024 are usually allowed, the process could not accept any."""
+"""Usually, 1,024 open files are allowed. If connections used all of them, the process could not accept any."""
 LOG = {
     "console": {"class": "logging.StreamHandler", "formatter": "generic"},
     "access": {"class": "logging.StreamHandler", "formatter": "access"},
@@ -43,7 +43,7 @@ RETRY_SECONDS = 0.02
 
 
 def serve(
-    open_elmo: Callable[[], Elmo],  # called once the settings are checked and the address is known to be free
+    open_elmo: Callable[[], Elmo],  # called after checking the settings and that the address is free
     config: ServeConfig,
     report: Callable[[str], None],  # called with the address once connections are accepted
 ) -> None:
@@ -85,12 +85,12 @@ async def _answer(
     report_address: Callable[[], None],
     stop_timeout_seconds: float,
 ) -> None:
-    """Answer requests until a signal comes, and then those that were accepted."""
+    """Answer requests until a signal arrives, and then the requests already accepted."""
     loop = asyncio.get_running_loop()
 
     def stop(*_signal: Any) -> None:
         loop.call_soon_threadsafe(server.stop)
-        # A computation that does not end keeps its thread alive, and so the process.
+        # A computation that does not end keeps its thread, and therefore the process, alive.
         last_resort = threading.Timer(stop_timeout_seconds, os._exit, [1])
         last_resort.daemon = True
         last_resort.start()
@@ -98,7 +98,7 @@ async def _answer(
     serving = asyncio.create_task(server.serve())
     while not serving.done() and not await asyncio.to_thread(is_accepted):
         await asyncio.sleep(RETRY_SECONDS)
-    if serving.done():  # another program may have taken the address while the model was opened
+    if serving.done():  # another program may have taken the address while the model was being opened
         reason = str(serving.exception()).partition("\n")[0]
         raise ConfigError(f"The server cannot listen: {reason}. Choose another address.")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,7 +108,7 @@ async def _answer(
 
 
 def _shown(address: Any) -> str:
-    """Return the address as people write it."""
+    """Format the address for people."""
     if isinstance(address, str):
         return address
     host, port = address[:2]
@@ -116,7 +116,7 @@ def _shown(address: Any) -> str:
 
 
 def _connectable(address: Any) -> Any:
-    """Return the address to connect to: not every system connects to the one that stands for all of its own."""
+    """Return an address to connect to: not every system can connect to a wildcard address."""
     if isinstance(address, str):
         return address
     host, port = address[:2]
@@ -129,19 +129,19 @@ def _is_accepted(family: socket.AddressFamily, address: Any) -> bool:
 
 
 def _bind(config: ServeConfig) -> socket.socket:
-    """Take the address, so that it is known and no other program takes it while the model is opened."""
+    """Bind the address, so it is known and no other program takes it while the model is being opened."""
     place = f"{config.host}, port {config.port}" if config.unix_socket is None else config.unix_socket
     try:
         with contextlib.ExitStack() as on_error:
             if config.unix_socket is None:
                 found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
                 listener = on_error.enter_context(socket.socket(found[0], socket.SOCK_STREAM))
-                if os.name == "posix":  # elsewhere it would allow an address that is taken
+                if os.name == "posix":  # elsewhere, it would allow an address that is in use
                     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 listener.bind(found[4])
             else:
                 listener = on_error.enter_context(socket.socket(socket.AF_UNIX))
-                # A server that was killed has left its socket behind.
+                # A killed server leaves its socket behind.
                 if Path(place).is_socket() and listener.connect_ex(place) == errno.ECONNREFUSED:
                     Path(place).unlink()
                 listener.bind(place)

@@ -13,7 +13,7 @@ MIN_TOKEN = 16
 
 
 def read_token(config: ServeConfig) -> str | None:
-    """Return the bearer token of the settings or the environment; None if requests need none."""
+    """Return the bearer token from the settings or the environment; None if requests do not need one."""
     token, where = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
     if config.token_file is not None:
         where = str(config.token_file)

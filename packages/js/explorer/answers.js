@@ -65,11 +65,11 @@ export class Answers {
 
   #surprisal({ input, n_expected: nExpected = 0, documents = false, cache = false, words = false }) {
     const texts = this.#texts(input);
-    if (cache && !documents) throw new Problem(422, "cache expects words of a document again. Send documents: true, too.");
+    if (cache && !documents) throw new Problem(422, "cache only works with documents. Also send documents: true.");
     const { directions } = this.elmo.config;
     const nTokens = count(texts.flat());
     if (nExpected && nTokens > MAX_EXPECTED_TOKENS) {
-      throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_EXPECTED_TOKENS} are allowed here. Shorten it.`);
+      throw new Problem(422, `The text has ${nTokens} tokens, but ${MAX_EXPECTED_TOKENS} are allowed here. Shorten it.`);
     }
     const data = texts.map((text, index) => {
       const scored = documents ? this.elmo.surprisalDocuments([text], { nExpected, cache })[0] : this.elmo.surprisal(text, { nExpected });
@@ -125,10 +125,10 @@ export class Answers {
   #texts(input) {
     const texts = input.map((text) => (typeof text === "string" ? textTokens(text).map((one) => one.map(({ text }) => text)) : [text]));
     const empty = texts.findIndex((text) => !count(text));
-    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty or has an empty sentence. Leave it out.`);
+    if (empty >= 0) throw new Problem(422, `Text ${empty} of input is empty or has an empty sentence. Remove it.`);
     const nTokens = count(texts.flat());
     if (nTokens > MAX_TOKENS) {
-      throw new Problem(422, `The text has ${nTokens} tokens, and ${MAX_TOKENS} are allowed here. Shorten it.`);
+      throw new Problem(422, `The text has ${nTokens} tokens, but ${MAX_TOKENS} are allowed here. Shorten it.`);
     }
     return texts;
   }
@@ -141,7 +141,7 @@ function sentenceAt(text, position) {
     if (position >= before && position < before + tokens.length) return { number, position: position - before };
     before += tokens.length;
   }
-  throw new Problem(422, `position is ${position}, but the sentence has ${before} tokens.`);
+  throw new Problem(422, `position is ${position}, but the text has ${before} tokens.`);
 }
 
 /** Join the vectors of sentences, `(layers, tokens, dim)`. */
