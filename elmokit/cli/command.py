@@ -159,8 +159,7 @@ class DocumentedCommand(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                heading = parameter.heading if isinstance(parameter, HeadedOption) else COMMON
-                headings.setdefault(heading, []).append(record)
+                headings.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
         return {heading: records for heading, records in headings.items() if records}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

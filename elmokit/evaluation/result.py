@@ -88,8 +88,8 @@ def name_columns(rows: Sequence[Row]) -> list[str]:
 
 
 def _format(cell: Any, digits: int) -> str:
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else f"{cell:.{digits}f}"
     if isinstance(cell, int):
         return f"{cell:,}"
-    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+    return "" if cell is None else str(cell)

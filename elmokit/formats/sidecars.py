@@ -59,9 +59,9 @@ def find_options(weights: Path) -> Path:
     if plain.exists():
         return plain
     owned = {own_file(file, OPTIONS) for file in hdf5_files(weights.parent)}
-    others = [path for path in visible_files(weights.parent, "*options*.json") if path not in owned]
+    others = {*visible_files(weights.parent, "*options*.json")} - owned
     if len(others) == 1:
-        return others[0]
+        return others.pop()
     # Nothing was found: name the file that the user most likely has elsewhere.
     return own if weights.stem.endswith("_weights") else plain
 

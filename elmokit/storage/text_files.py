@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from elmokit.errors import ConfigError, ElmoError, MissingExtraError, OutputError, TextError
 
@@ -206,19 +206,25 @@ def _open(path: str | Path) -> tuple[IO[bytes], IO[bytes] | None, tuple[type[Exc
         if sys.stdin is None or sys.stdin.closed:
             raise TextError("Standard input is closed or was already read: it can be used for only one text.")
         return sys.stdin.buffer, None, (OSError,)
-    suffix = Path(path).suffix.lower()
-    zstd = _zstandard(path) if suffix == ".zst" else None
+    decompressed, damage = _decompressor(path)
     try:
         raw = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     except OSError as error:
         raise _unreadable(path, error) from None
+    return decompressed(raw), raw, (OSError, EOFError, damage)
+
+
+def _decompressor(path: str | Path) -> tuple[Callable[[IO[bytes]], Any], type[Exception]]:
+    """Return the function that decompresses a file with this name, and the error of damaged content."""
+    suffix = Path(path).suffix.lower()
     if suffix == ".gz":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw)), raw, (OSError, EOFError, zlib.error)
+        return gzip.open, zlib.error
     if suffix == ".xz":
-        return cast(IO[bytes], lzma.LZMAFile(raw)), raw, (OSError, EOFError, lzma.LZMAError)
-    if zstd is not None:
-        return zstd.ZstdFile(raw), raw, (OSError, EOFError, zstd.ZstdError)
-    return raw, raw, (OSError,)
+        return lzma.open, lzma.LZMAError
+    if suffix == ".zst":
+        zstd = _zstandard(path)
+        return zstd.ZstdFile, zstd.ZstdError
+    return lambda file: file, OSError
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import heapq
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -188,9 +189,13 @@ def sorted_words(words: Sequence[str], counts: Mapping[str, int]) -> tuple[list[
 
     Words with equal counts stay in order.
     """
-    specials = [word for word in words if word in SPECIALS]
-    others = [word for word in words if word not in SPECIALS]
-    by_frequency = specials + sorted(others, key=lambda word: -counts.get(word, 0))
+
+    def rank(word: str) -> float:
+        if word in SPECIALS:
+            return -math.inf
+        return -counts.get(word, 0)
+
+    by_frequency = sorted(words, key=rank)
     for line, (old, new) in enumerate(zip(words, by_frequency, strict=True), start=1):
         if old != new:
             return by_frequency, [f"sorted by frequency: from line {line}, which has {new} instead of {old}"]
