@@ -228,7 +228,9 @@ class Text:
         """Yield the lines of one file, as in :meth:`lines`."""
         if self.kind == "fasta":
             return (Line(number, one.identifier, [one.residues]) for number, one in numbered_proteins(path))
-        if self._splitter is not None and not is_conllu(path):
+        if is_conllu(path):
+            return self._conllu_lines_of(path, on_bytes)
+        if self._splitter is not None:
             return self._raw_lines_of(path, self._splitter, on_bytes)
         return self._tokenized_lines_of(path, on_bytes)
 
@@ -283,26 +285,29 @@ class Text:
         for number, line in join_wrapped(text_name(path), numbered, self.wrapped):
             yield Line(number, line, split(line))
 
+    def _conllu_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
+        split = str.split if self.kind == "bilm-tf" else split_tokens
+        for number, line in self.numbered_lines(path, on_bytes):
+            yield Line(number, line, [split(line)])
+
     def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
-        split = self.split
-        # A caller's own function can select the column of a table.
-        reads_any_format = callable(self.kind) and self.kind is not str.split
-        numbered = self.numbered_lines(path, on_bytes, None if reads_any_format else ())
-        if is_conllu(path):
-            if self.kind != "bilm-tf":
-                split = split_tokens  # it has words already
-        elif not reads_any_format:
-            head, numbered = look_ahead(numbered)
-            sentences = [split(line) for _, line in head]
-            if self.kind == "lines":
-                check_split(text_name(path), sentences)
-            else:
-                check_tokens(text_name(path), sentences, self.refuse_raw)
+        if callable(self.kind) and self.kind is not str.split:
+            # A caller's own function can select the column of a table.
+            numbered = self.numbered_lines(path, on_bytes, formats=None)
+        else:
+            head, numbered = look_ahead(self.numbered_lines(path, on_bytes))
+            self._check_head(text_name(path), [self.split(line) for _, line in head])
         for number, line in numbered:
-            tokens = split(line)
+            tokens = self.split(line)
             if not tokens and self.kind == "allennlp":
                 raise TextError(f"{path}, line {number} is blank; expected a sentence on each line.")
             yield Line(number, line, [tokens])
+
+    def _check_head(self, name: str, sentences: list[list[str]]) -> None:
+        if self.kind == "lines":
+            check_split(name, sentences)
+        else:
+            check_tokens(name, sentences, self.refuse_raw)
 
     def _numbered_sentences(
         self, path: str | Path, on_bytes: Callable[[int], object] | None = None

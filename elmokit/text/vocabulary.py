@@ -306,27 +306,15 @@ def find_columns(words: Sequence[str]) -> WordColumns | None:
 
     White space in a few words does not make columns. Special words often have no count.
     """
-    text = "\n".join(words)
+    n_special = len(set(SPECIALS).intersection(words))
     for separator in "\t ":
-        # Nearly all files have none, which a quick check shows.
-        if separator not in text or not _have_columns(words, separator):
-            continue
-        rows = [list(filter(None, map(str.strip, word.split(separator)))) for word in words]
-        number = next(number for number, row in enumerate(rows) if len(row) > 1)
-        problem = f"the lines have several columns: line {number + 1} is {words[number][:40]!r}."
-        return WordColumns(rows, _word_column(rows), problem)
+        several = [word for word in words if separator in word]
+        if 2 * len(several) > len(words) - n_special:
+            rows = [list(filter(None, map(str.strip, word.split(separator)))) for word in words]
+            first = words.index(several[0])
+            problem = f"the lines have several columns: line {first + 1} is {several[0][:40]!r}."
+            return WordColumns(rows, _word_column(rows), problem)
     return None
-
-
-def _have_columns(words: Sequence[str], separator: str) -> bool:
-    """Check whether most lines have a separator."""
-    n_several = n_single = 0
-    for word in words:
-        if separator in word:
-            n_several += 1
-        elif word not in SPECIALS:
-            n_single += 1
-    return n_several > n_single
 
 
 def _word_column(rows: Sequence[Sequence[str]]) -> int:
