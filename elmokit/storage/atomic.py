@@ -199,11 +199,11 @@ def check_output_path(
     path = Path(path)
     if not path.exists():
         return
-    if not overwrite:
-        raise OutputError(f"{path} already exists; pass --overwrite (overwrite=True) to replace it.")
     kind, expected = _kind(path), "directory" if folder else "file"
     if kind != expected:
         raise OutputError(f"{path} is a {kind}, but the output is a {expected}.")
+    if not overwrite:
+        raise OutputError(f"{path} already exists; pass --overwrite (overwrite=True) to replace it.")
     if not folder or parts is None:
         return
     for name in sorted(inside.name for inside in path.iterdir()):

@@ -75,7 +75,7 @@ REFUSED = [  # a command line, and the name that the error must mention
     ("surprisal text.txt --model model --out text.txt --overwrite", "text.txt is both the input"),
     (f"{PERPLEXITY} --per-token text.txt --overwrite", "text.txt is both the input"),
     ("surprisal text.txt --model model --out words.xlsx", "words.xlsx has the name of a spreadsheet"),
-    ("surprisal text.txt --model model --out pipe --overwrite", "pipe is a device, a pipe"),
+    ("surprisal text.txt --model model --out pipe", "pipe is a device, a pipe"),
     ("embed text.txt pipe --model model --overwrite", "pipe is a device, a pipe"),
     ("convert model out.safetensors", "out.safetensors ends in .safetensors"),
     ("convert model out.hdf5 --storage float16", "--storage float16"),
