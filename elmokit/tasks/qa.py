@@ -1,9 +1,9 @@
 """Question answering: BiDAF++ with self-attention on SQuAD (Clark and Gardner 2018; Peters et al. 2018, section 4).
 
-Files are SQuAD's JSON (v1.1 and v2.0), or lines of text to predict on. Tokens keep their character offsets, so that a
-span of tokens is a slice of the raw text. Sentences and words are split as in the Penn Treebank. Tokens are then split
-further at hyphens, slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so that an answer
-rarely starts or ends inside a token. Their program used Punkt's learned English abbreviations; here it is a fixed list.
+Files are SQuAD's JSON (v1.1 and v2.0), or lines of text for prediction. Tokens keep their character offsets, so a span
+of tokens is a slice of the raw text. Sentences and words are split as in the Penn Treebank, and then at hyphens,
+slashes, quotes, currency signs and dashes, as in Clark and Gardner's program, so answers rarely start or end inside a
+token. Their program used the English abbreviations that Punkt learned; here, the list is fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -45,7 +46,7 @@ from elmokit.text.english import sentence_spans, token_spans
 from elmokit.text.first_lines import JSON, TABLE
 
 Unanswerable = Literal["error", "skip", "keep"]
-SQUAD_JSON = "SQuAD's JSON"  # as error messages call it
+SQUAD_JSON = "SQuAD's JSON"  # its name in error messages
 DOUBLE_QUOTES = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{DOUBLE LOW-9 QUOTATION MARK}«»"
 SINGLE_QUOTES = "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
 DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
@@ -55,7 +56,7 @@ NORMALIZED = {
     **dict.fromkeys(SINGLE_QUOTES, "'"),
     "\N{MINUS SIGN}": "-",
 }
-"""Tokens that differ from their slice of the text: all quotes and minus signs are read in their ASCII form."""
+"""Tokens that differ from their slice of the text: quotes and minus signs are replaced by their ASCII forms."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,13 @@ class Passage:
     text: str
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
-    """Character offsets of each token: the first character, and the one after the last."""
+    """Character offsets of each token: start and end, exclusive."""
 
     def slice(self, first: int, last: int) -> str:
-        """Return the raw text from one token to another, both included."""
-        return self.text[self.spans[first][0] : self.spans[last][1]]
+        """Return the raw text from one token to another, both inclusive."""
+        start, _ = self.spans[first]
+        _, stop = self.spans[last]
+        return self.text[start:stop]
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,14 @@ class QaExample:
     """File and question, for error messages."""
     id: str
     text: str
-    """The question, raw."""
+    """The raw question."""
     tokens: tuple[str, ...]
     """The tokens of the question."""
     passage: Passage
     answers: tuple[str, ...] | None = None
     """The acceptable answers; empty if the passage contains no answer (v2.0), None if they are unknown."""
     span: tuple[int, int] | None = None
-    """First and last token of the answer to train on: the most frequent, or the first of equally frequent ones."""
+    """First and last token of the answer to train on: the most frequent one; ties go to the first."""
 
 
 class _Answer(msgspec.Struct):
@@ -119,7 +122,7 @@ class _Squad(msgspec.Struct):
 class _Line(msgspec.Struct):
     question: str
     context: str | None = None
-    passage: str | None = None  # as AllenNLP's predictor calls it
+    passage: str | None = None  # the name in input for AllenNLP's predictor
     id: str = ""
 
 
@@ -127,17 +130,17 @@ def read_squad(path: str, unanswerable: Unanswerable = "error", skip_mismatched:
     """Read the questions of a SQuAD file, v1.1 or v2.0.
 
     Args:
-        unanswerable: What to do with questions of v2.0 that have no answer: raise an error, skip them, or keep them
-            with empty ``answers`` and without a ``span``.
-        skip_mismatched: Do not train on answers whose text differs from the passage at the given offset, instead of
-            raising an error. They still count as correct when predictions are scored, as in the official script.
+        unanswerable: How to treat questions of v2.0 without an answer: raise an error, skip them, or keep them with
+            empty ``answers`` and without a ``span``.
+        skip_mismatched: If an answer differs from the passage at its offset, do not train on it, instead of raising an
+            error. As in the official script, it still counts as correct in scores.
     """
     content = parse_json(read_text(path), path, _Squad, SQUAD_JSON)
     return _questions(content, path, unanswerable, skip_mismatched)
 
 
 def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
-    """Read questions without answers, to predict on: SQuAD's JSON, or one question per line.
+    """Read questions for prediction, without answers: SQuAD's JSON, or one question per line.
 
     A line is a question, a tab and a passage, or a JSON object with ``question``, ``context`` (or ``passage``) and
     optionally ``id``.
@@ -146,30 +149,35 @@ def read_questions(lines: Iterable[str], name: str) -> Iterator[QaExample]:
     if _is_whole_file(lines):
         content = parse_json("\n".join(lines), name, _Squad, SQUAD_JSON)
         for example in _questions(content, name, "keep", skip_mismatched=True):
-            yield QaExample(example.where, example.id, example.text, example.tokens, example.passage)
+            yield replace(example, answers=None, span=None)
         return
     passages: dict[str, Passage] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{name}, line {number}"
-        question, tab, context = line.partition("\t")
-        if not tab or line.lstrip().startswith("{"):
-            record = parse_json(
-                line, where, _Line, "a question, a tab and a passage, or a JSON object with question and context"
-            )
-            text = record.passage if record.context is None else record.context
-            if text is None:
-                raise TextError(f"{where}: the JSON object has neither context nor passage.")
-        else:
-            record, text = _Line(question), context
+        question, text, given_id = _parse_line(line, where)
         passage = passages.setdefault(text, _passage(text, where))
-        tokens = _question(record.question, where)
-        yield QaExample(where, record.id or str(number), record.question, tokens, passage)
+        tokens = _question(question, where)
+        yield QaExample(where, given_id or str(number), question, tokens, passage)
+
+
+def _parse_line(line: str, where: str) -> tuple[str, str, str]:
+    """Return the question, passage and id of a line. The id is empty if none is given."""
+    question, tab, passage = line.partition("\t")
+    if tab and not line.lstrip().startswith("{"):
+        return question, passage, ""
+    record = parse_json(
+        line, where, _Line, "a question, a tab and a passage, or a JSON object with question and context"
+    )
+    text = record.passage if record.context is None else record.context
+    if text is None:
+        raise TextError(f"{where}: the JSON object has neither context nor passage.")
+    return record.question, text, record.id
 
 
 def _is_whole_file(lines: list[str]) -> bool:
-    """Return whether the lines together are one SQuAD file rather than one question each."""
+    """Check whether the lines together are a SQuAD file, not one question each."""
     try:
         content = json.loads("\n".join(lines))
     except (ValueError, RecursionError):
@@ -178,21 +186,23 @@ def _is_whole_file(lines: list[str]) -> bool:
 
 
 def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mismatched: bool) -> Iterator[QaExample]:
+    """Yield the questions of a file, treating unanswerable ones and mismatched answers as ``read_squad`` does."""
     for article in content.data:
         for paragraph in article.paragraphs:
             passage = _passage(paragraph.context, f"{name}, article {article.title!r}")
             for question in paragraph.qas:
                 where = f"{name}, question {question.id!r}"
+                has_no_answer = question.is_impossible or question.answers == []
+                if has_no_answer and unanswerable == "skip":
+                    continue
+                if has_no_answer and unanswerable == "error":
+                    raise TextError(
+                        f"{where}: no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
+                        "questions, or data.skip_unanswerable = true to skip them."
+                    )
                 answers: tuple[str, ...] | None = None
                 span = None
-                if question.is_impossible or question.answers == []:
-                    if unanswerable == "skip":
-                        continue
-                    if unanswerable == "error":
-                        raise TextError(
-                            f"{where}: no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
-                            "questions, or data.skip_unanswerable = true to skip them."
-                        )
+                if has_no_answer:
                     answers = ()
                 elif question.answers is not None:
                     answers = tuple(answer.text for answer in question.answers)
@@ -204,19 +214,25 @@ def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mism
 def _most_frequent_span(
     answers: list[_Answer], passage: Passage, where: str, skip_mismatched: bool
 ) -> tuple[int, int] | None:
+    """Return the first and last token of the most frequent answer; None if every answer is skipped."""
     spans: Counter[tuple[int, int]] = Counter()
     for answer in answers:
-        start, stop = answer.answer_start, answer.answer_start + len(answer.text)
+        start = answer.answer_start
+        stop = start + len(answer.text)
         written = passage.text[max(start, 0) : max(stop, 0)]
         span = covering_tokens(passage.spans, start, stop)
-        if written == answer.text and answer.text.strip() and span:
+        is_match = written == answer.text and answer.text.strip() != ""
+        if is_match and span is not None:
             spans[span] += 1
         elif not skip_mismatched:
             raise TextError(
                 f"{where}: the answer {answer.text!r} is not at character {start} of the passage; the text there is "
                 f"{written!r}. Correct the file, or set data.skip_mismatched = true to skip such answers in training."
             )
-    return spans.most_common(1)[0][0] if spans else None
+    if not spans:
+        return None
+    (most_frequent, _), *_ = spans.most_common(1)
+    return most_frequent
 
 
 def _passage(text: str, where: str) -> Passage:
@@ -246,16 +262,17 @@ class OffsetToken(NamedTuple):
 
 
 def tokenize_passage(text: str) -> list[OffsetToken]:
-    """Split a raw passage into its tokens with their character offsets."""
+    """Split a raw passage into tokens with their character offsets."""
     tokens = []
     for sentence_start, sentence_stop in sentence_spans(text):
-        for start, stop in token_spans(text[sentence_start:sentence_stop]):
+        sentence = text[sentence_start:sentence_stop]
+        for start, stop in token_spans(sentence):
             tokens += _split_word(text, sentence_start + start, sentence_start + stop)
     return tokens
 
 
 def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
-    """Split one word into the matches of ``SPLIT_AT`` and the text between them."""
+    """Split a word into the matches of ``SPLIT_AT`` and the text between them."""
     cuts = [start]
     for match in SPLIT_AT.finditer(text, start, stop):
         cuts += [match.start(), match.end()]
@@ -269,14 +286,16 @@ def _split_word(text: str, start: int, stop: int) -> list[OffsetToken]:
 
 
 def covering_tokens(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and the last token that overlap with ``text[start:stop]``, or None if there is none."""
-    first = bisect.bisect_right(offsets, start, key=lambda token: token[1])
-    last = bisect.bisect_left(offsets, stop, key=lambda token: token[0]) - 1
-    return (first, last) if first <= last else None
+    """Return the first and last token that overlap with ``text[start:stop]``, or None if there is none."""
+    first = bisect.bisect_right(offsets, start, key=itemgetter(1))
+    last = bisect.bisect_left(offsets, stop, key=itemgetter(0)) - 1
+    if first > last:
+        return None
+    return first, last
 
 
-GRU_DEVIATION = 0.05  # of the truncated normal distribution of the initial weights
-CHAR_BOUND = 0.05  # of the uniform distribution of the initial character vectors
+GRU_DEVIATION = 0.05  # of the truncated normal distribution of initial weights
+CHAR_BOUND = 0.05  # of the uniform distribution of initial character vectors
 HIDDEN = 100  # units per direction in both publications
 UNKNOWN = -100  # gold position that nll_loss ignores
 
@@ -355,93 +374,98 @@ class Answer(NamedTuple):
     probability: float
     """Probability of the start times probability of the end."""
     best: tuple[Answer, ...] = ()
-    """The most probable answers, if they were asked for, this one first. Their probabilities are relative to all spans
-    that the model may answer with, and to "no answer"."""
+    """The most probable answers on request, starting with this one. Their probabilities are normalized over all
+    possible answers, including "no answer"."""
 
 
 @dataclass(frozen=True)
 class QaBatch:
     """Questions, their passages and the gold answers as tensors.
 
-    The gold start and end are the index of a token. They are the padded length of the passage for "no answer", which
-    the model scores in a column after the tokens, and ``UNKNOWN`` for a question that is not trained on.
+    Gold starts and ends are token indices. For "no answer", they are the padded length of the passage, because the
+    model scores that in a column after the tokens. They are ``UNKNOWN`` for questions that are not trained on.
     """
 
     question: TokenBatch
     passage: TokenBatch
-    starts: Tensor | None  # (batch,)
+    starts: Tensor | None  # (batch,); None if they are unknown
     ends: Tensor | None
 
 
 class QaModel(TaskModel[QaBatch, Answer]):
-    """A network that points to the first and the last word of the answer. Its loss is the mean over questions."""
+    """A network that points to the first and last word of the answer. Its loss is the mean over questions."""
 
     null_scores: nn.Parameter | None
-    """The scores of "no answer" as the first and as the last token; None if every question has an answer."""
+    """The start and end scores of "no answer"; None if all questions have an answer."""
 
     def __init__(self, inputs: InputLayer, max_answer: int | None) -> None:
         super().__init__()
-        self.inputs, self.max_answer = inputs, max_answer
-        # Not a class attribute: PyTorch refuses a parameter with the name of an existing attribute.
+        self.inputs = inputs
+        self.max_answer = max_answer
+        # Not a class attribute, because PyTorch refuses parameters with the name of an existing attribute.
         self.register_parameter("null_scores", None)
 
     @abstractmethod
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of each token as the first and as the last of the answer.
+        """Compute the log-probabilities of each token as the start and as the end of the answer.
 
         Returns:
-            Two tensors ``(batch, time)``, or ``(batch, time + 1)`` with "no answer" in the last column if the model
-            has ``null_scores``.
+            Starts and ends, ``(batch, time)``; if the model has ``null_scores``, ``(batch, time + 1)`` with "no answer"
+            in the last column.
         """
 
     def loss(self, batch: QaBatch) -> Tensor:
-        """Return the mean cross-entropy of the first plus the last token over questions with a span."""
+        """Return the cross-entropy of the start plus that of the end, averaged over questions with a span."""
         assert batch.starts is not None
         assert batch.ends is not None
         if not (batch.starts != UNKNOWN).any():  # the mean over no question would be NaN
             return torch.zeros((), device=batch.starts.device)
         starts, ends = self(batch)
-        return F.nll_loss(starts, batch.starts, ignore_index=UNKNOWN) + F.nll_loss(
-            ends, batch.ends, ignore_index=UNKNOWN
-        )
+        start_loss = F.nll_loss(starts, batch.starts, ignore_index=UNKNOWN)
+        end_loss = F.nll_loss(ends, batch.ends, ignore_index=UNKNOWN)
+        return start_loss + end_loss
 
     def predict(self, batch: QaBatch) -> list[Answer]:
         """Return the best span of at most ``max_answer`` tokens, or "no answer" if that has a higher score."""
-        return self._answers(batch, *self(batch))
+        starts, ends = self(batch)
+        return self._answers(batch, starts, ends)
 
     def _answers(self, batch: QaBatch, starts: Tensor, ends: Tensor) -> list[Answer]:
-        n_words = batch.passage.mask.shape[1]
-        first, last, sums = best_answer_spans(
-            starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer
-        )
+        mask = batch.passage.mask
+        n_words = mask.shape[1]
+        first, last, sums = best_answer_spans(starts[:, :n_words], ends[:, :n_words], mask, self.max_answer)
         if self.null_scores is not None:
-            none = starts[:, n_words] + ends[:, n_words]
-            is_none = none > sums
-            first, last = first.masked_fill(is_none, -1), last.masked_fill(is_none, -1)
-            sums = torch.maximum(sums, none)
-        columns = (first.tolist(), last.tolist(), sums.exp().tolist())
-        return [Answer(*row) for row in zip(*columns, strict=True)]
+            no_answer = starts[:, n_words] + ends[:, n_words]
+            is_better = no_answer > sums
+            first = first.masked_fill(is_better, -1)
+            last = last.masked_fill(is_better, -1)
+            sums = torch.maximum(sums, no_answer)
+        rows = zip(first.tolist(), last.tolist(), sums.exp().tolist(), strict=True)
+        return [Answer(*row) for row in rows]
 
     def predict_best(self, batch: QaBatch, n_best: int) -> list[Answer]:
         """Return the answers of ``predict``, each with the ``n_best`` most probable ones."""
         starts, ends = self(batch)
-        n_words = batch.passage.mask.shape[1]
-        sums = span_scores(starts[:, :n_words], ends[:, :n_words], batch.passage.mask, self.max_answer)
-        if self.null_scores is not None:  # last, because a span that is as probable comes first
-            none = starts[:, n_words] + ends[:, n_words]
-            sums = torch.cat([sums, none[:, None]], dim=1)
-        # Stable, as equally probable spans have an order: that of `best_answer_spans`.
+        mask = batch.passage.mask
+        n_words = mask.shape[1]
+        sums = span_scores(starts[:, :n_words], ends[:, :n_words], mask, self.max_answer)
+        no_answer_index = None
+        if self.null_scores is not None:
+            no_answer_index = sums.shape[1]  # the last index, because ties go to spans
+            no_answer = starts[:, n_words] + ends[:, n_words]
+            sums = torch.cat([sums, no_answer[:, None]], dim=1)
+        # A stable sort keeps the order of ties in `best_answer_spans`.
         logs, order = sums.log_softmax(1).sort(dim=1, descending=True, stable=True)
+        best_logs, best_indices = logs[:, :n_best].tolist(), order[:, :n_best].tolist()
         results = []
-        for answer, row_logs, row in zip(
-            self._answers(batch, starts, ends), logs[:, :n_best], order[:, :n_best], strict=True
-        ):
+        for k, answer in enumerate(self._answers(batch, starts, ends)):
             best = []
-            for log, index in zip(row_logs.tolist(), row.tolist(), strict=True):
+            for log, index in zip(best_logs[k], best_indices[k], strict=True):
                 if log == -math.inf:  # padding
                     continue
-                first, last = index % n_words, index % n_words + index // n_words
-                if self.null_scores is not None and index == sums.shape[1] - 1:
+                first = index % n_words
+                last = first + index // n_words
+                if index == no_answer_index:
                     first = last = -1
                 best.append(Answer(first, last, math.exp(log)))
             results.append(answer._replace(best=tuple(best)))
@@ -449,17 +473,16 @@ class QaModel(TaskModel[QaBatch, Answer]):
 
 
 class BiDafPlusPlus(QaModel):
-    """BiDAF++: bi-attention, self-attention, and a pointer each to the start and the end of the answer.
+    """BiDAF++: bi-attention, self-attention, and pointers to the start and end of the answer.
 
-    The output mix of ELMo is appended to the output of the first GRU,
-    for questions and passages.
+    ELMo's output mix is appended to the output of the first GRU, for questions and passages.
 
     Args:
         inputs: The input layer.
-        hidden_dim: Units per direction of every GRU.
-        dropout: Variational dropout around every GRU.
+        hidden_dim: Units per direction of each GRU.
+        dropout: Variational dropout around each GRU.
         max_answer: Longest predicted answer, in words; None for no limit.
-        no_answer: Learn two scores for "no answer", which compete with those of the tokens (Levy et al. 2017).
+        no_answer: Learn two scores for "no answer", which compete with the scores of the tokens (Levy et al. 2017).
     """
 
     def __init__(
@@ -479,13 +502,16 @@ class BiDafPlusPlus(QaModel):
         self.second_encoder = _gru(both, hidden_dim)
         self.self_attention = SelfAttention(both)
         self.after_self_attention = _linear(self.self_attention.output_dim, both)
-        self.start_encoder, self.start = _gru(both, hidden_dim), _linear(both, 1)
-        self.end_encoder, self.end = _gru(2 * both, hidden_dim), _linear(both, 1)
+        self.start_encoder = _gru(both, hidden_dim)
+        self.start = _linear(both, 1)
+        self.end_encoder = _gru(2 * both, hidden_dim)
+        self.end = _linear(both, 1)
         if no_answer:
             self.null_scores = nn.Parameter(torch.zeros(2))
 
     def forward(self, batch: QaBatch) -> tuple[Tensor, Tensor]:
-        passage, question = self._encode(batch.passage), self._encode(batch.question)
+        passage = self._encode(batch.passage)
+        question = self._encode(batch.question)
         mask = batch.passage.mask
         of_question = self.attention(passage, question, mask, batch.question.mask)
         attended = F.relu(self.after_attention(of_question))
@@ -500,10 +526,13 @@ class BiDafPlusPlus(QaModel):
         return starts, ends
 
     def _encode(self, tokens: TokenBatch) -> Tensor:
-        hidden = run_packed(self.encoder, self.dropout(self.inputs(tokens)), tokens.mask)
+        """Read questions or passages, ``(batch, time, 2 * hidden_dim)`` plus the features of ELMo's output mix."""
+        vectors = self.dropout(self.inputs(tokens))
+        hidden = run_packed(self.encoder, vectors, tokens.mask)
         return self.inputs.at_output(self.dropout(hidden), tokens)
 
     def _normalize(self, scores: Tensor, mask: Tensor, which: int) -> Tensor:
+        """Turn scores ``(batch, time, 1)`` of starts (``which`` is 0) or ends (1) into log-probabilities."""
         scores = scores.squeeze(2).masked_fill(~mask, -torch.inf)
         if self.null_scores is not None:
             null = self.null_scores[which].expand(len(scores), 1)
@@ -551,7 +580,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         return read_squad(path, unanswerable, config.data.skip_mismatched)
 
     def read_text(self, lines: Iterable[str], name: str, tokenize: Tokenize, config: QaConfig) -> Iterable[QaExample]:
-        """Read questions to answer. They are tokenized as in training, so that answers are slices of the passages."""
+        """Read questions to answer. They are tokenized as in training, so answers are slices of the passages."""
         return read_questions(lines, name)
 
     def sentences(self, example: QaExample) -> Sequence[Sequence[str]]:
@@ -562,8 +591,8 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         """Return no labels, but raise an error if there is nothing to learn."""
         for example in examples:
             self.check(example, {})
-        found = (example.span or example.answers == () for example in examples)
-        check_learnable(found, "question whose answer is in its passage")
+        can_learn = (example.span is not None or example.answers == () for example in examples)
+        check_learnable(can_learn, "question whose answer is in its passage")
         return {}
 
     def check(self, example: QaExample, labels: Labels) -> None:
@@ -572,7 +601,9 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
 
     def build(self, config: QaConfig, inputs: InputLayer, labels: Labels) -> QaModel:
         model = config.model
-        hidden = model.hidden or (HIDDEN if config.elmo is None else 90)
+        hidden = model.hidden
+        if hidden is None:
+            hidden = HIDDEN if config.elmo is None else 90
         return BiDafPlusPlus(inputs, hidden, model.dropout, model.max_answer, model.no_answer)
 
     def collate(self, examples: Sequence[QaExample], inputs: Inputs, labels: Labels, config: QaConfig) -> QaBatch:
@@ -585,7 +616,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         no_answer = passage.mask.shape[1] if config.model.no_answer else UNKNOWN
         spans = []
         for example in examples:
-            if example.span:
+            if example.span is not None:
                 spans.append(example.span)
             elif example.answers == ():
                 spans.append((no_answer, no_answer))
@@ -595,7 +626,7 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         return QaBatch(question, passage, start, stop)
 
     def score(self, examples: Sequence[QaExample], answers: Sequence[Answer], config: QaConfig) -> dict[str, float]:
-        """Return exact match and F1 of the official script: v1.1, or v2.0 if the model may predict "no answer"."""
+        """Return exact match and F1 as in the official script for v1.1, or for v2.0 if there is "no answer"."""
         gold = [example.answers or () for example in examples]
         predicted = [answer_text(example, answer) for example, answer in zip(examples, answers, strict=True)]
         if not config.model.no_answer:
@@ -609,21 +640,23 @@ class QaTask(Task[QaConfig, QaExample, QaBatch, Answer]):
         return result
 
     def to_record(self, example: QaExample, answer: Answer) -> dict[str, Any]:
-        """Return the answer and its character offsets: ``context[start:end]``, or null for "no answer".
+        """Return the answer and its character offsets, ``context[start:end]``, which are null for "no answer".
 
-        The most probable answers, if they were asked for, are the list ``best``.
+        ``best`` lists the most probable answers, if they were requested.
         """
         record = {"id": example.id, "question": example.text, **_answer_record(example, answer)}
         if answer.best:
-            record["best"] = [_answer_record(example, one) for one in answer.best]
+            record["best"] = [_answer_record(example, candidate) for candidate in answer.best]
         return record
 
     def to_text(self, example: QaExample, answer: Answer) -> str:
-        """Return the question, and the answer on a second line, or the most probable ones on lines of their own."""
+        """Return the question, followed by a line with the answer or by one line per most probable answer."""
         if not answer.best:
             return f"{example.text}\n  {_shown(example, answer)}"
-        lines = [f"  {one.probability:.3f}  {_shown(example, one)}" for one in answer.best]
-        return "\n".join([example.text, *lines])
+        lines = [example.text]
+        for candidate in answer.best:
+            lines.append(f"  {candidate.probability:.3f}  {_shown(example, candidate)}")
+        return "\n".join(lines)
 
 
 def _shown(example: QaExample, answer: Answer) -> str:
@@ -631,10 +664,13 @@ def _shown(example: QaExample, answer: Answer) -> str:
 
 
 def _answer_record(example: QaExample, answer: Answer) -> dict[str, Any]:
-    spans, is_span = example.passage.spans, answer.first >= 0
+    start = end = None
+    if answer.first >= 0:
+        start, _ = example.passage.spans[answer.first]
+        _, end = example.passage.spans[answer.last]
     return {
         "answer": answer_text(example, answer),
-        "start": spans[answer.first][0] if is_span else None,
-        "end": spans[answer.last][1] if is_span else None,
+        "start": start,
+        "end": end,
         "probability": answer.probability,
     }
