@@ -1,12 +1,12 @@
-// The answers of `elmokit serve` that the explorer asks for, with the same fields, from a model in this program.
+// The answers of `elmokit serve` that the explorer requests, with the same fields, computed by a model in the browser.
 
 import { NeighborIndex } from "./elmokit/index.js";
 import { sumByWord, textTokens } from "./elmokit/words.js";
 
-const MAX_EXPECTED_TOKENS = 4096; // as on the server: their scores of all words would keep the engine busy for minutes
+const MAX_EXPECTED_TOKENS = 4096; // as on the server: computing the scores of all words for more would take minutes
 const MAX_TOKENS = 16384;
 
-/** A question that has no answer, with the status that the server gives it. */
+/** A request that cannot be answered, with the server's status. */
 export class Problem extends Error {
   constructor(status, message) {
     super(message);
@@ -14,14 +14,14 @@ export class Problem extends Error {
   }
 }
 
-/** Answers by the paths of the server. */
+/** Answers requests to the server's paths. */
 export class Answers {
   #index = null;
 
   /**
    * @param {import("../src/elmo.js").Elmo} elmo
-   * @param {string} name The model's.
-   * @param {{listed: Object, indexed: string[]}} examples What the page lists, and the sentences to find neighbors in.
+   * @param {string} name The model's name.
+   * @param {{listed: Object, indexed: string[]}} examples The examples on the page, and the sentences to search for neighbors.
    */
   constructor(elmo, name, examples) {
     this.elmo = elmo;
@@ -30,7 +30,7 @@ export class Answers {
     this.indexed = examples.indexed.map((sentence) => sentence.split(" "));
   }
 
-  /** Return the answer to a request of a path. */
+  /** Return the answer to a request. */
   answer(path, body) {
     const answers = {
       "v1/models": () => ({ object: "list", data: [this.#facts()] }),
@@ -115,7 +115,7 @@ export class Answers {
       index,
       tokens: text.flat(),
       sentence_lengths: lengths(text),
-      // Numbers, not text: they do not go through a network.
+      // Numbers instead of text, because they do not pass through a network.
       ...joined(documents ? this.elmo.embedDocuments([text], { layers })[0] : this.elmo.embed(text, { layers })),
     }));
     return { object: "list", model: this.name, layers, data, usage: usage(texts.flat()) };
@@ -134,7 +134,7 @@ export class Answers {
   }
 }
 
-/** Return the number of a token's sentence, and its position there, by its position among all tokens of the text. */
+/** Return the index of a token's sentence, and its position in the sentence, from its position in the text. */
 function sentenceAt(text, position) {
   let before = 0;
   for (const [number, tokens] of text.entries()) {

@@ -1,21 +1,21 @@
-// Ask the engine that runs in this browser. The documentation site has this module in the place of `server.js` of
-// `elmokit serve`, with the same exports, so that both have the same page.
+// Send requests to the engine in this browser. On the documentation site, this module replaces the `server.js` of
+// `elmokit serve`. It has the same exports, so both have the same page.
 
-import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js"; // of `elmokit serve`, too
+import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js"; // also from `elmokit serve`
 
 export { ServerError };
 
-/** What the page waits for when it opens. */
+/** The message while the page opens. */
 export const LOADING = "Loading the engine and the model, 15 MB\u2026";
 
-/** A server may need a token. This page needs none. */
+/** Unlike a server, this page never needs a token. */
 export const useToken = () => {};
 
 const kept = keepAnswers(request);
 
 /**
- * Return the answer to what would be a request of a server: a path and a body. The last answers are kept.
- * @throws {ServerError} The engine does not start, or the question has a problem.
+ * Return the answer to a request: a path and a body. The last answers are cached.
+ * @throws {ServerError} The engine does not start, or the request cannot be answered.
  */
 export const ask = kept.ask;
 
@@ -28,11 +28,11 @@ export async function tokenVectors(texts) {
   return answer.data.map(({ vectors, ...text }) => vectorsByLayer(text, vectors));
 }
 
-// A worker, so that the page answers to keys and clicks while the engine computes.
+// A worker, so that the page stays responsive while the engine computes.
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-const waiting = new Map(); // the functions that end the promise of each question
+const waiting = new Map(); // the functions that settle each request's promise
 let nAsked = 0;
-let failure; // why the worker has ended; it answers nothing more
+let failure; // why the worker has stopped; it no longer answers
 
 function request(path, body) {
   if (failure) return Promise.reject(failure);
@@ -54,9 +54,9 @@ worker.addEventListener("error", (event) => {
   waiting.clear();
 });
 
-// Keep the page, the engine and the model for use without a network. Last, because the files that are in the cache of the
-// browser by then are not loaded twice.
+// Store the page, the engine and the model for offline use. This is done last, so files that are already in the browser's
+// cache are not loaded twice.
 if ("serviceWorker" in navigator) {
   const keep = () => navigator.serviceWorker.register(new URL("./service-worker.js", import.meta.url));
-  ask("v1/models").then(keep).catch(() => {}); // without it, the page works as long as there is a network
+  ask("v1/models").then(keep).catch(() => {}); // without it, the page only works online
 }

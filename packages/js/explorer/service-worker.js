@@ -1,11 +1,11 @@
-// Keeps the page, the engine and the model for use without a network. `docs/make_try.py` writes a line before this one:
-// the constant PAGE, with the list of all files and a version that changes with their content.
+// Stores the page, the engine and the model for offline use. `docs/make_try.py` prepends a line with the constant PAGE: the
+// list of all files, and a version that changes with their content.
 
 const PREFIX = "elmokit-try-";
 const CACHE = PREFIX + PAGE.version;
 
 addEventListener("install", (event) => {
-  // "no-cache" asks the server whether the browser's copy is current, so that no old file gets among new ones.
+  // "no-cache" checks with the server whether the browser's copy is current, so old and new files are not mixed.
   const requests = ["./", ...PAGE.files].map((file) => new Request(file, { cache: "no-cache" }));
   event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(requests)));
 });

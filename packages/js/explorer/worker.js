@@ -1,10 +1,10 @@
-// The worker of the explorer: the engine with its model, which answers the questions of the page one by one.
+// The explorer's worker: the engine and its model, which answer the page's requests one by one.
 
 import { Answers, Problem } from "./answers.js";
 import { Elmo } from "./elmokit/index.js";
 
 const answers = open();
-answers.catch(() => {}); // every question reports it
+answers.catch(() => {}); // reported by every request
 
 async function open() {
   const here = new URL("./", import.meta.url);

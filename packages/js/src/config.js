@@ -30,21 +30,21 @@ export const WORD_TABLE = "token_layer.word_embedding.weight";
 export function readConfig(content, name) {
   if (content?.format !== "elmokit" || content.format_version !== FORMAT_VERSION || !content.bilm) {
     throw new Error(
-      `${name} is not the config.json of an elmokit model of version ${FORMAT_VERSION}. Convert other formats in Python: ` +
+      `${name} is not the config.json of an elmokit model with format version ${FORMAT_VERSION}. Convert other formats in Python: ` +
         "elmokit convert MODEL OUT.",
     );
   }
   const { bilm } = content;
   for (const [part, isThere] of [
     ["a model that reads word ids", bilm.n_words != null],
-    ["a table of words without characters", bilm.word_features != null && bilm.char_cnn == null],
-    ["a table of words that the softmax does not share", (bilm.word_features?.word_dim ?? bilm.projection_dim) !== bilm.projection_dim],
-    ["a lexicon of its own", content.lexicon],
+    ["a word table without characters", bilm.word_features != null && bilm.char_cnn == null],
+    ["a word table that the softmax does not share", (bilm.word_features?.word_dim ?? bilm.projection_dim) !== bilm.projection_dim],
+    ["a lexicon", content.lexicon],
     ["an alignment with another model", content.alignment],
   ]) {
-    if (isThere) throw new Error(`${name} describes ${part}, which the JavaScript package does not have. Use Python.`);
+    if (isThere) throw new Error(`${name} describes ${part}, which the JavaScript package does not support. Use Python.`);
   }
-  if (bilm.backward_only) throw new Error(`${name} describes a model that reads backward alone. Such models are no longer read.`);
+  if (bilm.backward_only) throw new Error(`${name} describes a backward-only model, which is no longer supported.`);
   const cnn = bilm.char_cnn;
   const readBackward = bilm.bidirectional ? [false, true] : [false];
   return {

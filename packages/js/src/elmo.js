@@ -36,7 +36,7 @@ export class Layers {
     const [nLayers, nTokens, dim] = this.shape;
     const exists = [layer, token].every(Number.isInteger) && layer >= 0 && layer < nLayers && token >= 0 && token < nTokens;
     if (!exists) {
-      throw new RangeError(`There is no layer ${layer} of token ${token}: there are ${nLayers} layers of ${nTokens} tokens.`);
+      throw new RangeError(`There is no layer ${layer} of token ${token}: there are ${nLayers} layers and ${nTokens} tokens.`);
     }
     const first = (layer * nTokens + token) * dim;
     return this.data.subarray(first, first + dim);
@@ -101,7 +101,7 @@ export class Elmo {
     const lowest = precision ?? content.precision ?? "float32";
     const vocabulary = words && Vocabulary.fromText(text(words));
     if (config.nTableWords && vocabulary?.words.length !== config.nTableWords) {
-      throw new Error(`The model has a table of ${config.nTableWords} words, and ${vocabulary?.words.length ?? "no"} words in vocab.txt.`);
+      throw new Error(`The model has a table of ${config.nTableWords} words, but vocab.txt has ${vocabulary?.words.length ?? "no"} words.`);
     }
     const exact = Boolean(content.exact_marks);
     const wordOf = exact || !vocabulary ? markReader(vocabulary?.ids, exact) : vocabulary.read;
@@ -152,7 +152,7 @@ export class Elmo {
     const wanted = layers === "all" ? Array.from({ length: this.nLayers }, (_, layer) => layer) : layers;
     const isList = Array.isArray(wanted) && wanted.length && new Set(wanted).size === wanted.length;
     if (!isList || !wanted.every((layer) => Number.isInteger(layer) && layer >= 0 && layer < this.nLayers)) {
-      throw new Error(`layers is ${JSON.stringify(layers)}. Give 'all' or distinct numbers from 0 to ${this.nLayers - 1}.`);
+      throw new Error(`layers is ${JSON.stringify(layers)}. Choose 'all', or distinct numbers from 0 to ${this.nLayers - 1}.`);
     }
     const results = checkDocuments(documents).map(() => []);
     for (const { document, tokens, vectors } of this.#readSentences(documents, wanted, 1)) {
@@ -243,7 +243,7 @@ export class Elmo {
     if (!Array.isArray(texts) || !texts.every((text) => typeof text === "string")) throw new TypeError("Expected an array of raw texts.");
     const split = texts.map((text) => textTokens(text, wrapped));
     const tokens = split.map((sentences) => sentences.map((sentence) => sentence.map(({ text }) => text)));
-    if (cache && !documents) throw new Error("A cache expects words of a document again: pass { documents: true }, too.");
+    if (cache && !documents) throw new Error("cache only works with documents. Also pass { documents: true }.");
     // All of them at once, as batches of many sentences take less time.
     const scored = this.surprisalDocuments(documents ? tokens : alone(tokens.flat()), { cache }).flat();
     return texts.flatMap((text, number) =>
@@ -258,10 +258,10 @@ export class Elmo {
     this.#checkPredicts();
     const chosen = direction ?? this.expectations.at(-1);
     if (!this.expectations.includes(chosen)) {
-      throw new Error(`direction is '${chosen}'. This model has ${this.expectations.join(", ")}.`);
+      throw new Error(`direction is '${chosen}'. Choose one of ${this.expectations.join(", ")}.`);
     }
     if (!(Number.isInteger(position) && position >= 0 && position < tokens.length)) {
-      throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, from 0.`);
+      throw new RangeError(`position is ${position}, but the sentence has ${tokens.length} tokens, counted from 0.`);
     }
     checkCount("n", n);
     const settings = cacheSettings(cache);
@@ -287,8 +287,8 @@ export class Elmo {
     if (!pooling) {
       throw new Error(
         this.#leftOutTrained
-          ? "The head that was trained on pairs of sentences was not loaded. Load the model without { trained: false }."
-          : "The model stores no head that was trained on pairs of sentences. Leave { trained: true } out.",
+          ? "The head trained on pairs of sentences was not loaded. Load the model without { trained: false }."
+          : "The model stores no head trained on pairs of sentences. Omit { trained: true }.",
       );
     }
     if (!trained && this.#hasPlainMeans) {
@@ -380,7 +380,7 @@ export class Elmo {
   }
 
   #checkPredicts() {
-    if (!this.canPredict) throw new Error("The model has no softmax and vocabulary here, so it cannot predict words.");
+    if (!this.canPredict) throw new Error("The model has no softmax and vocabulary, or was loaded with { predicts: false }, so it cannot predict words.");
   }
 
   /**
@@ -465,7 +465,7 @@ function openPooling(content, table, bytes, name, vocabulary, read, config, tabl
   };
   const wrong = map.wordWeights?.find((weight) => !(weight > 0));
   if (wrong !== undefined) {
-    throw new Error(`${name} has a weight of a word that is ${wrong}; it must be above 0. Restore the file that belongs to the model.`);
+    throw new Error(`${name} has the word weight ${wrong}; it must be above 0. Restore the model's original file.`);
   }
   return new SentencePooling(settings, map, vocabulary, read);
 }
@@ -473,11 +473,11 @@ function openPooling(content, table, bytes, name, vocabulary, read, config, tabl
 function openSoftmax(library, bytes, model, { kind, inner_dim: innerDim = 0 }, vocabulary, { dim }) {
   if (!["full", "tied"].includes(kind)) {
     throw new Error(
-      `The softmax of this model is ${kind}, which the JavaScript package does not have. Load it with { predicts: false } ` +
+      `The softmax of this model is ${kind}, which the JavaScript package does not support. Load it with { predicts: false } ` +
         "for vectors, or use Python.",
     );
   }
-  if (!vocabulary) throw new Error("The model has a softmax but no vocab.txt that names its words.");
+  if (!vocabulary) throw new Error("The model has a softmax, but no vocab.txt with its words.");
   const nWords = vocabulary.words.length;
   const tensors = new Tensors(bytes, "softmax.safetensors");
   const isTied = kind === "tied";
@@ -540,7 +540,7 @@ function checkSentences(sentences) {
 }
 
 function checkDocuments(documents) {
-  if (!Array.isArray(documents)) throw new TypeError("Expected an array of documents, which are arrays of tokenized sentences.");
+  if (!Array.isArray(documents)) throw new TypeError("Expected an array of documents (arrays of tokenized sentences).");
   documents.forEach(checkSentences);
   return documents;
 }

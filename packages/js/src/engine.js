@@ -38,7 +38,7 @@ async function compile(source) {
     return await WebAssembly.compile(bytes);
   } catch (error) {
     throw new Error(
-      `The engine cannot be compiled (${error.message}). It is the file elmokit.wasm, and needs WebAssembly with 128-bit SIMD.`,
+      `The engine, elmokit.wasm, cannot be compiled (${error.message}). It needs WebAssembly with 128-bit SIMD.`,
     );
   }
 }
@@ -77,8 +77,8 @@ export class Library {
   check(reason) {
     if (!reason) return;
     const name = Object.keys(CONSTANTS).find((key) => CONSTANTS[key] === reason);
-    if (name === "NO_MEMORY") throw new RangeError("There is too little memory for the model or the sentences.");
-    throw new Error(`The engine refuses the model or the sentences: ${name ?? reason}.`);
+    if (name === "NO_MEMORY") throw new RangeError("There is not enough memory for the model or the sentences.");
+    throw new Error(`The engine rejects the model or the sentences: ${name ?? reason}.`);
   }
 }
 
@@ -93,7 +93,7 @@ class Arena {
 
   take(nBytes) {
     const address = this.#exports.malloc(Math.max(8, nBytes));
-    if (!address) throw new RangeError("There is too little memory for the model or the sentences.");
+    if (!address) throw new RangeError("There is not enough memory for the model or the sentences.");
     this.#taken.push(address);
     return address;
   }

@@ -24,7 +24,7 @@ export async function readBytes(where) {
   }
   const response = await fetch(url);
   if (response.status === 404 || response.status === 403) throw new MissingFileError(`${url} does not exist.`);
-  if (!response.ok) throw new Error(`${url} cannot be loaded: the server answered ${response.status}.`);
+  if (!response.ok) throw new Error(`${url} cannot be loaded: the server answered with status ${response.status}.`);
   return new Uint8Array(await response.arrayBuffer());
 }
 
@@ -81,7 +81,7 @@ export class Tensors {
     delete this.#entries.__metadata__;
     for (const [tensor, { dtype, shape, data_offsets: [start, stop] }] of Object.entries(this.#entries)) {
       const size = BYTES[dtype];
-      if (!size) throw new Error(`${name} holds ${tensor} as ${dtype}, which this package does not read.`);
+      if (!size) throw new Error(`${name} stores ${tensor} as ${dtype}, which this package does not support.`);
       const n = shape.reduce((product, length) => product * length, 1);
       if (stop - start !== n * size || this.#first + stop > bytes.length) throw this.#damaged(`${tensor} is cut short`);
     }
@@ -106,8 +106,8 @@ export class Tensors {
       const found = this.#entries[tensor]?.shape;
       if (String(found) !== String(shape)) {
         throw new Error(
-          `${this.name} has ${tensor} of the shape (${found ?? "missing"}); config.json says (${shape}). Restore the ` +
-            "file that belongs to the model.",
+          `${this.name} has ${tensor} with the shape (${found ?? "missing"}), but config.json says (${shape}). Restore the ` +
+            "model's original file.",
         );
       }
     }

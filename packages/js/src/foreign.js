@@ -32,32 +32,32 @@ function withoutTreebank(token) {
 }
 
 const WITHOUT_BOUNDARIES = "Remove them: sentence boundaries are added when the text is read.";
-const JOIN_SUBWORDS = "Join them to words, which the model knows.";
+const JOIN_SUBWORDS = "Join them into words, which the model knows.";
 
 // Each: its name, a pattern of a whole token, what to do, and what a token is read as; without that, it is read as a word.
 const FOREIGN = {
   escapes: {
     name: "escapes of HTML and the Moses tokenizer (&apos; &quot; &amp; &lt; &gt; &#124; &#91; &#93;)",
     pattern: `.*(?:${ESCAPE}).*`,
-    cure: "The Moses tokenizer also splits words otherwise (don &apos;t): undo both with a detokenizer (sacremoses detokenize).",
+    cure: "The Moses tokenizer also splits words differently (don &apos;t). Undo both with a detokenizer (sacremoses detokenize).",
     plain: withoutEscapes,
   },
   treebank: {
     name: "marks of the Penn Treebank (-LRB- -RRB- -LSB- -RSB- -LCB- -RCB- \\/ \\* /. `` '')",
     pattern: "-[lrLR][rscRSC][bB]-|``|''|/[.?!,;:\\-]|(?:[^\\\\]*\\\\[/*])+[^\\\\]*",
-    cure: "To have no doubt, replace them by plain marks.",
+    cure: "To avoid this message, replace them with plain marks.",
     plain: withoutTreebank,
   },
   wikitext: {
     name: "separators of WikiText (@-@ @,@ @.@)",
     pattern: "@[\\-,.:/\\u2013]@",
-    cure: "Join what they separate.",
+    cure: "Join the parts that they separate.",
     plain: (token) => token[1],
   },
   unknown: {
     name: "marks of unknown words (<unk> [UNK] @@UNKNOWN@@)",
     pattern: "<unk>|<UNK>|<Unk>|\\[UNK\\]|@@UNKNOWN@@|<oov>|<OOV>",
-    cure: "Use a text with the words themselves, if there is one.",
+    cure: "If possible, use a version of the text with the original words.",
     plain: () => UNKNOWN,
   },
   s: { name: "sentence boundaries of another program (<s> </s>)", pattern: "</?s>", cure: WITHOUT_BOUNDARIES },
@@ -75,7 +75,7 @@ const FOREIGN = {
   padding: {
     name: "padding of another program (<pad> [PAD] @@PADDING@@)",
     pattern: "<pad>|<PAD>|\\[PAD\\]|@@PADDING@@",
-    cure: "Remove it: sentences of one batch can have different lengths.",
+    cure: "Remove it: sentences in a batch can have different lengths.",
   },
   wordpiece: { name: "subwords of WordPiece (##ing)", pattern: `##${WORD}+`, cure: JOIN_SUBWORDS },
   bpe: { name: "subwords of BPE (walk@@ ing)", pattern: `${WORD}+@@`, cure: JOIN_SUBWORDS },

@@ -94,7 +94,7 @@ export function readCapitals(tokens, ranks) {
 /** Return a sentence as `readCapitals` reads it, and say so. */
 function withCase(tokens, words) {
   const read = readCapitals(tokens, words);
-  if (read !== tokens) warnOnce("Sentences in capitals are read in the case in which the vocabulary has their words.");
+  if (read !== tokens) warnOnce("Sentences in capitals are read in the case that their words have in the vocabulary.");
   return read;
 }
 

@@ -37,9 +37,9 @@ export class NeighborIndex {
   neighbors(sentence, position, { n = 5, layers, among = "any", minCount = 1, before = [] } = {}) {
     const found = this.elmo.embedDocuments([[...before, sentence]])[0].at(-1);
     const chosen = layers ?? this.layers.map((_, layer) => layer).slice(1);
-    if (!Array.isArray(chosen)) throw new TypeError(`layers is ${chosen}. Give an array of layers from 1 to ${this.layers.length - 1}.`);
+    if (!Array.isArray(chosen)) throw new TypeError(`layers is ${chosen}. Pass an array of layers from 1 to ${this.layers.length - 1}.`);
     const wrong = chosen.findIndex((layer) => !(Number.isInteger(layer) && layer >= 1 && layer < this.layers.length));
-    if (wrong >= 0) throw new RangeError(`The index has no layer ${chosen[wrong]}: it has 1 to ${this.layers.length - 1}.`);
+    if (wrong >= 0) throw new RangeError(`The index has no layer ${chosen[wrong]}; it has layers 1 to ${this.layers.length - 1}.`);
     checkCount("n", n);
     checkCount("minCount", minCount);
     if (!["any", "same", "other"].includes(among)) throw new Error(`among is '${among}'. Choose 'any', 'same' or 'other'.`);

@@ -57,7 +57,7 @@ export function surprisalOf(scores, id) {
 
 /** Throw an error unless a setting is a whole number above 0. */
 export function checkCount(name, n) {
-  if (!(Number.isInteger(n) && n > 0)) throw new RangeError(`${name} is ${n}; it must be a whole number of at least 1.`);
+  if (!(Number.isInteger(n) && n > 0)) throw new RangeError(`${name} is ${n}; it must be an integer of at least 1.`);
 }
 
 /**

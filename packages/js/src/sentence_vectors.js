@@ -37,7 +37,7 @@ function areLayers(layers, nLayers) {
  */
 export function poolingSettings(table, name, nLayers, hasFrequencies) {
   if (table === undefined) return { ...DEFAULTS, weighting: hasFrequencies ? "sif" : "mean" };
-  const wrong = (problem) => new Error(`config.json, ${name}: ${problem} Restore the file that belongs to the model.`);
+  const wrong = (problem) => new Error(`config.json, ${name}: ${problem} Restore the model's original file.`);
   if (table === null || typeof table !== "object" || Array.isArray(table)) {
     throw wrong(`expected an object, but got ${JSON.stringify(table)}.`);
   }
@@ -171,7 +171,7 @@ export class SentencePooling {
     const weightOf = WEIGHTINGS[weighting];
     const vocabulary = this.#vocabulary;
     if (!vocabulary && (weightOf || this.#wordWeights)) {
-      throw new Error("Sentence vectors of this model need word frequencies, and it has no vocab.txt.");
+      throw new Error("Sentence vectors of this model need word frequencies, but the model has no vocab.txt.");
     }
     const lower = token.toLowerCase();
     const trained = this.#wordWeights?.[vocabulary.id(vocabulary.ids.has(lower) ? lower : token)] ?? 1;

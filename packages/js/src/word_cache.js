@@ -10,7 +10,7 @@ export function cacheSettings(cache) {
   if (!cache) return null;
   const { theta = 15, size = 2000 } = cache === true ? {} : cache;
   if (!(theta >= 0 && theta <= MAX_THETA)) throw new RangeError(`theta is ${theta}; it must be a number from 0 to ${MAX_THETA}.`);
-  if (!(Number.isInteger(size) && size > 0)) throw new RangeError(`size is ${size}; it must be a whole number of at least 1.`);
+  if (!(Number.isInteger(size) && size > 0)) throw new RangeError(`size is ${size}; it must be an integer of at least 1.`);
   return { theta, size };
 }
 

@@ -38,8 +38,8 @@ function areWrapped(lines) {
   if (doSentencesBeginWithCapitals(lines) && continued.length >= MIN_CONTINUED_SHARE * pairs.length) {
     const [[line, after]] = continued;
     warnOnce(
-      `The lines of the text are read one by one, but "${line.slice(-20)}" may go on with "${after.slice(0, 20)}". If they are wrapped, ` +
-        'pass { wrapped: "yes" }, which joins them; if not, "no".',
+      `The lines of the text are read one by one, but "${line.slice(-20)}" may continue with "${after.slice(0, 20)}". If they are wrapped, ` +
+        'pass { wrapped: "yes" } to join them; if not, pass "no".',
     );
   }
   return false;

@@ -333,8 +333,8 @@ test("neighbors are those of Python's index", async () => {
   assert.throws(() => index.neighbors(query, 2, { layers: [3] }), /no layer 3/);
   assert.throws(() => index.neighbors(query, 2, { layers: [1.5] }), /no layer 1.5/);
   assert.throws(() => index.neighbors(query, 2, { layers: [undefined] }), /no layer undefined/);
-  assert.throws(() => index.neighbors(query, 2, { layers: 1 }), /layers is 1\. Give an array/);
-  for (const n of [0, -1, 1.5, "1"]) assert.throws(() => index.neighbors(query, 2, { n }), /n is .+; it must be a whole number/);
+  assert.throws(() => index.neighbors(query, 2, { layers: 1 }), /layers is 1\. Pass an array/);
+  for (const n of [0, -1, 1.5, "1"]) assert.throws(() => index.neighbors(query, 2, { n }), /n is .+; it must be an integer/);
   assert.throws(() => index.neighbors(query, 2, { minCount: 0 }), /minCount is 0/);
   assert.throws(() => index.neighbors(query, 0.5), /of token 0.5/);
 });
@@ -383,7 +383,7 @@ test("mistakes are explained", async () => {
   const whole = await load("int8");
   assert.throws(() => whole.substitutes(sentences[0], 6), /position is 6/);
   assert.throws(() => whole.substitutes(sentences[0], 0, { direction: "up" }), /direction is 'up'/);
-  assert.throws(() => whole.substitutes(sentences[0], 0, { n: 0 }), /n is 0; it must be a whole number of at least 1/);
+  assert.throws(() => whole.substitutes(sentences[0], 0, { n: 0 }), /n is 0; it must be an integer of at least 1/);
   assert.throws(() => whole.surprisal(sentences, { nExpected: -1 }), /nExpected is -1/);
 });
 

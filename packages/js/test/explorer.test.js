@@ -60,7 +60,7 @@ test("the sentences of a text are computed by themselves", async (t) => {
   const { tokens: ownTokens, position: inner, ...alone } = answers.answer("v1/neighbors", { sentence: input[2], position: 1 });
   assert.deepEqual([tokens, position, ownTokens, inner], [both.tokens, 7, input[2], 1]);
   assert.deepEqual(whole, alone);
-  assert.throws(() => answers.answer("v1/neighbors", { sentence: "A bank.", position: 3 }), /the sentence has 3 tokens/);
+  assert.throws(() => answers.answer("v1/neighbors", { sentence: "A bank.", position: 3 }), /the text has 3 tokens/);
 
   const document = { documents: true, input: input.slice(0, 1) };
   const [read] = answers.answer("v1/surprisal", { ...document, words: true, n_expected: 2 }).data;
