@@ -344,6 +344,7 @@ class ElmoTokenEmbedderMultiLang(_Projecting):
         do_layer_norm, dropout, requires_grad, vocab_to_cache, scalar_mix_parameters: As for ``Elmo``.
         projection_dim: Project the aligned vectors to this size.
         aligning_files: Each language's alignment matrix: a file with a tensor or NumPy array saved with ``torch.save``.
+            A language without one is not aligned.
         stateful: Carry the LSTM state from batch to batch, separately for each language.
 
     Raises:

@@ -55,7 +55,7 @@ def page(browser: Any, server: Client) -> Iterator[Any]:
 def show(page: Any, text: str) -> None:
     if page.locator("#sentence-form").is_hidden():
         page.click("#tab-sentence")
-    page.get_by_label("A sentence, or a few").fill(text)
+    page.get_by_label("One or more sentences").fill(text)
     page.get_by_role("button", name="Show").click()
     page.wait_for_selector("[aria-busy]", state="detached")
 
@@ -194,13 +194,13 @@ def test_senses_are_compared_by_layer(page: Any) -> None:
             assert same > other + 0.15  # the example was chosen for that
             assert note.endswith(f"with the same sense: {same:.2f}, with different senses: {other:.2f}.")
         else:
-            assert note == "Layer 0. No context yet: one vector for all of them."
+            assert note == "Layer 0. No context: all occurrences have the same vector."
 
 
 @pytest.mark.parametrize("width", [1000, 1280])
 def test_tables_of_similarities_are_shown_whole(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    page.click("summary:has-text('Similarity of each two')")
+    page.click("summary:has-text('Pairwise similarities')")
     hidden = page.locator(".tables > *").evaluate_all("all => all.map((one) => one.scrollWidth - one.clientWidth)")
     assert hidden == [0, 0, 0]
 
@@ -290,7 +290,7 @@ def test_pictures_are_saved_as_svg_and_png(page: Any, view: str, tmp_path: Path)
 
 def test_a_saved_picture_breaks_long_sentences_into_lines(page: Any, tmp_path: Path) -> None:
     sentence = " ".join(["The steep bank was covered with flowers, trees and a row of old chestnuts"] * 3)
-    page.click("summary:has-text('Try a word of your own')")
+    page.click("summary:has-text('Try your own word')")
     page.get_by_label("A word", exact=True).fill("bank")
     page.get_by_label("Sentences that contain it").fill(f"A bank lends money.\n\n{sentence}")
     page.get_by_role("button", name="Compare").click()
@@ -314,7 +314,7 @@ def test_a_saved_picture_shortens_words_that_are_wider_than_it(page: Any, view: 
         page.get_by_role("button", name=f"{word}, ").click()
         page.wait_for_selector("h2:has-text('What the model expects in place of')")
     else:
-        page.click("summary:has-text('Try a word of your own')")
+        page.click("summary:has-text('Try your own word')")
         page.get_by_label("A word", exact=True).fill(word)
         page.get_by_label("Sentences that contain it").fill(f"{text}\n\nNobody saw {word} here.")
         page.get_by_role("button", name="Compare").click()
@@ -396,7 +396,7 @@ def test_text_is_never_read_as_html(page: Any) -> None:
     shown = page.locator("#panel-sentence .token").all_text_contents()
     assert any("img" in token for token in shown)
     open_view(page, "senses")
-    page.click("summary:has-text('Try a word of your own')")
+    page.click("summary:has-text('Try your own word')")
     page.get_by_label("A word", exact=True).fill("<b>")
     page.get_by_label("Sentences that contain it").fill("a <b> c\nd <b> e")
     page.get_by_role("button", name="Compare").click()
@@ -413,7 +413,7 @@ def test_problems_are_explained_and_old_results_go(page: Any) -> None:
     show(page, "long " * 20_000)
     page.wait_for_selector("#problem:has-text('Please try a shorter text.')")
     open_view(page, "senses")
-    page.click("summary:has-text('Try a word of your own')")
+    page.click("summary:has-text('Try your own word')")
     page.get_by_label("A word", exact=True).fill("heron")
     page.get_by_role("button", name="Compare").click()
     page.wait_for_selector("#problem:has-text('Sentence 1 does not contain the word “heron”')")

@@ -1,4 +1,4 @@
-// Make and fill elements of the page. Text is always set as text, never parsed as HTML.
+// Create elements of the page. Text is always set as text, never parsed as HTML.
 
 /** Return the element with an id. */
 export const byId = (id) => document.getElementById(id);
@@ -6,8 +6,8 @@ export const byId = (id) => document.getElementById(id);
 /**
  * Create an element.
  * @param {string} tag Its name.
- * @param {Object} attributes Attributes; those that are functions listen to the event of that name.
- * @param {...(Node|string|number)} children What it contains.
+ * @param {Object} attributes Attributes; functions become listeners for the event with that name.
+ * @param {...(Node|string|number)} children Its content.
  */
 export function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
@@ -28,7 +28,7 @@ function filled(made, attributes, children) {
   return made;
 }
 
-/** Color an element by a share from 0 to 1; its class says with which color. */
+/** Color an element by a share from 0 to 1; its class determines the color. */
 export function tint(colored, share) {
   colored.style.setProperty("--share", Math.max(0, Math.min(1, share)).toFixed(3));
   return colored;
@@ -46,17 +46,17 @@ export function radios(name, legend, choices, chosen, onChoice) {
 
 const JOINED = /^([.,;:!?%)\]]|n't|'\p{L}+)$/u;
 
-/** Return the tokens of a sentence with the spaces before them, as in running text. */
+/** Return the tokens of a sentence with the spaces that precede them in running text. */
 export const spaced = (tokens) => tokens.map((token, index) => (index && !JOINED.test(token) ? ` ${token}` : token));
 
-/** Return a sentence with the token at a position marked, or with another element in its place. */
+/** Return a sentence with the token at a position marked, or replaced with another element. */
 export function inContext(tokens, position, shown = element("mark", {}, tokens[position])) {
   const parts = spaced(tokens);
   const space = parts[position].startsWith(" ") ? " " : "";
   return element("span", {}, parts.slice(0, position).join(""), space, shown, parts.slice(position + 1).join(""));
 }
 
-/** Highlight everything that belongs to a number in all elements with `data-item`, or nothing for null. */
+/** Highlight the elements whose `data-item` is the given number; null highlights nothing. */
 export function highlight(within, number) {
   for (const one of within.querySelectorAll("[data-item]")) {
     one.classList.toggle("lit", one.dataset.item === String(number));

@@ -1,4 +1,4 @@
-// The page: its state, which is in the address, its forms, and the view that is shown.
+// The page: its state, which is stored in the address, its forms, and the current view.
 
 import { byId, element } from "./dom.js";
 import { showLayers } from "./layers.js";
@@ -9,15 +9,15 @@ import { showSentence } from "./sentence.js";
 import { ask, LOADING, ServerError, tokenVectors, useToken } from "./server.js";
 
 const VIEWS = ["senses", "sentence", "layers"];
-const PATIENCE_MS = 200; // what takes less needs no message
+const PATIENCE_MS = 200; // shorter waits need no message
 const DEFAULTS = { view: "senses", text: "", reading: "document", direction: "both", token: null, word: "", sentences: "", layer: null };
 const state = { ...DEFAULTS };
 let examples = { senses: {} };
-let texts = []; // examples, too: some texts, then sentences
-let picture = null; // returns the picture of the view, as SVG
-let stage = "loading"; // or "failed", or "ready" once the model and the examples are known
-let latest = 0; // the number of the last view that was asked for, so that slower answers are dropped
-let starts = 0; // the same for the facts that the page starts with
+let texts = []; // also examples: texts, then sentences
+let picture = null; // returns a picture of the view, as SVG
+let stage = "loading"; // or "failed", or "ready" once the model and the examples are loaded
+let latest = 0; // the number of the last requested view, so that late answers are dropped
+let starts = 0; // the same for the data that the page starts with
 
 /** Read the state from the address. */
 function readAddress() {
@@ -32,13 +32,13 @@ function readAddress() {
   state.sentences ||= exampleOf(state.word);
 }
 
-/** Return the example sentences of a word as they are typed: one per line, an empty line between senses. */
+/** Return the example sentences of a word as a user would type them: one per line, an empty line between senses. */
 function exampleOf(word) {
-  const senses = Object.hasOwn(examples.senses, word) ? examples.senses[word] : []; // "constructor" is a word, too
+  const senses = Object.hasOwn(examples.senses, word) ? examples.senses[word] : []; // not a property such as "constructor"
   return senses.map((sentences) => sentences.join("\n")).join("\n\n");
 }
 
-/** Write what is needed for this view into the address. */
+/** Write the state that this view needs into the address. */
 function writeAddress(replace) {
   const shown = { sentence: ["text", "reading", "direction", "token"], senses: ["word", "sentences", "layer"], layers: [] };
   const isExample = state.sentences === exampleOf(state.word);
@@ -61,7 +61,7 @@ function remember(values) {
   writeAddress(true);
 }
 
-/** Show the tabs and the forms of the state, without what must be computed. */
+/** Show the tabs and forms for the state, without computed results. */
 function showForms() {
   for (const view of VIEWS) {
     const tab = byId(`tab-${view}`);
@@ -79,7 +79,7 @@ function showForms() {
   fitTextAreas();
 }
 
-/** Make the text areas as high as their text: on a phone, the last of a few lines would be cut. */
+/** Make the text areas as high as their text. Otherwise, the last lines would be cut off on a phone. */
 function fitTextAreas() {
   for (const area of document.querySelectorAll("textarea")) {
     area.style.height = "auto";
@@ -88,7 +88,7 @@ function fitTextAreas() {
   }
 }
 
-/** Offer to save and copy what is shown, or nothing. While something else is computed, the buttons do nothing. */
+/** Show or hide the buttons that save and copy the view. They are disabled while another view is computed. */
 function offerTools({ isShown, isCurrent }) {
   byId("tools").hidden = !isShown;
   for (const button of byId("tools").querySelectorAll("button")) button.disabled = !isCurrent;
@@ -121,7 +121,7 @@ async function show() {
     byId("token-form").hidden = true;
   } catch (error) {
     if (number !== latest) return;
-    panel.replaceChildren(); // what was there is the answer to something else
+    panel.replaceChildren(); // the old results belong to another request
     offerTools({ isShown: false, isCurrent: false });
     report(error);
   } finally {
@@ -138,7 +138,7 @@ function isShown(word) {
   return word === state.word && state.sentences === exampleOf(word);
 }
 
-/** Return a function that moves the focus back to the control of the panel that has it now, or null. */
+/** Return a function that restores the focus to the same control of the panel, or null if no control has it. */
 function focusedPlace(panel) {
   const controls = () => [...panel.querySelectorAll("button, input")];
   const index = controls().indexOf(document.activeElement);
@@ -147,13 +147,13 @@ function focusedPlace(panel) {
 
 function report(error) {
   const problem = byId("problem");
-  problem.textContent = error instanceof ServerError ? error.message : `The page has a fault: ${error}`;
+  problem.textContent = error instanceof ServerError ? error.message : `There is an error in this page: ${error}`;
   problem.hidden = !problem.textContent;
   byId("token-form").hidden = error.status !== 401;
   if (!(error instanceof ServerError)) throw error;
 }
 
-/** Fill the lists of examples and say which model this is. */
+/** Fill the lists of examples and show which model this is. */
 async function start() {
   const number = ++starts;
   stage = "loading";
@@ -166,7 +166,7 @@ async function start() {
     texts = [...found.texts, ...found.sentences];
     const [{ id, n_layers, dim, index }] = models.data;
     byId("model-facts").textContent =
-      `Model ${id}: ${n_layers} layers of ${dim} numbers per word. Neighbors from ${index.n_sentences.toLocaleString("en")} sentences.`;
+      `Model ${id}: ${n_layers} layers, ${dim} numbers per word in each. Neighbors from ${index.n_sentences.toLocaleString("en")} sentences.`;
     const options = texts.map(({ text }, which) => element("option", { value: which }, text));
     byId("example").replaceChildren(element("option", { value: "" }, "Choose an example"), ...options);
     const chip = (word) => element("button", { type: "button", click: () => change({ word, sentences: exampleOf(word), layer: null }) }, word);

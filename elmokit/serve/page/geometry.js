@@ -12,8 +12,8 @@ export function cosine(a, b) {
 export const cosines = (vectors) => vectors.map((a) => vectors.map((b) => cosine(a, b)));
 
 /**
- * Place vectors on a plane so that distances are kept as well as possible (classical scaling, which for vectors of
- * length 1 is their principal components).
+ * Place vectors on a plane, preserving distances as well as possible (classical scaling, which for vectors of length 1
+ * gives their principal components).
  * @param {number[][]} similarities The cosines of all pairs.
  * @returns {number[][]} A point [x, y] per vector.
  */
@@ -30,13 +30,13 @@ export function plane(similarities) {
 }
 
 /**
- * Turn or mirror a map so that its points come as near as possible to those of another (orthogonal Procrustes).
- * @returns {number[][]} The turned points.
+ * Rotate or mirror a map so that its points are as close as possible to those of another (orthogonal Procrustes).
+ * @returns {number[][]} The rotated points.
  */
 export function turnedTowards(points, target) {
   const sum = (a, b) => points.reduce((total, point, i) => total + point[a] * target[i][b], 0);
   const [xx, xy, yx, yy] = [sum(0, 0), sum(0, 1), sum(1, 0), sum(1, 1)];
-  // Of all rotations, and of all mirrored rotations, the best has a closed form in two dimensions.
+  // In two dimensions, the best rotation and the best mirrored rotation have closed forms.
   const turn = Math.hypot(xx + yy, xy - yx);
   const mirror = Math.hypot(xx - yy, xy + yx);
   if (!turn && !mirror) return points;
@@ -44,7 +44,7 @@ export function turnedTowards(points, target) {
   return points.map(([x, y]) => (turn >= mirror ? [c * x - s * y, s * x + c * y] : [c * x + s * y, s * x - c * y]));
 }
 
-/** Return the points between the maps of two layers. `layer` may lie between whole numbers. */
+/** Interpolate between the maps of two layers. `layer` may be between two integers. */
 export function between(maps, layer) {
   const below = Math.min(Math.floor(layer), maps.length - 1);
   const above = Math.min(below + 1, maps.length - 1);
@@ -53,13 +53,13 @@ export function between(maps, layer) {
 }
 
 /**
- * Move the points of a drawing apart just so far that none hides another.
+ * Move the points of a drawing apart just enough that none hides another.
  * @param {number[][]} points In pixels.
- * @param {number} distance The least distance of two points.
- * @param {number[]} room Half of the width and of the height around [0, 0].
+ * @param {number} distance The minimum distance between two points.
+ * @param {number[]} room Half of the width and height around [0, 0].
  */
 export function spread(points, distance, room) {
-  // Points in the same place have no direction in which to move apart: they start as the seeds of a sunflower.
+  // Points in the same place have no direction in which to move apart, so they start like the seeds of a sunflower.
   const moved = [];
   points.forEach(([x, y], i) => {
     const before = points.slice(0, i).filter((other) => Math.hypot(other[0] - x, other[1] - y) < 1).length;
@@ -83,7 +83,7 @@ export function spread(points, distance, room) {
   return moved;
 }
 
-/** Return the maps in pixels around the middle of a drawing: one scale for all layers, and no point over another. */
+/** Return the maps in pixels around the center of a drawing, with one scale for all layers and no overlapping points. */
 export function placed(maps, [width, height], radius) {
   const room = [width / 2 - 2 * radius, height / 2 - 2 * radius];
   const reach = (axis) => Math.max(1e-6, ...maps.flat().map((point) => Math.abs(point[axis])));
@@ -91,7 +91,7 @@ export function placed(maps, [width, height], radius) {
   return maps.map((points) => spread(points.map(([x, y]) => [scale * x, scale * y]), 2 * radius + 2, room));
 }
 
-/** Return the eigenvalues and eigenvectors (as columns) of a symmetric matrix, by Jacobi's rotations. */
+/** Return the eigenvalues and eigenvectors (as columns) of a symmetric matrix, by Jacobi rotations. */
 function eigen(matrix) {
   const n = matrix.length;
   const a = matrix.map((row) => [...row]);

@@ -1,16 +1,16 @@
-// The view of the layers: what each of them knows, measured on the example sentences and on published tests.
+// The view of the layers: what each layer knows, measured on the example sentences and on published benchmarks.
 
 import { element } from "./dom.js";
 import { cosine } from "./geometry.js";
 import { MEASURED } from "./measured.js";
 import { ask, tokenVectors } from "./server.js";
 
-const SHORTEST_WORD = 4; // shorter words are alike by chance
+const SHORTEST_WORD = 4; // shorter words are similar by chance
 const SAME_LETTERS = 3;
 
 /**
  * Show which layer knows most about spelling, parts of speech and senses.
- * @param {HTMLElement} panel Where to.
+ * @param {HTMLElement} panel Where to show it.
  * @param {Object} state The state of the page, which this view does not depend on.
  * @param {function(Object)} change Changes the state and shows it.
  * @param {Object} examples The example sentences of the server.
@@ -24,7 +24,7 @@ export async function showLayers(panel, state, change, examples) {
   const [{ id, n_layers, mix }] = models.data;
   const measured = MEASURED[id]?.tags.layers.length === n_layers ? MEASURED[id] : null;
   const senses = senseAccuracy(words, embedded);
-  // In layer 0 all uses of a word are equally near, and 3 of the 7 others have the same sense.
+  // In layer 0, all uses of a word are equally similar, and 3 of the 7 others have the same sense.
   const chance = 100 * mean(words.flatMap(([, groups]) => groups.flatMap((group) => group.map(() => (group.length - 1) / (groups.flat().length - 1)))));
   const spelling = spellingAccuracy(embedded.flat());
   const nSentences = embedded.flat().length;
@@ -34,20 +34,20 @@ export async function showLayers(panel, state, change, examples) {
   ];
   if (measured) {
     figures.push(
-      bars("Parts of speech", measured.tags.layers, `Accuracy of a linear classifier on the dev set of the English Web Treebank. The most frequent tag of each word: ${measured.tags.baseline}\u00a0%.`, measured.tags.baseline),
-      bars("Word senses in running text", measured.senses.layers, `F1 on Senseval-2, Senseval-3 and SemEval-2007, by the nearest mean of a sense. The most frequent sense of each word: ${measured.senses.baseline}\u00a0%.`, measured.senses.baseline),
+      bars("Parts of speech", measured.tags.layers, `Accuracy of a linear classifier on the dev set of the English Web Treebank. Baseline, each word's most frequent tag: ${measured.tags.baseline}\u00a0%.`, measured.tags.baseline),
+      bars("Word senses in running text", measured.senses.layers, `F1 on Senseval-2, Senseval-3 and SemEval-2007, choosing the sense with the nearest mean vector. Baseline, each word's most frequent sense: ${measured.senses.baseline}\u00a0%.`, measured.senses.baseline),
     );
   }
   figures.push(
-    bars(`Senses of the ${words.length} example words`, senses, `Uses of the example words whose closest other use has the same sense. Computed now from the ${nSentences} example sentences. Chance: ${chance.toFixed(0)}\u00a0%.`, chance),
+    bars(`Senses of the ${words.length} example words`, senses, `Uses of the example words whose closest other use has the same sense. Computed now from the ${nSentences} example sentences. Baseline, chance: ${chance.toFixed(0)}\u00a0%.`, chance),
   );
   return {
     show: () =>
       panel.replaceChildren(
         element("h2", {}, "What each layer knows"),
-        element("p", { class: "lead" }, "The lowest layer sees only the word itself. The layers above it read the sentence: in most ELMo models grammar comes first, and meaning on top."),
+        element("p", { class: "lead" }, "The lowest layer only sees the word itself. The layers above it read the sentence: in most ELMo models, grammar comes first and meaning above it."),
         element("div", { class: "columns charts" }, ...figures),
-        element("h2", {}, "So which layer should I take?"),
+        element("h2", {}, "Which layer should I use?"),
         ...advice(mix, measured),
       ),
   };
@@ -66,7 +66,7 @@ function senseAccuracy(words, embedded) {
       vectors.forEach((vector, i) => {
         const similarities = vectors.map((other, j) => (i === j ? -2 : cosine(vector, other)));
         const most = Math.max(...similarities) - 1e-6;
-        const nearest = labels.filter((_, j) => similarities[j] >= most); // equally near ones count together
+        const nearest = labels.filter((_, j) => similarities[j] >= most); // ties count together
         right += nearest.filter((label) => label === labels[i]).length / nearest.length;
         all += 1;
       });
@@ -75,7 +75,7 @@ function senseAccuracy(words, embedded) {
   });
 }
 
-/** Return the share, in percent, of words whose most similar other word begins or ends as they do. */
+/** Return the share, in percent, of words whose most similar other word begins or ends with the same letters. */
 function spellingAccuracy(sentences) {
   const occurrences = new Map();
   for (const { tokens, layers } of sentences) {
@@ -110,7 +110,7 @@ function unitMean(vectors) {
   return sum.map((value) => value / norm);
 }
 
-/** Draw the numbers of the layers, in percent, as bars in a table. The highest layer is on top, as in the network. */
+/** Draw percentages by layer as bars in a table. The highest layer is at the top, as in the network. */
 function bars(title, values, note, baseline) {
   const best = values.indexOf(Math.max(...values));
   const rows = values.map((value, layer) => {
@@ -140,11 +140,11 @@ function bars(title, values, note, baseline) {
 
 function advice(mix, measured) {
   const paragraphs = [
-    element("p", {}, "Take all of them and let your task learn a weight for each: that is the scalar mix of ELMo. Without training, start with the average."),
+    element("p", {}, "Use all layers, with weights that your task learns: ELMo's scalar mix. Without training, start with the average."),
   ];
   const weights = (values) => values.map((weight, layer) => `layer ${layer}: ${weight.toFixed(2)}`).join(", ");
   if (mix) {
-    paragraphs.push(element("p", {}, `This model came with a mix of its own: ${weights(mix.weights)}; their sum is multiplied by ${mix.gamma.toFixed(2)}.`));
+    paragraphs.push(element("p", {}, `This model has its own mix: ${weights(mix.weights)}; the weighted sum is multiplied by ${mix.gamma.toFixed(2)}.`));
   } else if (measured) {
     paragraphs.push(element("p", {}, `The part-of-speech classifier, given all layers, learned the weights ${weights(measured.tags.mix)}.`));
   }

@@ -1,4 +1,4 @@
-// What was measured about the included model: results/en-mini/results.json, rounded. A test compares the two.
+// Results of the included model from results/en-mini/results.json, rounded. A test compares the two.
 
 export const MEASURED = {
   "en-mini": {

@@ -1,4 +1,4 @@
-// Pictures for slides: SVG that needs nothing from the page, and PNG made of it.
+// Pictures for slides: self-contained SVG, and PNG made from it.
 
 import { spaced } from "./dom.js";
 import { placed } from "./geometry.js";
@@ -14,7 +14,7 @@ const SENSES = ["#1a66de", "#b65a00", "#0b7a67", "#8a3fc7"]; // as in style.css,
 const SURPRISE = [240, 140, 58];
 
 const MARKS = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
-// XML has no control characters, not even escaped.
+// XML cannot contain control characters, not even escaped.
 const escaped = (text) => String(text).replace(/[&<>"]|(?![\t\n\r])[\0-\x1f\ufffe\uffff]/g, (one) => MARKS[one] ?? "\ufffd");
 
 const pen = document.createElement("canvas").getContext("2d");
@@ -46,7 +46,7 @@ ${parts.join("\n")}
 `;
 }
 
-/** Return a sentence as lines of SVG that are at most so wide, with its word marked. */
+/** Return a sentence as lines of SVG of a maximum width, with its word marked. */
 function sentenceLines({ tokens, position, color }, room) {
   const lines = [];
   let used = 0;
@@ -76,7 +76,7 @@ export function sensesPicture(word, items, maps, notes) {
   const nSenses = Math.max(...items.map(({ sense }) => sense)) + 1;
   const columns = Math.min(2, nSenses);
   const columnWidth = (WIDTH - 2 * margin) / columns;
-  const heights = Array(columns).fill(86); // where the next sentence of each column goes
+  const heights = Array(columns).fill(86); // the position of the next sentence in each column
   const dot = (x, y, number) =>
     `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="${radius}" fill="${SENSES[items[number].color]}"/>` +
     text(x, y + 4.5, number + 1, { size: 13, anchor: "middle", fill: "#ffffff", weight: 700 });
@@ -170,7 +170,7 @@ export function textPicture(words, mostNats, title, gap) {
   return drawing(y + 24, parts);
 }
 
-/** Write a probability in percent. */
+/** Format a probability as a percentage. */
 export function percent(probability) {
   return `${(100 * probability).toFixed(probability >= 0.0995 ? 0 : 1)}\u00a0%`;
 }

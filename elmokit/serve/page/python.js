@@ -1,10 +1,10 @@
-// The Python code that computes what a view shows.
+// Python code that computes what a view shows.
 
-// A JSON string is a Python string too, and a list of strings is a list of strings.
+// A JSON string or list of strings is also valid Python.
 const quoted = JSON.stringify;
 
 /**
- * Return the code of a view.
+ * Return the code for a view.
  * @param {Object} state The state of the page.
  * @param {string} model The name of the model in requests.
  * @param {function(string): Promise<string[][]>} split Returns the tokenized sentences of a text.

@@ -1,6 +1,6 @@
-// What the page asks, whoever answers: the server, or an engine in the browser (`server.js` in the documentation site).
+// Requests of the page, whether the server or an engine in the browser answers (`server.js` on the documentation site).
 
-/** A problem that was reported, or that there is no answer. Its message is empty if a token is still missing. */
+/** A reported problem, or a missing answer. The message is empty if a token has not been entered yet. */
 export class ServerError extends Error {
   constructor(status, message) {
     super(message);
@@ -11,10 +11,10 @@ export class ServerError extends Error {
 const MAX_ANSWERS = 60;
 
 /**
- * Keep the last answers.
+ * Cache the last answers.
  * @param {function(string, Object=): Promise<Object>} request Returns the answer to a path and a body.
- * @returns {{ask: function(string, Object=): Promise<Object>, forget: function(): void}} `ask` is `request` that asks
- *   the same question once; `forget` drops all answers, also those that are still on their way.
+ * @returns {{ask: function(string, Object=): Promise<Object>, forget: function(): void}} `ask` is `request` with
+ *   a cache; `forget` drops all answers, including pending ones.
  */
 export function keepAnswers(request) {
   const answers = new Map();
@@ -33,7 +33,7 @@ export function keepAnswers(request) {
 
 /**
  * Return the tokens of a text, its `sentences`, and the vectors: `layers[layer][token]` is a Float32Array.
- * @param {{tokens: string[], sentence_lengths: number[], shape: number[]}} text The shape is layers, tokens, dimensions.
+ * @param {{tokens: string[], sentence_lengths: number[], shape: number[]}} text The shape is (layers, tokens, dimensions).
  * @param {Float32Array} numbers
  */
 export function vectorsByLayer({ tokens, sentence_lengths: lengths, shape: [nLayers, nTokens, dim] }, numbers) {

@@ -1,4 +1,4 @@
-// The view that compares one word in several sentences: a map that moves from layer to layer, and similarities.
+// The view that compares a word in several sentences: a map that moves from layer to layer, and similarities.
 
 import { drawn, element, highlight, inContext, radios, spaced, tint } from "./dom.js";
 import { between, cosines, placed, plane, turnedTowards } from "./geometry.js";
@@ -9,7 +9,7 @@ const MOST_SENTENCES = 30;
 const N_COLORS = 4;
 const RADIUS = 15;
 const MOVE_MS = 1100;
-const PAUSE_MS = 700; // before the first move, so that layer 0 is seen
+const PAUSE_MS = 700; // before the first move, so that layer 0 can be seen
 
 /**
  * Return the groups of sentences of a text: one sentence per line, an empty line between senses.
@@ -25,7 +25,7 @@ const senseGroups = (text) =>
  * Compare the occurrences of a word.
  * @param {HTMLElement} panel Where to show them.
  * @param {Object} state `word`, `sentences` (one per line) and `layer`, or null for a tour from layer 0 to the top.
- * @param {function(Object)} remember Puts values into the state without showing it again.
+ * @param {function(Object)} remember Changes the state without showing it again.
  */
 export async function showSenses(panel, state, remember) {
   const groups = senseGroups(state.sentences);
@@ -50,7 +50,7 @@ export async function showSenses(panel, state, remember) {
   const chosen = Math.min(state.layer ?? top, top);
   const note = element("p", { id: "layer-note", role: "status" });
   const tell = (layer) => note.replaceChildren(element("strong", {}, `Layer ${layer}. `), notes[layer]);
-  let isChosen = state.layer !== null; // else the map moves by itself, once
+  let isChosen = state.layer !== null; // otherwise, the map moves once by itself
   const layers = radios("layer", "Layer", Object.fromEntries(notes.map((_, layer) => [layer, layer])), String(chosen), (value) => {
     isChosen = true;
     remember({ layer: Number(value) });
@@ -61,13 +61,13 @@ export async function showSenses(panel, state, remember) {
   const show = () => {
     panel.replaceChildren(
       element("h2", {}, `“${word}” in ${items.length} sentences`),
-      element("p", { class: "lead" }, "Points that are close have similar vectors. Layer 0 sees only the word; the layers above it read the sentence."),
+      element("p", { class: "lead" }, "Points that are close to each other have similar vectors. Layer 0 only sees the word; the layers above it read the sentence."),
       element("div", { class: "row between" }, layers, note),
       element("div", { class: "stage" }, figure, element("div", {}, ...groups.map((_, sense) => list(items, sense, lit)))),
       element(
         "details",
         {},
-        element("summary", {}, "Similarity of each two, by layer"),
+        element("summary", {}, "Pairwise similarities, by layer"),
         element("p", { class: "note" }, "Cosines of the word's vectors in two sentences, times 100."),
         element("div", { class: "columns tables" }, ...similarities.map((matrix, layer) => table(matrix, layer, items, lit))),
       ),
@@ -85,33 +85,33 @@ export async function showSenses(panel, state, remember) {
 
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Return a map of each layer, turned so that the points move as little as possible from one to the next. */
+/** Return a map of each layer, rotated so that the points move as little as possible between layers. */
 function turnedMaps(similarities) {
   const maps = [];
   for (const matrix of similarities) {
     const points = plane(matrix);
     maps.push(maps.length ? turnedTowards(points, maps.at(-1)) : points);
   }
-  // The top layer is drawn along its axes, and a layer without spread has no direction: turn from the top down too.
+  // The top layer is drawn along its axes, and a layer without spread has no direction, so also rotate from the top down.
   maps[maps.length - 1] = plane(similarities.at(-1));
   if (maps.at(-1)[0][0] > 0) maps[maps.length - 1] = maps.at(-1).map(([x, y]) => [-x, y]);
   for (let below = maps.length - 2; below >= 0; below--) maps[below] = turnedTowards(maps[below], maps[below + 1]);
   return maps;
 }
 
-/** Say in words what a layer makes of the senses. */
+/** Describe how well a layer separates the senses. */
 function about(matrix, layer, items) {
   const mean = (isWanted) => {
     const values = matrix.flatMap((row, i) => row.filter((_, j) => j < i && isWanted(items[i], items[j])));
     return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   };
   const all = mean(() => true);
-  if (all > 0.9995) return "No context yet: one vector for all of them.";
+  if (all > 0.9995) return "No context: all occurrences have the same vector.";
   const same = mean((a, b) => a.sense === b.sense);
   const other = mean((a, b) => a.sense !== b.sense);
-  const context = layer ? "" : "No context yet, but other forms of the word. ";
-  if (same === null || other === null) return `${context}Mean cosine of two uses: ${all.toFixed(2)}.`;
-  return `${context}Mean cosine of two uses with the same sense: ${same.toFixed(2)}, with different senses: ${other.toFixed(2)}.`;
+  const context = layer ? "" : "No context, but different forms of the word. ";
+  if (same === null || other === null) return `${context}Mean cosine of two occurrences: ${all.toFixed(2)}.`;
+  return `${context}Mean cosine of two occurrences with the same sense: ${same.toFixed(2)}, with different senses: ${other.toFixed(2)}.`;
 }
 
 function list(items, sense, lit) {
@@ -160,14 +160,14 @@ function table(matrix, layer, items, lit) {
   );
 }
 
-/** Make the map. `layout` draws it at a layer once it is in the page, `move` moves it to one, `lit` shows a sentence. */
+/** Create the map. `layout` draws it at a layer once it is in the page, `move` moves it to a layer, `lit` shows a sentence. */
 function map(items, maps, highlightItem) {
   const bubble = element("p", { class: "bubble", "aria-hidden": "true", hidden: "" });
   const drawing = drawn("svg", { class: "map", role: "group", "aria-label": "Map of the sentences" });
   const figure = element("figure", {}, drawing, bubble);
   let pinned = null; // the point that was tapped
   let shown = null;
-  let at = 0; // the layer that is drawn, which may lie between whole numbers
+  let at = 0; // the drawn layer, which may be between two integers
   let moving = 0; // the number of the latest move
   let places = maps; // the points of each layer in pixels
   let size = [0, 0];
@@ -183,7 +183,7 @@ function map(items, maps, highlightItem) {
     const [x, y] = between(places, at)[shown];
     const left = Math.max(8, Math.min(size[0] - bubble.offsetWidth - 8, size[0] / 2 + x - bubble.offsetWidth / 2));
     bubble.style.left = `${left}px`;
-    // Above or below the point, wherever it covers fewer of the others.
+    // Above or below the point, wherever it covers fewer other points.
     const height = bubble.offsetHeight;
     const tops = [size[1] / 2 - y - RADIUS - 10 - height, size[1] / 2 - y + RADIUS + 10];
     const cost = (top) => {

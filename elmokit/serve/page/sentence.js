@@ -1,10 +1,10 @@
-// The view of a text: the surprisal of each word as it is written, what was expected instead, and neighbors of a token in context.
+// The view of a text: the surprisal of each word as written, the words expected instead, and a token's neighbors in context.
 
 import { element, inContext, radios, tint } from "./dom.js";
 import { percent, textPicture } from "./picture.js";
 import { ask, ServerError, tokenVectors } from "./server.js";
 
-const MOST_NATS = 12; // from here on, the color is at its strongest
+const MOST_NATS = 12; // the color is strongest from here on
 const N_WORDS = 8;
 const DIRECTIONS = { both: "both sides", forward: "from the left", backward: "from the right" };
 const NUMBERS = { ...DIRECTIONS, both: "on average" };
@@ -13,7 +13,7 @@ const SURPRISAL = "https://en.wikipedia.org/wiki/Information_content";
 
 /**
  * Show a text.
- * @param {HTMLElement} panel Where to.
+ * @param {HTMLElement} panel Where to show it.
  * @param {Object} state `text`, `reading`, `direction` and `token`, which may be null.
  * @param {function(Object)} change Changes the state and shows it.
  */
@@ -56,12 +56,12 @@ export async function showSentence(panel, state, change) {
 
 const isPart = (word, token) => token !== null && token >= word.first && token < word.first + word.n_tokens;
 
-/** Return the tokens of a text, and its words as they are written, each with its `first` token; with surprisal, if the model can. */
+/** Return a text's tokens and its words as written, each with its `first` token, and surprisal if the model can predict. */
 async function read(text, documents, cache) {
   let found;
   try {
     [found] = (await ask("v1/surprisal", { input: [text], documents, cache, words: true, n_expected: N_WORDS })).data;
-    // An unknown word that the text has had is a word of its own, whose nats are those of its letters, too.
+    // An unknown word that has occurred before counts as a word of its own, whose nats include its letters.
     if (cache) found = { ...found, is_unknown: found.is_unknown.map((isUnknown, at) => isUnknown && found.spelling_nats[at] > 0) };
   } catch (error) {
     if (!(error instanceof ServerError) || error.status !== 501) throw error;
@@ -79,10 +79,10 @@ async function read(text, documents, cache) {
   return { ...found, words };
 }
 
-/** Say what the numbers are, with the choices of the reader. */
+/** Explain the numbers, with the controls that change them. */
 function introduction(text, directions, direction, reading, change) {
   const more = element("a", { href: SURPRISAL, rel: "noreferrer" }, "More about surprisal");
-  const lead = "The number is the surprisal: minus the natural logarithm of the probability that the model gave the word. ";
+  const lead = "The numbers are surprisals: the negative natural logarithm of the probability that the model assigned to each word. ";
   const choices = Object.fromEntries(directions.map((name) => [name, DIRECTIONS[name]]));
   const legend = element("p", { class: "legend" }, "expected", element("i", { "aria-hidden": "true" }), `surprising (${MOST_NATS}+ nats)`);
   if (text.is_unknown.includes(true)) {
@@ -92,11 +92,11 @@ function introduction(text, directions, direction, reading, change) {
   if (text.sentence_lengths.length > 1) {
     controls.push(radios("reading", "Sentences are read", READINGS, reading, (value) => change({ reading: value })));
   }
-  const again = reading === "cache" ? "Words that the text has had are expected again. " : "";
+  const again = reading === "cache" ? "Words that have occurred in the text become more probable. " : "";
   return [element("p", { class: "lead" }, lead, again, more, "."), element("div", { class: "row between" }, ...controls, legend)];
 }
 
-/** Show a word with its surprisal: a button, or one for each of its tokens. */
+/** Show a word with its surprisal: one button, or one per token. */
 function shownWord(text, word, direction, chosen, explain, choose) {
   const nats = word.unknown ? undefined : word[direction];
   const kind = word.unknown ? "unknown" : "surprise";
@@ -128,15 +128,15 @@ function shownWord(text, word, direction, chosen, explain, choose) {
   return tint(element("li", { class: `word ${kind}` }, ...buttons, number ?? ""), share);
 }
 
-/** Write the surprisal of each direction. */
+/** Format the surprisal of each direction. */
 const numbers = (directions, natsOf) => directions.map((name) => `${natsOf(name).toFixed(2)} ${NUMBERS[name]}`).join(", ");
 
-/** Say what is known of a token: its surprisal, that of its word, and what was expected. */
+/** Describe a token: its surprisal, that of its word, and the expected words. */
 function about(text, word, position, direction, isChosen) {
   const token = element("strong", {}, text.tokens[position]);
   if (!direction) return [element("p", {}, token)];
   if (text.is_unknown[position]) {
-    const note = "The model has not learned this word, so it cannot say how expected it is. It reads its letters all the same.";
+    const note = "The model has not learned this word, so it cannot tell how expected it is. But it does read the word's letters.";
     return [element("p", {}, token, " is not in the vocabulary."), element("p", { class: "note" }, note)];
   }
   const directions = Object.keys(DIRECTIONS).filter((name) => text[name]);
@@ -175,7 +175,7 @@ async function neighbors(text, tokens, position, documents) {
   ];
 }
 
-/** Show what was expected in place of a token, by each direction. */
+/** Show the words that each direction expected in place of a token. */
 function substitutes({ tokens, sentence_lengths: lengths, expected }, position, directions) {
   const columns = directions.map((direction) => {
     const words = expected[direction][position];
@@ -192,7 +192,7 @@ function substitutes({ tokens, sentence_lengths: lengths, expected }, position, 
   const sentence = inContext(tokens.slice(first, first + lengths[number]), position - first, blank);
   const parts = [element("h2", {}, `What the model expects in place of “${tokens[position]}”`), element("p", { class: "cloze" }, sentence)];
   if (directions.includes("both")) {
-    parts.push(element("p", { class: "note" }, "The model never sees the word itself. Both sides: words that both directions expect."));
+    parts.push(element("p", { class: "note" }, "The model does not see the word itself. “Both sides” lists words that both directions expect."));
   }
   return [...parts, element("div", { class: "columns" }, ...columns)];
 }

@@ -1,10 +1,10 @@
-// Ask the server that this page came from.
+// Send requests to the server that this page came from.
 
 import { keepAnswers, ServerError, vectorsByLayer } from "./questions.js";
 
 export { ServerError };
 
-/** What the page waits for when it opens. */
+/** The message while the page opens. */
 export const LOADING = "Waiting for the server\u2026";
 
 const STORED = "elmokit-token";
@@ -13,10 +13,10 @@ const kept = keepAnswers(request);
 /** Keep the bearer token for requests until the tab is closed. */
 export function useToken(token) {
   sessionStorage.setItem(STORED, token);
-  kept.forget(); // also the answers that are still on their way: they are answers to another token
+  kept.forget(); // including pending answers, which belong to another token
 }
 
-// What this page can do about an answer. The server's own messages are for programs.
+// What to do about an error. The server's own messages are for programs.
 const REMEDIES = {
   413: "This is too long for this server. Please try a shorter text.",
   422: "This is too long for this server. Please try a shorter text.",
@@ -25,7 +25,7 @@ const REMEDIES = {
 };
 
 /**
- * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are kept.
+ * Return the answer of a path; a `body` is sent as JSON with POST. The last answers are cached.
  * @throws {ServerError} The server does not answer or reports a problem.
  */
 export const ask = kept.ask;
