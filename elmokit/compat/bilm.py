@@ -211,7 +211,7 @@ class BidirectionalLanguageModel(nn.Module):
         if fits and cnn is not None:
             fits = ids.shape[2] == cnn.max_chars
         if not fits:
-            raise ValueError(f"Expected ids of shape {axes}, boundaries included, but got {tuple(ids.shape)}.")
+            raise ValueError(f"Expected ids of shape {axes}, including boundaries, but got {tuple(ids.shape)}.")
 
 
 class WeightLayers(nn.Module):
@@ -309,7 +309,7 @@ def dump_token_embeddings(
     bilm = read_hdf5(options_file, weight_file).build_bilm().eval()
     cnn = bilm.config.char_cnn
     if cnn is None:
-        raise ConfigError(f"{weight_file} already holds word vectors: pass it as embedding_weight_file.")
+        raise ConfigError(f"{weight_file} already contains word vectors: pass it as embedding_weight_file.")
     vocabulary = UnicodeCharsVocabulary(vocab_file, cnn.max_chars)
     words = [vocabulary.id_to_word(index) for index in range(vocabulary.size)]
     shape = (len(words), bilm.config.projection_dim)

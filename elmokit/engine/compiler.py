@@ -137,7 +137,7 @@ def _cache_directory() -> Path:
     status = directory.stat()
     if status.st_uid != os.geteuid() or any(map(_is_open_to_others, directory.parents)):
         raise OutputError(
-            f"other users can write to {directory} or a parent. Set ELMOKIT_CACHE to a directory of yours."
+            f"other users can write to {directory} or a parent. Set ELMOKIT_CACHE to a directory of your own."
         )
     if status.st_mode & 0o077:  # with a permissive umask, group members may have added libraries
         directory.chmod(0o700)

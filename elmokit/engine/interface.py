@@ -129,7 +129,7 @@ def check_batch(
 ) -> None:
     """Check the arguments of :meth:`Network.layers`, because invalid indices would read the wrong memory or row."""
     if not _are_in_range(config, inputs, lengths, wanted):
-        raise ValueError("The words, lengths, start state or wanted layers of the batch do not fit the model.")
+        raise ValueError("The words, lengths, start state or wanted layers of the batch do not match the model.")
     vectors, words, _, start = inputs
     check_array("vectors", vectors, dtype, (-1, config.projection_dim))
     check_array("words", words, np.int64, (-1,))

@@ -23,7 +23,7 @@ from elmokit.engine.precision import NAMES, Kernels, Precision
 from elmokit.engine.state import Floats
 
 UNKNOWN_IDS = "ids contains numbers without a character or word in the model."
-WRONG_SIZES = "The sizes of the model do not fit together."
+WRONG_SIZES = "The sizes of the model do not match."
 
 _NUMBERS = {"int64_t": ctypes.c_int64, "float": ctypes.c_float, "double": ctypes.c_double}
 

@@ -178,7 +178,7 @@ class CharConvolution(nn.Conv1d):
     It is constructed like ``nn.Conv1d``: the size of a character's vector, the number of filters, and their width.
     """
 
-    # LoRA (peft) makes modules of the class that it adapts, with arguments of `nn.Conv1d`, and adds their responses.
+    # LoRA (peft) creates modules of the adapted class with the arguments of `nn.Conv1d`, and adds their responses.
 
     def forward(self, characters: Characters | DistinctCharacters | Tensor) -> Tensor:
         """Return the maxima, ``(tokens, filters)``; for a tensor, all responses, as ``nn.Conv1d`` does."""
@@ -232,7 +232,7 @@ def _convolve_in_pytorch(ids: Tensor, table: Tensor, weight: Tensor, bias: Tenso
 def _convolve_rows(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     library = c_library(table, weight, bias)
     if weight.shape[1:2] != table.shape[1:] or bias.shape != weight.shape[:1] or ids.ndim != 2:
-        raise RuntimeError("The sizes of ids, characters, filters and biases do not fit together.")
+        raise RuntimeError("The sizes of ids, characters, filters and biases do not match.")
     if ids.shape[1] < weight.shape[2]:
         raise RuntimeError(f"A filter spans {weight.shape[2]} characters, but tokens have {ids.shape[1]}.")
     if library is None or not ids.is_cpu or not len(ids):
@@ -282,7 +282,7 @@ def _responses(characters: Tensor, n_windows: Tensor, weight: Tensor) -> Tensor:
 
 
 def _without_windows_beyond(responses: Tensor, n_windows: Tensor) -> Tensor:
-    """Replace the responses ``(tokens, windows, filters)`` beyond a token's windows by minus infinity."""
+    """Replace the responses ``(tokens, windows, filters)`` beyond a token's windows with minus infinity."""
     places = torch.arange(responses.shape[1], device=responses.device)
     return responses.masked_fill((places >= n_windows[:, None])[..., None], float("-inf"))
 
@@ -306,11 +306,11 @@ def _convolve(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tenso
 
 
 def _check_windows(characters: Tensor, n_windows: Tensor, weight: Tensor, bias: Tensor) -> None:
-    """Refuse sizes that do not fit together: C would read foreign memory."""
+    """Reject sizes that do not match, with which C would access memory out of bounds."""
     n_tokens, n_columns, dim = characters.shape
     n_filters, _, width = weight.shape
     if weight.shape[1] != dim or bias.shape != (n_filters,) or n_windows.shape != (n_tokens,):
-        raise RuntimeError("The sizes of characters, filters and biases do not fit together.")
+        raise RuntimeError("The sizes of characters, filters and biases do not match.")
     if n_columns < width:
         raise RuntimeError(f"A filter spans {width} characters, but tokens have {n_columns}.")
     if not n_windows.is_cpu or not n_tokens:

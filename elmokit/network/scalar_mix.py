@@ -73,7 +73,7 @@ class ScalarMix(nn.Module):
             ``(batch, time, dim)``
         """
         if len(layers) != self.n_layers:
-            raise ValueError(f"ScalarMix mixes {self.n_layers} layers, layer 0 included, and got {len(layers)}.")
+            raise ValueError(f"ScalarMix mixes {self.n_layers} layers, including layer 0, but got {len(layers)}.")
         if len(self.chosen) < self.n_layers:
             layers = layers[self.chosen]
         if self.layer_norm:

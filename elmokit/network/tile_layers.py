@@ -92,7 +92,7 @@ def tile_linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @computes("elmokit::tile_linear")
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if inputs.ndim != 2 or inputs.shape[1:] != weight.shape[1:] or bias.shape != weight.shape[:1]:
-        raise RuntimeError("The sizes of inputs, weight and bias do not fit together.")  # C would read out of bounds
+        raise RuntimeError("The sizes of inputs, weight and bias do not match.")  # C would read out of bounds
     library = tile_library(inputs, weight, bias)
     if library is None:
         return _rounded_product(inputs, weight.T) + bias
@@ -188,7 +188,7 @@ def apply_by_row(function: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor
 def _highway(inputs: Tensor, transformed: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the outputs and the sigmoid of the gate."""
     if not inputs.shape == transformed.shape == gate.shape:
-        raise RuntimeError("The inputs, the transformed inputs and the gate must be of one size.")
+        raise RuntimeError("The inputs, the transformed inputs and the gate must have the same shape.")
     library = c_library(inputs, transformed, gate)
     if library is None:
         return _highway_formula(inputs, transformed, gate)
