@@ -507,17 +507,19 @@ def _option(
 def _click_type(hint: Any) -> tuple[click.ParamType[Any], bool]:
     """Return the click type for a type hint, and whether there can be several values."""
     own_type = _extra(hint, click.ParamType)
+    if own_type is not None:
+        return own_type, False
     if typing.get_origin(hint) is typing.Annotated:
         hint = typing.get_args(hint)[0]
-    if own_type is not None:
-        return own_type, typing.get_origin(hint) is tuple and not isinstance(own_type, CommaSeparated)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         (hint,) = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
     if typing.get_origin(hint) is typing.Literal:
         return Choice(typing.get_args(hint)), False
+    if hint == tuple[int, ...]:
+        return CommaSeparated(), False
     if typing.get_origin(hint) is tuple:
-        kind = typing.get_args(hint)[0]
-        return (CommaSeparated(), False) if kind is int else (_click_type(kind)[0], True)
+        kind, _ = _click_type(typing.get_args(hint)[0])
+        return kind, True
     if hint is Path:
         return click.Path(path_type=Path), False
     return click.types.convert_type(hint), False

@@ -380,7 +380,7 @@ def _read_raw_texts(text: Text, region: str | None) -> Iterable[RawText]:
     """Read raw texts; ``region`` is the table column with regions, if any."""
     passages = text.passages()
     if text.column is not None:
-        return list(_read_rows(passages, text, region))
+        return list(_read_rows(passages, text, text.column, region))
     return (RawText(one.text, _file_of(one, text) | {"line": one.line}) for one in passages)
 
 
@@ -388,7 +388,7 @@ def _file_of(passage: RawPassage, text: Text) -> dict[str, Any]:
     return {"file": passage.path} if len(text.files) > 1 else {}
 
 
-def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -> Iterator[RawText]:
+def _read_rows(passages: Iterable[RawPassage], text: Text, column: str, region: str | None) -> Iterator[RawText]:
     """Yield the text of each table row, with the other columns."""
     from elmokit.lm.surprisal import RegionSurprisal, WordSurprisal
     from elmokit.text.columns import find_column
@@ -399,8 +399,7 @@ def _read_rows(passages: Iterable[RawPassage], text: Text, region: str | None) -
         file = _file_of(passage, text)
         others = dict(passage.cells)
         names = list(others)
-        if text.column is not None:
-            del others[names[find_column(passage.path, names, text.column)]]
+        del others[names[find_column(passage.path, names, column)]]
         region_text = ""
         if region is not None:
             region_column = names[find_column(passage.path, names, region)]

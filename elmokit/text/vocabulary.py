@@ -147,11 +147,9 @@ class Vocabulary:
             TextError: A word would not be read back unchanged, such as one with a leading space.
         """
         text = "".join(f"{word}\n" for word in self.words)
-        read = _parse_words(text.removeprefix("\ufeff"))
-        if read != self.words:
-            changed = [word for word, again in zip(self.words, read, strict=False) if word != again]
-            wrong = [*changed, self.words[-1]][0]
-            raise TextError(f"A vocabulary file cannot hold {wrong!r}: it would not be read back unchanged.")
+        difference = first_difference(_parse_words(text.removeprefix("\ufeff")), self.words)
+        if difference is not None:
+            raise TextError(f"A vocabulary file cannot hold these words. Read back, {difference}.")
         return text
 
 
@@ -328,7 +326,7 @@ def _word_column(rows: Sequence[Sequence[str]]) -> int:
 
 
 def first_difference(words: Sequence[str], stored: Sequence[str]) -> str | None:
-    """Describe the first difference from the word list stored with a model, or return None."""
+    """Describe the first difference from the right word list, such as the one stored with a model, or return None."""
     for number, (word, own) in enumerate(zip_longest(words, stored), start=1):
         if word != own:
             return f"line {number} is {_word_or_missing(word)} but should be {_word_or_missing(own)}"
