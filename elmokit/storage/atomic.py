@@ -204,7 +204,7 @@ def check_output_path(
         raise OutputError(f"{path} is a {kind}, but the output is a {expected}.")
     if not overwrite:
         raise OutputError(f"{path} already exists; pass --overwrite (overwrite=True) to replace it.")
-    if not folder or parts is None:
+    if parts is None:
         return
     for name in sorted(inside.name for inside in path.iterdir()):
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in parts):

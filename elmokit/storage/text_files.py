@@ -257,9 +257,7 @@ def _zstandard(path: str | Path) -> Any:
     return zstd
 
 
-def read_lines(
-    path: str | Path, on_bytes: Callable[[int], object] | None = None, universal_newlines: bool = False
-) -> Iterator[str]:
+def read_lines(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without line ends and without a byte order mark.
 
     Files ending in ``.gz``, ``.xz`` and ``.zst``, in any case, are decompressed. ``-`` is standard input.
@@ -267,33 +265,43 @@ def read_lines(
     Args:
         path: The file.
         on_bytes: Called regularly with the number of bytes on disk that were read since the last call.
-        universal_newlines: Read lines like Python: a carriage return ends a line, and a byte order mark is a character.
-            NUL characters are accepted, too.
 
     Raises:
-        TextError: The file does not exist, is damaged, or a line is not UTF-8 or longer than ``max_line_bytes()``.
+        TextError: The file does not exist, is damaged, or a line is not UTF-8, has a NUL character or is longer than
+            ``max_line_bytes()``.
         MissingExtraError: The name ends in ``.zst`` and no package that can read it is installed.
     """
-    number, n_reported, n_bytes = 1, 0, 0
+    for number, line in enumerate(_read_byte_lines(path, on_bytes), start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            _refuse_old_line_ends(line, path)
+        text = _decoded(line, path, number)
+        check_no_nul(text, path, number)
+        yield text.rstrip("\r\n")
+
+
+def read_lines_like_python(path: str | Path, on_bytes: Callable[[int], object] | None = None) -> Iterator[str]:
+    """Yield the lines of a text file like :func:`read_lines`, but with line ends as in Python's ``open``.
+
+    A carriage return ends a line, and byte order marks and NUL characters are characters.
+    """
+    for number, line in enumerate(_read_byte_lines(path, on_bytes), start=1):
+        text = _decoded(line, path, number)
+        yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+
+
+def _read_byte_lines(path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[bytes]:
+    n_reported = n_bytes = 0
     with _opened(path) as (lines, raw):
-        for line in bounded_lines(lines, path):
+        for number, line in enumerate(bounded_lines(lines, path), start=1):
             if number == 1:
                 _refuse_no_text(line, path)
-                if not universal_newlines:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                    _refuse_old_line_ends(line, path)
-            text = _decoded(line, path, number, accepts_nul=universal_newlines)
-            if universal_newlines:
-                yield from text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
-            else:
-                yield text.rstrip("\r\n")
-            number += 1
-            if on_bytes is not None:
-                n_bytes += len(line)
-                if number % LINES_BETWEEN_PROGRESS == 0:
-                    n_read = _position(raw, n_bytes)
-                    on_bytes(n_read - n_reported)
-                    n_reported = n_read
+            yield line
+            n_bytes += len(line)
+            if on_bytes is not None and number % LINES_BETWEEN_PROGRESS == 0:
+                n_read = _position(raw, n_bytes)
+                on_bytes(n_read - n_reported)
+                n_reported = n_read
         if on_bytes is not None:
             on_bytes(_position(raw, n_bytes) - n_reported)
 
@@ -303,7 +311,9 @@ def read_text(path: str | Path) -> str:
     with open_binary(path) as file:
         data = file.read()
     _refuse_no_text(data, path)
-    return _decoded(data.removeprefix(codecs.BOM_UTF8), path)
+    text = _decoded(data.removeprefix(codecs.BOM_UTF8), path)
+    check_no_nul(text, path)
+    return text
 
 
 def _refuse_no_text(start: bytes, path: str | Path) -> None:
@@ -333,16 +343,13 @@ def check_no_nul(text: str, path: str | Path, line: int | None = None) -> None:
     )
 
 
-def _decoded(data: bytes, path: str | Path, line: int | None = None, accepts_nul: bool = False) -> str:
+def _decoded(data: bytes, path: str | Path, line: int | None = None) -> str:
     """Decode a line or file, or raise an error that locates what is not UTF-8."""
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         where = path if line is None else f"{path}, line {line}"
         raise TextError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
-    if not accepts_nul:
-        check_no_nul(text, path, line)
-    return text
 
 
 def bounded_lines(file: IO[bytes], path: str | Path, first: int = 1) -> Iterator[bytes]:

@@ -20,7 +20,15 @@ from typing import Literal, NamedTuple, get_args
 
 from elmokit.config import check_choice
 from elmokit.errors import ConfigError, TextError
-from elmokit.storage.text_files import TextPaths, can_reread, find_text_files, read_lines, text_name, unpacked_name
+from elmokit.storage.text_files import (
+    TextPaths,
+    can_reread,
+    find_text_files,
+    read_lines,
+    read_lines_like_python,
+    text_name,
+    unpacked_name,
+)
 from elmokit.text.columns import InputTable, is_table, read_table
 from elmokit.text.conllu import conllu_lines
 from elmokit.text.fasta import numbered_proteins
@@ -249,7 +257,8 @@ class Text:
             on_bytes: As in ``read_lines``.
             formats: Other formats that the caller reads, by their names in ``first_lines.py``; None for all.
         """
-        lines = read_lines(path, on_bytes, universal_newlines=self.kind == "bilm-tf")
+        read = read_lines_like_python if self.kind == "bilm-tf" else read_lines
+        lines = read(path, on_bytes)
         if is_conllu(path):
             yield from conllu_lines(path, lines)
             return

@@ -22,6 +22,7 @@ from elmokit.storage.text_files import (
     expand_user,
     find_text_files,
     read_lines,
+    read_lines_like_python,
     read_text,
 )
 from elmokit.text.text import Text
@@ -245,7 +246,7 @@ def test_the_line_ends_of_old_macs_and_a_text_in_one_line_are_told_with_their_cu
         path.write_bytes(content)
         with pytest.raises(TextError, match=r"text.txt has the line ends of old Macs .*tr '\\r' '\\n'"):
             list(read_lines(path))
-        assert list(read_lines(path, universal_newlines=True)) == content.decode().removesuffix("\r").split("\r")
+        assert list(read_lines_like_python(path)) == content.decode().removesuffix("\r").split("\r")
     for content in (b"The cat\r sat .\nA dog .\r\r\n", b"One line .\r"):
         path.write_bytes(content)
         assert len(list(read_lines(path))) == content.count(b"\n") or 1
@@ -269,7 +270,7 @@ def test_a_carriage_return_inside_a_line_ends_it_only_for_bilm_tf(tmp_path: Path
     path = tmp_path / "text.txt"
     path.write_bytes(b"The ca\rt .\r\n")
     assert list(read_lines(path)) == ["The ca\rt ."]
-    assert list(read_lines(path, universal_newlines=True)) == ["The ca", "t ."]
+    assert list(read_lines_like_python(path)) == ["The ca", "t ."]
 
 
 def test_a_directory_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

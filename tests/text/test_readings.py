@@ -22,7 +22,7 @@ from elmokit.cli.evaluation_commands import _read_raw_texts
 from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ElmoError
 from elmokit.evaluation.probe_corpus import read_corpus_files
-from elmokit.storage.text_files import read_lines
+from elmokit.storage.text_files import read_lines, read_lines_like_python
 from elmokit.tasks.run import _lines_of_raw_text, _tokenized_lines
 from elmokit.text.text import Text, check_has_documents
 from elmokit.text.vocabulary_files import WordCounts
@@ -36,9 +36,9 @@ Reading = Callable[[Sequence[Path]], Iterator[Any]]
 RAW = [(language, wrapped) for language in ("en", "any") for wrapped in ("auto", "yes", "no")]
 
 
-def lines(paths: Sequence[Path], universal_newlines: bool) -> Iterator[Any]:
+def lines(paths: Sequence[Path], read: Callable[..., Iterator[str]]) -> Iterator[Any]:
     n_bytes: list[int] = []
-    yield from read_lines(paths[0], n_bytes.append, universal_newlines)
+    yield from read(paths[0], n_bytes.append)
     yield sum(n_bytes)
 
 
@@ -133,8 +133,8 @@ in_characters.__module__ = "of_a_user"
 def readings() -> dict[str, Reading]:
     """Return every reader in every combination."""
     found: dict[str, Reading] = {
-        "lines": partial(lines, universal_newlines=False),
-        "lines, bilm-tf": partial(lines, universal_newlines=True),
+        "lines": partial(lines, read=read_lines),
+        "lines, bilm-tf": partial(lines, read=read_lines_like_python),
         "sentences": sentences,
         "sentences, bilm-tf": partial(sentences, kind="bilm-tf"),
         "documents": documents,
