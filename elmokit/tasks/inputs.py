@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.elmo_module import ElmoModule
 from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
-from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.nn.layers import CharFeatures
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, Spelling, WordsConfig
 
 Texts = Sequence[Sequence[Sequence[str]]]
@@ -279,7 +279,7 @@ class InputLayer(nn.Module):
             embedding = _word_embedding(inputs.vocabularies.tables[name], initial)
             embedding.weight.requires_grad_(config.train or not config.vectors)
             self.words[name] = embedding
-        self.chars: TokenCharCNN | TokenCharRNN | None = None
+        self.chars: CharFeatures | None = None
         if chars is not None and inputs.vocabularies.chars is not None:
             self.chars = chars.build(len(inputs.vocabularies.chars) + N_SPECIAL)
         self.mixes = nn.ModuleDict()

@@ -21,7 +21,7 @@ from elmokit.config import (
 from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
 from elmokit.storage.text_files import find_text_files
-from elmokit.tasks.nn.layers import TokenCharCNN, TokenCharRNN
+from elmokit.tasks.nn.layers import CharFeatures, TokenCharCNN
 
 Paths = str | tuple[str, ...]
 """A path, a glob pattern, a directory of ``*gold_conll`` files, or several of these."""
@@ -92,7 +92,7 @@ class CharsConfig:
         """Whether a word is read as characters or as bytes."""
         return "characters"
 
-    def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
+    def build(self, n_rows: int) -> CharFeatures:
         """Build the layer that computes the features, with a character table of ``n_rows`` rows."""
         return TokenCharCNN(n_rows, self.dim, self.filters, self.activation, self.dropout)
 

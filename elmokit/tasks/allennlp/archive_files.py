@@ -1,15 +1,15 @@
-"""The content of an archive of AllenNLP: config, vocabulary and tensors, read without running code.
+"""Read the content of an AllenNLP archive, without running code: config, vocabulary and tensors.
 
 ::
 
     config.json              the training config
     weights.th               a pickled state dict
     vocabulary/              one list per namespace, and non_padded_namespaces.txt
-    files_to_archive.json    before version 1.0: files that the config names ...
-    fta/KEY                  ... by their key in the config
+    files_to_archive.json    before version 1.0: the keys of files named in the config ...
+    fta/KEY                  ... and these files
     meta.json                since version 2.6: the version of AllenNLP
 
-The archive may come from anywhere: only these files are unpacked, and only tensors are read from the pickle.
+Archives can come from anywhere, so only these files are unpacked, and only tensors are read from the pickle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG, WEIGHTS, VOCABULARY = "config.json", "weights.th", "vocabulary"
 UNPACKED = (CONFIG, WEIGHTS, "meta.json", "*.txt", "*options_file")
 NON_PADDED = "non_padded_namespaces.txt"
 PADDING_ROW = "@@PADDING@@"
-NEWLINE = "@@NEWLINE@@"  # AllenNLP writes it for a line break inside an entry
+NEWLINE = "@@NEWLINE@@"  # stands for a line break inside an entry
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -46,27 +46,27 @@ class TaskArchive:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     namespaces: dict[str, list[str]]
-    """The vocabulary: the entries of each namespace by their row. Padded namespaces have an entry for padding."""
+    """The vocabulary: the entries of each namespace in row order. Padded namespaces start with an entry for padding."""
     options: dict[str, Any] | None
-    """The options of the ELMo inside, if the archive has them."""
+    """The options of the ELMo inside, if the archive contains them."""
     version: str | None
-    """The version of AllenNLP that saved it; None before 2.6, which did not record it."""
+    """The version of AllenNLP that saved it; None for versions before 2.6, which did not record it."""
 
     @property
     def is_from_before_1(self) -> bool:
-        """Whether AllenNLP 0.x trained the model: it needed an iterator, and knew similarity functions."""
-        model = self.config.get("model", {})
-        return "iterator" in self.config or (isinstance(model, dict) and "similarity_function" in model)
+        """Whether AllenNLP 0.x trained the model. Its configs have an iterator, and may have a similarity function."""
+        return "iterator" in self.config or "similarity_function" in table_in(self.config, "model")
 
     def is_before(self, *version: int) -> bool:
-        """Check whether the model was saved before a version. 1.0 to 2.5, which are not recorded, count as new."""
+        """Check whether an older version saved the model. Versions 1.0 to 2.5, which are not recorded, count as new."""
         if self.version is None:
             return self.is_from_before_1
-        return tuple(map(int, re.findall(r"\d+", self.version))) < version
+        saved_by = tuple(map(int, re.findall(r"\d+", self.version)))
+        return saved_by < version
 
 
 def is_task_archive(path: Path) -> bool:
-    """Check whether a path is an archive of AllenNLP or the unpacked directory of one."""
+    """Check whether a path is an AllenNLP archive or the directory of an unpacked one."""
     if path.is_dir():
         return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
     return path.is_file() and is_archive(path)
@@ -90,21 +90,24 @@ def read_archive(source: str | Path) -> TaskArchive:
 
 
 def _read_folder(folder: Path, source: Path) -> TaskArchive:
+    """Read an unpacked archive. Errors call it ``source``."""
     config = read_json(folder / CONFIG, "configuration of AllenNLP's archive")
     tensors = read_state_dict(folder / WEIGHTS)
-    options = visible_files(folder / "fta", "*options_file")
-    version = None
-    if (folder / "meta.json").is_file():
-        stated = read_json(folder / "meta.json").get("version")
-        version = stated if isinstance(stated, str) and VERSION.match(stated) else None
-    return TaskArchive(
-        source,
-        config,
-        tensors,
-        _read_vocabulary(folder / VOCABULARY),
-        read_options(options[0]) if options else None,
-        version,
-    )
+    options = None
+    option_files = visible_files(folder / "fta", "*options_file")
+    if option_files:
+        options = read_options(option_files[0])
+    namespaces = _read_vocabulary(folder / VOCABULARY)
+    return TaskArchive(source, config, tensors, namespaces, options, _read_version(folder / "meta.json"))
+
+
+def _read_version(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    version = read_json(path).get("version")
+    if isinstance(version, str) and VERSION.match(version):
+        return version
+    return None
 
 
 def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
@@ -123,22 +126,30 @@ def _read_vocabulary(folder: Path) -> dict[str, list[str]]:
 
 
 def _matches(pattern: str, namespace: str) -> bool:
-    """Match as AllenNLP does, where only a star at the beginning of a pattern is special."""
-    return namespace.endswith(pattern[1:]) if pattern.startswith("*") else namespace == pattern
+    """Match as in AllenNLP, where only a star at the beginning of a pattern is special."""
+    if pattern.startswith("*"):
+        return namespace.endswith(pattern[1:])
+    return namespace == pattern
 
 
 def known_entries(archive: TaskArchive, name: str, unknown: str) -> tuple[list[str], int]:
-    """Return the entries of a padded namespace without padding and "unknown", and the row of "unknown"."""
+    """Return the known entries of a padded namespace, and the row of the entry for unknown ones."""
     entries = entries_of(archive, name, unknown)
-    row = entries.index(unknown)
-    return [entry for index, entry in enumerate(entries) if index not in (0, row)], row
+    unknown_row = entries.index(unknown)
+    known = []
+    for row, entry in enumerate(entries):
+        if row not in (0, unknown_row):
+            known.append(entry)
+    return known, unknown_row
 
 
 def entries_of(archive: TaskArchive, name: str, needed: str | None = None) -> list[str]:
-    """Return the entries of a namespace, one of which may be needed."""
+    """Return the entries of a namespace. Raise an error if it is empty or lacks a needed entry."""
     entries = archive.namespaces.get(name, [])
     if not entries or needed not in (None, *entries):
-        expected = f"namespace {name!r}" if needed is None else f"namespace {name!r} with an entry {needed}"
+        expected = f"namespace {name!r}"
+        if needed is not None:
+            expected += f" with an entry {needed}"
         raise FormatError(
             f"{archive.source}: expected a {expected} in the vocabulary, whose namespaces are: "
             f"{', '.join(archive.namespaces) or 'none'}."
@@ -147,7 +158,7 @@ def entries_of(archive: TaskArchive, name: str, needed: str | None = None) -> li
 
 
 def table_in(content: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return a table inside a config; an empty one if it is absent, or written as the name of its type."""
+    """Return a table inside a config. It is empty if it is absent or only the name of its type is given."""
     inner: Any = content
     for key in keys:
         inner = inner.get(key)

@@ -1,6 +1,6 @@
-"""Settings that only models of AllenNLP have: those of the task's config, and what its archives and configs add.
+"""Configs of AllenNLP's models: the settings of each task's config, and those that only AllenNLP's models have.
 
-A config file that names one of these settings is read as one of these configs (``config_file.config_of``).
+A config file with one of the latter settings is read as one of these configs (``config_file.config_of``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any, Literal
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, from_dict, setting, to_dict
 from elmokit.embedding.elmo import Start
 from elmokit.errors import ConfigError
+from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN, TokenCharRNN
 from elmokit.tasks.coref import CorefConfig
 from elmokit.tasks.coref_model import CorefModelConfig
 from elmokit.tasks.ner import NerConfig, NerModelConfig
 from elmokit.tasks.nli import NliConfig, NliData, NliModelConfig
-from elmokit.tasks.nn.layers import AllenNLPCharCNN, TokenCharCNN, TokenCharRNN
+from elmokit.tasks.nn.layers import CharFeatures
 from elmokit.tasks.qa import QaConfig, QaModelConfig
 from elmokit.tasks.srl import SrlConfig, SrlModelConfig
 from elmokit.tasks.sst import SstConfig
@@ -25,7 +26,7 @@ from elmokit.tasks.task_config import CharsConfig, ElmoConfig, Spelling, check_s
 
 @dataclass(frozen=True)
 class ArchivedCharsConfig(CharsConfig):
-    """Features of the characters of a word, as AllenNLP computed them."""
+    """Character features of words as computed by AllenNLP."""
 
     layer: Literal["cnn", "lstm", "gru"] = setting(
         "cnn", "Convolutions with the maximum over the word, or the last state of an LSTM or GRU."
@@ -50,14 +51,22 @@ class ArchivedCharsConfig(CharsConfig):
         check_at_least("n_layers", self.n_layers, 1, MAX_LAYERS)
         check_at_least("min_chars", self.min_chars, 1, MAX_UNITS, optional=True)
 
-    def build(self, n_rows: int) -> TokenCharCNN | TokenCharRNN:
+    def build(self, n_rows: int) -> CharFeatures:
         if self.layer != "cnn":
-            sizes = (self.hidden, self.n_layers, self.bidirectional)
-            return TokenCharRNN(n_rows, self.dim, self.layer, *sizes, self.dropout)
+            return TokenCharRNN(
+                n_rows, self.dim, self.layer, self.hidden, self.n_layers, self.bidirectional, self.dropout
+            )
         if self.windows == "word":
             return super().build(n_rows)
-        cnn = (n_rows, self.dim, self.filters, self.activation, self.dropout)
-        return AllenNLPCharCNN(*cnn, every_window=self.windows == "batch", min_chars=self.min_chars)
+        return AllenNLPCharCNN(
+            n_rows,
+            self.dim,
+            self.filters,
+            self.activation,
+            self.dropout,
+            every_window=self.windows == "batch",
+            min_chars=self.min_chars,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,14 @@ class ArchivedSstConfig(SstConfig):
 
 @dataclass(frozen=True)
 class ArchivedNliData(NliData):
-    """Pairs of sentences that may have further tokens."""
+    """Pairs of sentences, to which tokens can be added."""
 
     end_tokens: tuple[str, ...] = setting((), "Tokens to add after the last one of each sentence.")
 
 
 @dataclass(frozen=True)
 class ArchivedNliModelConfig(NliModelConfig):
-    """Sizes and dropouts of ``esim``, and of ``decomposable_attention``."""
+    """Sizes and dropouts of ``esim`` and ``decomposable_attention``."""
 
     network: Literal["esim", "decomposable attention"] = setting(
         "esim", "ESIM, or the model of Parikh et al. 2016, which compares aligned tokens without reading their order."
@@ -143,7 +152,7 @@ class ArchivedNliModelConfig(NliModelConfig):
 
 @dataclass(frozen=True)
 class ArchivedNliConfig(NliConfig):
-    """The configuration of ``esim``, and of ``decomposable_attention``."""
+    """The configuration of ``esim`` and ``decomposable_attention``."""
 
     data: ArchivedNliData = ArchivedNliData()
     model: ArchivedNliModelConfig = ArchivedNliModelConfig()
@@ -194,7 +203,7 @@ class ArchivedCorefConfig(CorefConfig):
 
 @dataclass(frozen=True)
 class ArchivedQaModelConfig(QaModelConfig):
-    """Sizes and dropouts of ``bidaf``, and of ``bidaf-self-atten``."""
+    """Sizes and dropouts of ``bidaf``."""
 
     network: Literal["bidaf++", "bidaf"] = setting(
         "bidaf++", "BiDAF++ with self-attention and GRUs, or AllenNLP's BiDAF with highway layers and LSTMs."
@@ -212,7 +221,7 @@ class ArchivedQaModelConfig(QaModelConfig):
 
 @dataclass(frozen=True)
 class ArchivedQaConfig(QaConfig):
-    """The configuration of ``bidaf``, and of ``bidaf-self-atten``."""
+    """The configuration of ``bidaf``."""
 
     chars: ArchivedCharsConfig | None = ArchivedCharsConfig()
     elmo: ArchivedElmoConfig | None = None
@@ -226,17 +235,20 @@ ADDED: dict[str, dict[str, type]] = {
     "coref": {"model": ArchivedCorefModelConfig},
     "qa": {"model": ArchivedQaModelConfig},
 }
-"""The classes of tables that have more settings than the task's."""
+"""By task: the tables with more settings than the task's own, and their classes."""
 
 
 def added_settings(task: str) -> dict[str, dict[str, Any]]:
-    """Return the settings that only models of AllenNLP have, with their defaults, by table."""
+    """Return the settings that only AllenNLP's models have, with their defaults, by table."""
     tables = {"chars": ArchivedCharsConfig, **ADDED.get(task, {})}
-    return {name: {key: getattr(kind, key) for key in kind.__annotations__} for name, kind in tables.items()}
+    settings: dict[str, dict[str, Any]] = {}
+    for name, kind in tables.items():
+        settings[name] = {key: getattr(kind, key) for key in kind.__annotations__}
+    return settings
 
 
 def is_archived(task: str, content: Mapping[str, Any]) -> bool:
-    """Check whether the tables of a config file have a setting that only models of AllenNLP have."""
+    """Check whether the tables of a config file have a setting that only AllenNLP's models have."""
     for name, added in added_settings(task).items():
         table = content.get(name)
         if isinstance(table, dict) and not table.keys().isdisjoint(added):
@@ -246,5 +258,8 @@ def is_archived(task: str, content: Mapping[str, Any]) -> bool:
 
 
 def archived_presets(kind: type, presets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the presets of a task as configs of AllenNLP's models, with the same values."""
-    return {name: from_dict(kind, to_dict(preset), name) for name, preset in presets.items()}
+    """Convert a task's presets to the config class of AllenNLP's model, with the same values."""
+    converted: dict[str, Any] = {}
+    for name, preset in presets.items():
+        converted[name] = from_dict(kind, to_dict(preset), name)
+    return converted

@@ -1,14 +1,14 @@
-"""The ELMo inside an archive of AllenNLP.
+"""Open the ELMo inside an AllenNLP archive.
 
-AllenNLP saves all parameters of its ELMo with those of the task model. The sizes follow from the tensors. What they do
-not show, the clips and the activation, comes from the options file: the user may give it, the archive may have it, or
-the config names one that exists. Otherwise it is as in the published models, and the user is told so unless the config
-names one of these.
+AllenNLP saves the parameters of ELMo with those of the task model, and the tensors show its sizes. They do not show the
+clips and the activation, which come from the options file: the user's, the archive's, or an existing file named in the
+config. Without a file, they are assumed to be as in the published models, with a note to the user unless the config
+names one of these models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from elmokit.tasks.allennlp.task_tensors import arrays_of, shape_of
 ENCODER, LSTM = "_token_embedder.", "_elmo_lstm."
 PUBLISHED = ("small", "medium", "original", "original-5.5b")
 """The models of the paper's authors, whose options are the defaults of ``BiLMConfig``."""
-CACHE = "_word_embedding.weight"  # context-free vectors of the vocabulary, computed from the other tensors
+CACHE = "_word_embedding.weight"  # the vocabulary's context-free vectors, computed from the other tensors
 
 
 def elmo_of(
@@ -42,22 +42,25 @@ def elmo_of(
     tensors: dict[str, Tensor],
     options: str | Path | None,
 ) -> tuple[Elmo | None, list[str], str | None]:
-    """Open the ELMo of a model and remove its tensors. Returns also notes, and the one that says what was assumed.
+    """Open the ELMo of a model, and remove its tensors.
 
     Args:
         archive: The archive.
-        config: That of the model.
+        config: The converted config of the model.
         files: The table of AllenNLP's config that names the files of ELMo.
-        tensors: Those of the archive.
-        options: The options file, if the user gives it.
+        tensors: The archive's tensors.
+        options: The user's options file, if any.
+
+    Returns:
+        ELMo, notes for the user, and the note about assumptions, if there is one.
     """
     if config.elmo is None:
         if options is not None:
             raise ConfigError(f"{archive.source} has no ELMo, so it cannot use the options file {options}.")
         return None, [], None
     notes = []
-    mixes = [mix for mix in (config.elmo.input, config.elmo.output) if mix is not None]
-    if any(mix.layer_norm for mix in mixes):
+    mixes = (config.elmo.input, config.elmo.output)
+    if any(mix is not None and mix.layer_norm for mix in mixes):
         notes.append("do_layer_norm: AllenNLP also normalized over sentence boundaries; scores differ")
     bilm, assumed = _bilm_of(archive, files, tensors, options)
     if assumed is not None:
@@ -68,25 +71,40 @@ def elmo_of(
 def _bilm_of(
     archive: TaskArchive, files: Mapping[str, Any], tensors: dict[str, Tensor], options: str | Path | None
 ) -> tuple[PretrainedBiLM, str | None]:
-    """Take the biLM out of an archive's tensors, or open the one that it names. Returns also what was assumed."""
-    encoder = next((name for name in tensors if f"{LSTM}{ENCODER}" in name), None)
-    if encoder is None:
+    """Take the biLM out of an archive's tensors, or open the one named in the config. Also returns assumptions."""
+    prefix = _elmo_prefix(tensors)
+    if prefix is None:
         return _named_bilm(archive, files, options), None
-    prefix = encoder.partition(f"{LSTM}{ENCODER}")[0] + LSTM
-    own = {name: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+    own = {}
+    for name in list(tensors):
+        if name.startswith(prefix):
+            own[name] = tensors.pop(name)
     own.pop(prefix + CACHE, None)
-    content, where = archive.options or options_named_by(files), str(archive.source)
+    without_prefix = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
     if options is not None:
-        content, where = read_options(options), str(options)
-    config = config_of_tensors({name.removeprefix(prefix): own[name] for name in own}, content, where)
+        content: dict[str, Any] | None = read_options(options)
+        where = str(options)
+    else:
+        content = archive.options or options_named_by(files)
+        where = str(archive.source)
+    config = config_of_tensors(without_prefix, content, where)
     bilm = bilm_of(own, config, prefix, archive.source)
     if content is not None or has_published_options(files):
         return bilm, None
     return bilm, assumed_options(config, files)
 
 
+def _elmo_prefix(tensors: Iterable[str]) -> str | None:
+    """Return the prefix of the names of ELMo's tensors; None if there are none."""
+    for name in tensors:
+        module, found, _ = name.partition(f"{LSTM}{ENCODER}")
+        if found:
+            return module + LSTM
+    return None
+
+
 def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Path | None) -> PretrainedBiLM:
-    """Open the biLM that a config's table names."""
+    """Open the biLM named in a table of the config."""
     weights = elmo.get("weight_file")
     if not isinstance(weights, str) or not weights:
         raise ConfigError(f"{archive.source} neither has the tensors of its ELMo nor names a weight_file.")
@@ -94,9 +112,9 @@ def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Pa
 
 
 def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | None, where: str) -> BiLMConfig:
-    """Return the architecture of an ELMo."""
+    """Return the architecture of an ELMo, from its options if they are known, else from the shapes of its tensors."""
     if options is not None:
-        # AllenNLP's ELMo has two directions, and the options of the published models do not say so.
+        # AllenNLP's ELMo always has two directions, but the options of the published models do not say so.
         return config_from_options({**options, "bidirectional": True}, {}, where)
     filters: list[tuple[int, int]] = []
     while (name := f"{ENCODER}char_conv_{len(filters)}.weight") in tensors:
@@ -123,10 +141,10 @@ def config_of_tensors(tensors: Mapping[str, Tensor], options: dict[str, Any] | N
 
 
 def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, source: Path) -> PretrainedBiLM:
-    """Build the biLM of an ELMo from its tensors, whose names have a prefix."""
+    """Build the biLM of an ELMo from its tensors, whose names have the prefix."""
     with torch.device("meta"):
         bilm = BiLM(config)
-        # Inside the block, because what is made here has no content either.
+        # Inside the block, because these tensors have no content either.
         encoder, lstm = encoder_to_allennlp(bilm), lstm_to_allennlp(bilm)
     named = {f"{ENCODER}{name}": part for name, part in encoder.items()}
     named |= {f"{LSTM}{name}": part for name, part in lstm.items()}
@@ -138,16 +156,22 @@ def bilm_of(tensors: Mapping[str, Tensor], config: BiLMConfig, prefix: str, sour
 
 
 def has_published_options(elmo: Mapping[str, Any]) -> bool:
-    """Check whether a config's table names the options of one of the authors' models, AllenNLP's default included."""
+    """Check whether a config names the options of one of the authors' models, one of which is AllenNLP's default."""
     name = elmo.get("options_file")
-    models = (model for model in sources.published_models() if model.name in PUBLISHED)
-    return name is None or any(location.options == name for model in models for location in model.locations)
+    if name is None:
+        return True
+    for model in sources.published_models():
+        if model.name in PUBLISHED and any(location.options == name for location in model.locations):
+            return True
+    return False
 
 
 def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
-    """Return a sentence that says what was assumed about an ELMo whose options are unknown."""
+    """Describe the assumptions about an ELMo with unknown options."""
     assert config.char_cnn is not None
-    named = f", and {elmo['options_file']!r} does not exist here" if elmo.get("options_file") else ""
+    named = ""
+    if elmo.get("options_file"):
+        named = f", and {elmo['options_file']!r} does not exist here"
     return (
         f"the archive does not have the options file of its ELMo{named}: assuming activation = "
         f"{config.char_cnn.activation}, cell_clip = {config.cell_clip} and proj_clip = {config.projection_clip}, as "
@@ -156,7 +180,7 @@ def assumed_options(config: BiLMConfig, elmo: Mapping[str, Any]) -> str:
 
 
 def options_named_by(elmo: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Read the options file that a config names, if it is a file of this machine."""
+    """Read the options file named in a config, if it exists on this machine."""
     name = elmo.get("options_file")
     if not isinstance(name, str) or "://" in name or not Path(name).is_file():
         return None

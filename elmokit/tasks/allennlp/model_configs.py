@@ -1,7 +1,8 @@
-"""AllenNLP's models as configs of ours: a function for each, for its archives and its training configs.
+"""Convert the configs of AllenNLP's models, with one function per model, for archives and training configs.
 
-A function takes every key of the model's table: what has a counterpart becomes a setting, what has one value here is
-compared with it, and what follows from other values is dropped. What is left is reported (``ConfigTable``).
+A function takes all keys that it knows from the model's table. A value with a counterpart becomes a setting, a value
+that is fixed here is compared, and a value that follows from others is dropped. The remaining keys are reported
+(``ConfigTable``).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from elmokit.tasks.tags import Scheme
 from elmokit.tasks.task_config import MixConfig, Spelling, WordsConfig
 
 Settings = dict[str, Any]
-"""Arguments of a config."""
+"""Arguments of a config class."""
 Activation = Literal["relu", "tanh", "none"]
-EXCLUDED_BELOW = -1e4  # a raw mix weight this low gives its layer the weight 0
+EXCLUDED_BELOW = -1e4  # layers with a raw mix weight this low have the weight 0
 CHAR_LAYERS: dict[str, Literal["cnn", "lstm", "gru"]] = {"cnn": "cnn", "lstm": "lstm", "gru": "gru"}
 KINDS = {"embedding": "words", "character_encoding": "chars", "elmo_token_embedder": "elmo"}
 """Our names of AllenNLP's token embedders."""
@@ -50,7 +51,7 @@ SPELLINGS: dict[Spelling, Settings] = {
     "bytes": {"byte_encoding": "utf-8"},
     "marked bytes": {"byte_encoding": "utf-8", "start_tokens": [259], "end_tokens": [260]},
 }
-"""AllenNLP's character tokenizers by our ``chars.spelling``."""
+"""AllenNLP's character tokenizer for each ``chars.spelling``."""
 WHOLE_DOCUMENTS = 1_000_000  # sentences
 READERS = {"conll2003", "sst_tokens", "snli", "srl", "coref", "squad", "ptb_trees"}
 SPLIT_AT_SPACES: tuple[object, ...] = (
@@ -79,30 +80,31 @@ ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "tanh": "tanh", "linear": 
 
 @dataclass
 class ModelInputs:
-    """What a model reads of a token, and what its archive must know of AllenNLP's embedders."""
+    """The inputs of a model, and facts about AllenNLP's embedders that are needed to open an archive."""
 
     words: WordsConfig | None = None
     chars: ArchivedCharsConfig | None = None
     elmo: ArchivedElmoConfig | None = None
-    kinds: dict[str, str] = field(default_factory=dict)
-    """Our name of each embedder ("words", "chars" or "elmo") by theirs, in the order in which AllenNLP joins them."""
+    names: dict[str, str] = field(default_factory=dict)
+    """AllenNLP's name of each kind of embedder ("words", "chars" or "elmo"), in the order in which it joins them."""
     namespaces: dict[str, str] = field(default_factory=dict)
-    """Of the vocabulary, for words and characters."""
+    """The vocabulary's namespaces for words and characters."""
     min_chars: int | None = None
-    """Characters to which words are padded at least."""
+    """The number of characters to which shorter words are padded."""
     elmo_files: dict[str, Any] = field(default_factory=dict)
     """The table that names the files of ELMo."""
 
 
 @dataclass
 class Indexers:
-    """How words become indices, by the names of the indexers, which are those of the embedders."""
+    """How words become indices, by the names of the indexers, which equal those of the embedders."""
 
     lowercase: dict[str, bool] = field(default_factory=dict)
     """Whether words are lowercased."""
     spelling: dict[str, Spelling] = field(default_factory=dict)
-    """How words are spelled, if not plainly."""
+    """How words are spelled, if not by their characters."""
     min_chars: dict[str, Any] = field(default_factory=dict)
+    """The number of characters to which shorter words are padded."""
 
 
 def read_inputs(model: ConfigTable, reader: ConfigTable) -> ModelInputs:
@@ -112,9 +114,10 @@ def read_inputs(model: ConfigTable, reader: ConfigTable) -> ModelInputs:
     embedders.expect("type", "basic")
     embedders.expect("allow_unmatched_keys", False)
     inner = embedders.table("token_embedders")
+    by_name = inner.tables() if inner.exists else embedders.tables()
     inputs = ModelInputs()
-    for name, embedder in sorted((inner if inner.exists else embedders).tables().items()):
-        _add_embedder(inputs, name, embedder, indexers)
+    for name in sorted(by_name):
+        _add_embedder(inputs, name, by_name[name], indexers)
     for name, is_lowercase in indexers.lowercase.items():
         if is_lowercase:
             table.differs(name, ' = {"lowercase": true}: no embedder has its name')
@@ -128,12 +131,12 @@ def _add_embedder(inputs: ModelInputs, name: str, embedder: ConfigTable, indexer
     theirs = embedder.content.get("type", "embedding")  # AllenNLP's default
     kind = KINDS.get(str(theirs))
     if kind is None:
-        return  # all of it is reported
-    if kind in inputs.kinds.values():
+        return  # the whole table is reported
+    if kind in inputs.names:
         embedder.refuse("type", f" = {to_json(theirs)}: a second one; a model has one here")
         return
     embedder.drop("type")
-    inputs.kinds[name] = kind
+    inputs.names[kind] = name
     if kind == "words":
         inputs.namespaces[kind] = str(embedder.content.get("vocab_namespace") or "tokens")
         inputs.words = _words(embedder, indexers.lowercase.pop(name, False))
@@ -153,7 +156,7 @@ def _read_indexers(indexers: ConfigTable) -> Indexers:
     for name, indexer in indexers.tables().items():
         kind = indexer.content.get("type", "single_id")
         if kind not in ("single_id", "characters", "elmo_characters"):
-            continue  # all of it is reported
+            continue  # the whole table is reported
         indexer.drop("type")
         if kind == "single_id":
             found.lowercase[name] = indexer.take("lowercase_tokens", bool, False)
@@ -171,16 +174,14 @@ def _read_indexers(indexers: ConfigTable) -> Indexers:
 
 
 def _words(embedder: ConfigTable, lowercase: bool) -> WordsConfig:
-    """Convert an ``embedding``. There is one vocabulary of words, derived from the training text; row 0 is padding."""
+    """Convert an ``embedding``. There is one vocabulary of words, from the training text; row 0 is padding."""
     embedder.drop("vocab_namespace", "sparse", "num_embeddings", "padding_index")
-    # The table of an archive is projected when it is opened.
+    # For an archive, the table is projected when it is opened.
     embedder.unsupported("projection_dim", "word vectors are not projected", "training")
-    return WordsConfig(
-        vectors=local_path(embedder, "pretrained_file", "words.vectors") or (),
-        dim=embedder.take("embedding_dim", int, 0) or None,
-        train=embedder.take("trainable", bool, True),
-        lowercase=lowercase,
-    )
+    vectors = local_path(embedder, "pretrained_file", "words.vectors")
+    dim = embedder.take("embedding_dim", int, 0)
+    train = embedder.take("trainable", bool, True)
+    return WordsConfig(vectors=vectors or (), dim=dim or None, train=train, lowercase=lowercase)
 
 
 def _chars(embedder: ConfigTable, spelling: Spelling) -> ArchivedCharsConfig:
@@ -215,20 +216,20 @@ def _chars(embedder: ConfigTable, spelling: Spelling) -> ArchivedCharsConfig:
 
 
 def _elmo(embedder: ConfigTable) -> ArchivedElmoConfig:
-    """Convert an ``elmo_token_embedder``, which is an input mix."""
-    config = ArchivedElmoConfig(
-        model=_elmo_files(embedder), trainable=embedder.take("requires_grad", bool, False), input=_mix(embedder)
-    )
+    """Convert an ``elmo_token_embedder``, which becomes an input mix."""
+    model = _elmo_files(embedder)
+    trainable = embedder.take("requires_grad", bool, False)
+    mix = _mix(embedder)
     embedder.unsupported("projection_dim", "the mix is not projected")
     for cached in ("namespace_to_cache", "vocab_to_cache"):
-        if config.trainable:
+        if trainable:
             embedder.unsupported(cached, "the char CNN is trained instead of a table of token vectors")
-        embedder.drop(cached)  # layers are cached
-    return config
+        embedder.drop(cached)  # layers are cached instead
+    return ArchivedElmoConfig(model=model, trainable=trainable, input=mix)
 
 
 def _elmo_files(elmo: ConfigTable) -> str:
-    """Convert the biLM's two files to ``elmo.model``. Published files become the name of their model."""
+    """Convert the biLM's two files to ``elmo.model``. Published files become the name of the model."""
     weights = elmo.take("weight_file", str, "")
     options = elmo.take("options_file", str, "")
     if not weights:
@@ -239,7 +240,7 @@ def _elmo_files(elmo: ConfigTable) -> str:
         for location in model.locations:
             if location.weights == weights and location.options in (options, None):
                 return model.name
-    # Split and joined as strings, because a path object would change a URL.
+    # Paths are handled as strings, because a path object would change a URL.
     folder, slash, name = weights.rpartition("/")
     own = own_file(Path("folder", name), OPTIONS).name
     if options and options not in (folder + slash + own, folder + slash + OPTIONS):
@@ -248,30 +249,32 @@ def _elmo_files(elmo: ConfigTable) -> str:
 
 
 def _mix(elmo: ConfigTable) -> MixConfig:
-    """Convert the dropout, layer norm and fixed weights of a mix.
-
-    Fixed weights can be expressed here if they choose some layers, or give all layers the same weight. An archive has
-    them in its tensors.
-    """
+    """Convert the dropout, layer norm and fixed weights of a mix."""
     dropout = elmo.take("dropout", float, 0.5)
     layer_norm = elmo.take("do_layer_norm", bool, False)
-    layers: Any = "all"
-    raw = elmo.content.get("scalar_mix_parameters")
-    if isinstance(raw, list) and raw and all(isinstance(number, int | float) for number in raw):
-        kept = [layer for layer, number in enumerate(raw) if number > EXCLUDED_BELOW]
-        if len(set(raw)) == 1:
-            layers = "average"
-        elif len(kept) == 1:
-            layers = tuple(kept)
-        if layers != "all":
-            elmo.drop("scalar_mix_parameters")
+    layers = _layers_of_weights(elmo.content.get("scalar_mix_parameters"))
+    if layers != "all":
+        elmo.drop("scalar_mix_parameters")
+    # An archive has other weights among its tensors.
     why = "weights cannot be set; choose layers with elmo.input.layers"
     elmo.unsupported("scalar_mix_parameters", why, "training")
     return MixConfig(layers, dropout=dropout, layer_norm=layer_norm)
 
 
+def _layers_of_weights(raw: Any) -> Literal["all", "average"] | tuple[int, ...]:
+    """Return the choice of layers that fixed raw mix weights express: a single layer, or the mean of all."""
+    if not isinstance(raw, list) or not all(isinstance(number, int | float) for number in raw):
+        return "all"
+    if len(set(raw)) == 1:
+        return "average"
+    kept = [layer for layer, number in enumerate(raw) if number > EXCLUDED_BELOW]
+    if len(kept) == 1:
+        return tuple(kept)
+    return "all"
+
+
 def local_path(table: ConfigTable, key: str, ours: str) -> str:
-    """Take a path. Of a URL, return the name of the file, and report that the user must download it."""
+    """Take a path. For a URL, return the file name, and report that the user must download the file."""
     name = table.take(key, str, "")
     if "://" not in name:
         return name
@@ -279,11 +282,11 @@ def local_path(table: ConfigTable, key: str, ours: str) -> str:
     return re.split(r"[/#]", name.rstrip(")"))[-1]
 
 
-# Layers that several models have. Sizes of inputs are derived from other sizes.
+# Layers that several models have. Input sizes are derived from other sizes.
 
 
 def _bidirectional(layer: ConfigTable, kind: str | None) -> None:
-    """Take what says that a layer of a kind reads in both directions."""
+    """Check that a layer has the given kind, if any, and reads in both directions."""
     if kind is not None:
         layer.expect("type", kind)
     layer.expect("bidirectional", True, False)
@@ -291,7 +294,7 @@ def _bidirectional(layer: ConfigTable, kind: str | None) -> None:
 
 
 def _encoder(model: ConfigTable, name: str, same: int | None = None, kind: str = "lstm") -> int:
-    """Return the units of an encoder of one bidirectional layer, which may have to be the ``same`` as ``hidden``."""
+    """Return the units of an encoder with one bidirectional layer. They may have to be the ``same`` as ``hidden``."""
     layer = model.layers(name)
     if same is not None and not layer.exists:
         return same
@@ -304,7 +307,7 @@ def _encoder(model: ConfigTable, name: str, same: int | None = None, kind: str =
 
 
 def _feedforward_layer(model: ConfigTable, name: str, activation: str = "relu") -> ConfigTable:
-    """Return the table of a single feed-forward layer."""
+    """Take the table of a single feed-forward layer, and check its activation."""
     layer = model.layers(name)
     layer.expect("num_layers", 1)
     layer.expect("activations", activation)
@@ -313,7 +316,7 @@ def _feedforward_layer(model: ConfigTable, name: str, activation: str = "relu") 
 
 
 def _feedforward(layers: ConfigTable, dropout: float) -> Settings:
-    """Convert feed-forward layers, all of which have the same activation and the dropout of the model here."""
+    """Convert feed-forward layers. Here, all of them have the same activation, and the dropout of the model."""
     if not layers.exists:
         return {}
     layers.drop("input_dim")
@@ -321,11 +324,12 @@ def _feedforward(layers: ConfigTable, dropout: float) -> Settings:
     sizes = _numbers(layers, "hidden_dims", int, 0, n_layers)
     activations = _for_each_layer(layers.content.pop("activations", ""), n_layers)
     dropouts = _numbers(layers, "dropout", float, 0.0, n_layers)
-    if len(set(map(str, activations))) != 1 or str(activations[0]) not in ACTIVATIONS:
+    distinct = {str(activation) for activation in activations}
+    if len(distinct) != 1 or not distinct <= ACTIVATIONS.keys():
         here = f"one of {', '.join(ACTIVATIONS)} in all layers here"
         layers.refuse("activations", f" = {to_json(activations)}: {here}")
         return {}
-    if any(one != dropout for one in dropouts):
+    if any(of_layer != dropout for of_layer in dropouts):
         layers.differs("dropout", f" = {to_json(dropouts)}: here it is model.dropout", "training")
     return {"feedforward": tuple(sizes), "activation": ACTIVATIONS[activations[0]]}
 
@@ -335,30 +339,34 @@ def _for_each_layer(value: Any, n_layers: int) -> list[Any]:
 
 
 def _numbers(layers: ConfigTable, key: str, kind: type[Value], default: Value, n_layers: int) -> list[Value]:
-    """Take a number for each layer, which may be given once for all of them."""
+    """Take a number for each layer. AllenNLP allows a list, or a single number for all layers."""
     values = layers.content.get(key)
     if not isinstance(values, list):
         return [layers.take(key, kind, default)] * n_layers
     layers.drop(key)
-    return [ConfigTable({key: value}, layers.path).take(key, kind, default) for value in values]
+    numbers = []
+    for value in values:
+        of_layer = ConfigTable({key: value}, layers.path)
+        numbers.append(of_layer.take(key, kind, default))
+    return numbers
 
 
 def _n_layers(layers: ConfigTable) -> int:
-    """Return the number of layers; checked here already, because lists of that length are made of it."""
+    """Return the number of layers. It is checked here because lists of this length are made next."""
     n_layers = layers.take("num_layers", int, 1)
     check_at_least(layers.path_of("num_layers"), n_layers, 1, MAX_LAYERS)
     return n_layers
 
 
 def _highway(encoder: ConfigTable) -> None:
-    """Take what layers with a highway gate have in common."""
+    """Take the settings that all layers with a highway gate have."""
     encoder.expect("use_highway", True)
     encoder.expect("layer_dropout_probability", 0.0, mark="training")
     encoder.drop("input_size")
 
 
 def _similarity(model: ConfigTable, kind: str) -> None:
-    """Take the similarity of an attention, by its names before version 1.0 and since."""
+    """Take the similarity function of an attention, by its names before and since version 1.0."""
     for name in ("similarity_function", "matrix_attention"):
         similarity = model.layers(name)
         if not similarity.exists:
@@ -370,13 +378,13 @@ def _similarity(model: ConfigTable, kind: str) -> None:
 
 
 def _report_tokenizer(reader: ConfigTable) -> None:
-    """Report how raw text is tokenized, which differs in any case."""
+    """Report how raw text is tokenized, because that always differs."""
     if reader.exists:
         tokenizer = reader.content.pop("tokenizer", "spaCy, AllenNLP's default")
         reader.differs("tokenizer", f": {to_json(tokenizer)}; here the Penn Treebank's rules")
 
 
-# Models, without what they read of a token. Scores are always the official ones.
+# Models, without their inputs. Scores are always the official ones.
 
 
 def ner_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNerConfig:
@@ -387,8 +395,11 @@ def ner_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNerConfig:
     reader.drop("label_namespace")
     dropout = model.take("dropout", float, 0.0)
     tags, names_scheme, data = _tags(model, reader)
-    # AllenNLP constrains decoding by default if the config names the scheme of the tags.
+    # By default, AllenNLP constrains decoding if the config names the tagging scheme.
     is_constrained = model.take("constrain_crf_decoding", bool, names_scheme)
+    learn_ends = model.take("include_start_end_transitions", bool, True)
+    encoder = _ner_encoder(model.table("encoder"), dropout)
+    feedforward = _feedforward(model.table("feedforward"), dropout)
     return ArchivedNerConfig(
         data=data,
         model=ArchivedNerModelConfig(
@@ -396,28 +407,27 @@ def ner_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNerConfig:
             variational=False,
             tags=tags,
             constraints="decoding" if is_constrained else "none",
-            learn_ends=model.take("include_start_end_transitions", bool, True),
-            **_ner_encoder(model.table("encoder"), dropout),
-            **_feedforward(model.table("feedforward"), dropout),
+            learn_ends=learn_ends,
+            **encoder,
+            **feedforward,
         ),
     )
 
 
 def _tags(model: ConfigTable, reader: ConfigTable) -> tuple[Scheme, bool, NerData]:
-    """Return our name of the model's tagging scheme, whether the config of the model names it, and how files are."""
-    # The scheme that the reader makes of IOB1 or BIO: the second key is that of older versions.
-    converted = ""
-    for key in ("convert_to_coding_scheme", "coding_scheme"):
-        converted = reader.take(key, str, converted)
-    # The scheme that the CRF obeys; the second key is that of old versions.
-    encoding = ""
-    for key in ("label_encoding", "constraint_type"):
-        encoding = model.take(key, str, encoding)
-    scheme = encoding or converted or ("BIO" if reader.content.get("type") in BIO_READERS else "IOB1")
+    """Return the model's tagging scheme, whether the model's config names it, and the tagging of the files."""
+    # The scheme to which the reader converts tags. The second key is from older versions.
+    converted = reader.take("convert_to_coding_scheme", str, "")
+    converted = reader.take("coding_scheme", str, converted)
+    # The scheme of the CRF's constraints. The second key is from older versions.
+    encoding = model.take("label_encoding", str, "")
+    encoding = model.take("constraint_type", str, encoding)
+    of_reader = "BIO" if reader.content.get("type") in BIO_READERS else "IOB1"
+    scheme = encoding or converted or of_reader
     check_choice("the tagging scheme", scheme, SCHEMES)
     if converted == "BIOUL" and scheme != "BIOUL":
         model.differs("label_encoding", f" = {to_json(encoding)}: the reader makes BIOUL tags")
-    of_files: Scheme = "IOB1"  # it reads valid BIO, too
+    of_files: Scheme = "IOB1"  # it also reads valid BIO
     if reader.exists and scheme == "BIOUL" and converted != "BIOUL":
         of_files = "BIOUL"
         reader.differs("convert_to_coding_scheme", ": not BIOUL as the model's, so the files must have BIOUL tags")
@@ -444,7 +454,7 @@ def _ner_encoder(encoder: ConfigTable, dropout: float) -> Settings:
 
 
 def _dropout_between(layers: ConfigTable, dropout: float) -> None:
-    """Take the dropout between layers, which has no effect if there is only one, and is ``model.dropout`` here."""
+    """Take the dropout between layers, which is ``model.dropout`` here. It has no effect if there is only one layer."""
     if layers.content.get("num_layers", 1) == 1:
         layers.drop("dropout")
     elif layers.exists:
@@ -452,17 +462,16 @@ def _dropout_between(layers: ConfigTable, dropout: float) -> None:
 
 
 def sst_config(model: ConfigTable, reader: ConfigTable) -> ArchivedSstConfig:
-    """Convert ``bcn``, whose ELMo is not among the token embedders."""
+    """Convert ``bcn``, whose ELMo is not one of the token embedders."""
     project = _feedforward_layer(model, "pre_encode_feedforward")
     hidden = _encoder(model, "encoder")
     _encoder(model, "integrator", same=hidden)
     data = SstData()
     if reader.exists:
         classes = reader.take("granularity", str, "5-class")
-        data = SstData(
-            classes=CLASSES[check_choice(reader.path_of("granularity"), classes, CLASSES)],
-            phrases="all" if reader.take("use_subtrees", bool, False) else "roots",
-        )
+        check_choice(reader.path_of("granularity"), classes, CLASSES)
+        use_subtrees = reader.take("use_subtrees", bool, False)
+        data = SstData(classes=CLASSES[classes], phrases="all" if use_subtrees else "roots")
     return ArchivedSstConfig(
         data=data,
         elmo=_sst_elmo(model),
@@ -486,41 +495,53 @@ def _sst_elmo(model: ConfigTable) -> ArchivedElmoConfig | None:
         return None
     elmo.drop("num_output_representations")  # each position has its own mix
     mix = _mix(elmo)
+    files = _elmo_files(elmo)
+    trainable = elmo.take("requires_grad", bool, False)
     return ArchivedElmoConfig(
-        model=_elmo_files(elmo),
-        trainable=elmo.take("requires_grad", bool, False),
-        input=mix if at_input else None,
-        output=mix if at_output else None,
+        model=files, trainable=trainable, input=mix if at_input else None, output=mix if at_output else None
     )
 
 
 def _output_layers(output: ConfigTable) -> Settings:
-    """Convert the output layers of ``bcn``, the last of which has the number of classes."""
+    """Convert the output layers of ``bcn``. The last one has an output for each class."""
     if not output.exists:
         return {}
     output.drop("num_layers", "input_dim")
-    is_maxout = output.content.get("pool_sizes") is not None  # only maxout layers have it
-    key = "output_dims" if is_maxout else "hidden_dims"
-    sizes = output.take(key, list, [])
-    n_layers = len(sizes)
-    settings: Settings = {"output": "maxout" if is_maxout else "relu", "output_hidden": tuple(sizes[:-1])}
-    if is_maxout:
-        pools = _numbers(output, "pool_sizes", int, 0, n_layers)
-        if not pools:
-            name = "pool_sizes" if sizes else key
-            raise ConfigError(f"{output.path_of(name)}: expected a number for each layer, found none.")
-        settings["pool"] = pools[0]
-        if any(pool != pools[0] for pool in pools):
-            output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
+    settings: Settings = {}
+    if output.content.get("pool_sizes") is not None:  # only maxout layers have it
+        sizes = output.take("output_dims", list, [])
+        settings["output"] = "maxout"
+        settings["pool"] = _pool_size(output, len(sizes))
     else:
+        sizes = output.take("hidden_dims", list, [])
+        settings["output"] = "relu"
         activations = output.content.pop("activations", "relu")
-        if activations not in ("relu", ["relu"] * (n_layers - 1) + ["linear"]):
-            output.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
-    dropout = _numbers(output, "dropout", float, 0.0, n_layers)
-    settings["output_dropout"] = tuple(dropout[: n_layers - 1])
-    if dropout[n_layers - 1 :] not in ([], [0], [0.0]):
+        if activations != "relu":
+            _check_activations(output, activations, len(sizes))
+    n_hidden = len(sizes) - 1
+    dropout = _numbers(output, "dropout", float, 0.0, len(sizes))
+    settings["output_hidden"] = tuple(sizes[:-1])
+    settings["output_dropout"] = tuple(dropout[:n_hidden])
+    if dropout[n_hidden:] not in ([], [0.0]):
         output.differs("dropout", ": no dropout after the last layer here", "training")
     return settings
+
+
+def _pool_size(output: ConfigTable, n_layers: int) -> int:
+    """Return the pool size of maxout layers, which is the same for all layers here."""
+    pools = _numbers(output, "pool_sizes", int, 0, n_layers)
+    if not pools:
+        name = "pool_sizes" if n_layers else "output_dims"
+        raise ConfigError(f"{output.path_of(name)}: expected a number for each layer, found none.")
+    if any(pool != pools[0] for pool in pools):
+        output.differs("pool_sizes", f" = {to_json(pools)}: all layers have the same size here")
+    return pools[0]
+
+
+def _check_activations(layers: ConfigTable, activations: Any, n_layers: int) -> None:
+    """Report activations other than ReLU with a linear last layer."""
+    if activations != ["relu"] * (n_layers - 1) + ["linear"]:
+        layers.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
 
 
 def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
@@ -545,45 +566,50 @@ def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
 
 def _pairs(reader: ConfigTable) -> ArchivedNliData:
     """Convert how pairs of sentences are tokenized."""
-    end_tokens: list[str] = []
+    end_tokens: tuple[str, ...] = ()
     tokenizer = reader.content.get("tokenizer")
     if isinstance(tokenizer, dict) and "end_tokens" in tokenizer:
-        rest = dict(tokenizer)
-        end_tokens = ConfigTable(rest, reader.path_of("tokenizer")).take("end_tokens", list, [])
-        del rest["end_tokens"]
-        reader.content["tokenizer"] = rest or None
+        table = ConfigTable(tokenizer, reader.path_of("tokenizer"))
+        end_tokens = tuple(map(str, table.take("end_tokens", list, [])))
+        reader.content["tokenizer"] = table.content or None
     if reader.content.get("tokenizer") in SPLIT_AT_SPACES:
         reader.drop("tokenizer")
-        return ArchivedNliData(tokenize="spaces", end_tokens=tuple(map(str, end_tokens)))
+        return ArchivedNliData(tokenize="spaces", end_tokens=end_tokens)
     _report_tokenizer(reader)
-    return ArchivedNliData(end_tokens=tuple(map(str, end_tokens)))
+    return ArchivedNliData(end_tokens=end_tokens)
 
 
 def decomposable_attention_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
     """Convert ``decomposable_attention``."""
     _similarity(model, "dot_product")
-    layers = [model.table(f"{name}_feedforward") for name in ("attend", "compare", "aggregate")]
-    dropout = layers[0].content.get("dropout", 0.0)
-    dropout = dropout if isinstance(dropout, int | float) else 0.0
-    attend, compare = (_feedforward(table, dropout).get("feedforward", ()) for table in layers[:2])
-    aggregate = layers[2]
+    attend = model.table("attend_feedforward")
+    compare = model.table("compare_feedforward")
+    aggregate = model.table("aggregate_feedforward")
+    dropout = _first_dropout(attend)
+    attend_sizes = _feedforward(attend, dropout).get("feedforward", ())
+    compare_sizes = _feedforward(compare, dropout).get("feedforward", ())
     aggregate.drop("input_dim")
     n_layers = _n_layers(aggregate)
     sizes = _numbers(aggregate, "hidden_dims", int, 0, n_layers)
     activations = _for_each_layer(aggregate.content.pop("activations", ""), n_layers)
-    if activations != ["relu"] * (n_layers - 1) + ["linear"]:
-        aggregate.differs("activations", f" = {to_json(activations)}: ReLU and a linear last layer here")
+    _check_activations(aggregate, activations, n_layers)
     aggregate.drop("dropout")
     return ArchivedNliConfig(
         data=_pairs(reader),
         model=ArchivedNliModelConfig(
             network="decomposable attention",
             dropout=dropout,
-            attend=attend,
-            compare=compare,
+            attend=attend_sizes,
+            compare=compare_sizes,
             aggregate=tuple(sizes[:-1]),
         ),
     )
+
+
+def _first_dropout(layers: ConfigTable) -> float:
+    """Return the dropout of feed-forward layers if they have a single value, else 0. The table keeps it."""
+    dropout = layers.content.get("dropout")
+    return float(dropout) if isinstance(dropout, int | float) else 0.0
 
 
 def srl_config(model: ConfigTable, reader: ConfigTable) -> ArchivedSrlConfig:
@@ -698,8 +724,9 @@ def parsing_config(model: ConfigTable, reader: ConfigTable) -> ParsingConfig:
     spans.expect("backward_combination", "x-y")
     spans.drop("input_dim")
     layers = model.table("feedforward")
-    dropout = layers.content.get("dropout")
-    dropout = float(dropout) if isinstance(dropout, int | float) else 0.0
+    dropout = _first_dropout(layers)
+    feedforward: Settings = {"feedforward": ()}
+    feedforward |= _feedforward(layers, dropout)
     return ParsingConfig(
         data=ParsingData(brackets=reader.take("convert_parentheses", bool, False)),
         model=ParsingModelConfig(
@@ -710,7 +737,7 @@ def parsing_config(model: ConfigTable, reader: ConfigTable) -> ParsingConfig:
             lstm_dropout=encoder.take("dropout", float, 0.0),
             learn_ends=spans.take("use_sentinels", bool, True),
             dropout=dropout,
-            **{"feedforward": (), **_feedforward(layers, dropout)},
+            **feedforward,
         ),
     )
 
@@ -723,15 +750,15 @@ class Counterpart:
     convert: Callable[[ConfigTable, ConfigTable], Any]
     """Takes the tables of the model and of the dataset reader; returns a config of the task without its inputs."""
     metric: str
-    """AllenNLP's name of the metric that selects the best epoch here."""
+    """AllenNLP's name for the metric that selects the best epoch here."""
     initial_weights: str = "those of PyTorch"
-    """How weights are initialized here, after "the initial weights are"."""
+    """How weights are initialized here; follows "the initial weights are"."""
 
 
 INSTEAD = {
     "biaffine_parser": "To use ELMo in a parser of your own, see docs/how-to/pytorch.md.",
 }
-"""Models that AllenNLP published with ELMo and that have no counterpart, and what to do instead."""
+"""Advice for models that AllenNLP published with ELMo but that have no counterpart."""
 COUNTERPARTS = {
     "crf_tagger": Counterpart("ner", ner_config, "+f1-measure-overall"),
     "bcn": Counterpart("sst", sst_config, "+accuracy"),
@@ -765,16 +792,16 @@ COUNTERPARTS = {
 def counterpart_of(model: ConfigTable) -> Counterpart:
     """Take the type of a model, and return its counterpart."""
     kind = model.take("type", str, "")
-    if kind not in COUNTERPARTS:
-        raise ConfigError(
-            f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}."
-            f"{f' {INSTEAD[kind]}' if kind in INSTEAD else did_you_mean(kind, COUNTERPARTS)}"
-        )
-    return COUNTERPARTS[kind]
+    if kind in COUNTERPARTS:
+        return COUNTERPARTS[kind]
+    advice = did_you_mean(kind, COUNTERPARTS)
+    if kind in INSTEAD:
+        advice = f" {INSTEAD[kind]}"
+    raise ConfigError(f"model.type is {kind!r}, expected one of: {', '.join(COUNTERPARTS)}.{advice}")
 
 
 def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> tuple[Any, ModelInputs]:
-    """Return the config of a task from the tables of a model and of its dataset reader, and what the model reads."""
+    """Convert the tables of a model and its dataset reader. Returns the task's config, and the model's inputs."""
     inputs = read_inputs(model, reader)
     elmo_files = model.content.get("elmo")
     config = counterpart.convert(model, reader)
@@ -786,7 +813,7 @@ def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTa
 
 
 def report_reader(reader: ConfigTable) -> None:
-    """Report a dataset reader whose files are not read here."""
+    """Report a dataset reader for files that are not supported here."""
     kind = reader.take("type", str, "")
     if kind and kind not in READERS:
         reader.differs("type", f" = {to_json(kind)}: see docs/reference/tasks.md for the formats that are read here")

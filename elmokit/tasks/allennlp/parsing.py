@@ -1,9 +1,9 @@
-"""Constituency parsing with ``constituency_parser``: a label for each span of a sentence (Stern et al. 2017).
+"""Constituency parsing with ``constituency_parser``, which labels each span of a sentence (Stern et al. 2017).
 
-A bidirectional LSTM reads words, ELMo and embedded parts of speech. A span is what the forward direction has read at
-its end and not before its start, and what the backward direction has read at its start and not after its end. AllenNLP
-does not search for the best tree: each span gets its most probable label, and where two labeled spans cross, the less
-probable one of the two is dropped.
+A bidirectional LSTM reads words, ELMo and embedded parts of speech. A span's vector is the difference between the
+forward outputs at its end and before its start, and between the backward outputs at its start and after its end.
+AllenNLP does not search for the best tree: each span gets its most probable label, and if two labeled spans cross, the
+less probable one is dropped.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from elmokit.tasks.task_config import (
 from elmokit.tasks.trees import BRACKET_TOKENS, Span, Tree, chains_of, evalb, read_trees, to_brackets
 from elmokit.text.first_lines import JSON, is_json_object
 
-SPACY_MODEL = "en_core_web_sm"  # that of AllenNLP's predictor
-NO_LABEL = "NO-LABEL"  # of a span that is no constituent
-UNKNOWN = "@@UNKNOWN@@"  # AllenNLP's entry for tags that are not in the vocabulary
-TINY = 1e-13  # AllenNLP adds it to the sum by which it divides probabilities
+SPACY_MODEL = "en_core_web_sm"  # the model of AllenNLP's predictor
+NO_LABEL = "NO-LABEL"  # the label of a span that is no constituent
+UNKNOWN = "@@UNKNOWN@@"  # AllenNLP's entry for tags outside the vocabulary
+TINY = 1e-13  # AllenNLP adds it to the sum of probabilities before dividing by it
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ParsingModelConfig:
 
 @dataclass(frozen=True)
 class ParsingConfig:
-    """The configuration of ``constituency_parser``, without ELMo as AllenNLP published it."""
+    """The configuration of ``constituency_parser``, as published by AllenNLP without ELMo."""
 
     data: ParsingData = ParsingData()
     words: WordsConfig | None = WordsConfig(dim=100)
@@ -102,11 +102,11 @@ class ParsingConfig:
 
 @dataclass(frozen=True)
 class ParsingExample:
-    """A sentence, and its tree if that is known."""
+    """A sentence, and its tree if it is known."""
 
     tokens: list[str]
     tags: list[str] | None
-    """None if the model does not read them."""
+    """Parts of speech; None if the model does not read them."""
     tree: Tree | None
     where: str
     """File and line, for error messages."""
@@ -117,8 +117,8 @@ class ParsingBatch:
     """Sentences and the labels of their spans as tensors."""
 
     tokens: TokenBatch
-    tags: Tensor | None  # (batch, time)
-    labels: list[Tensor] | None  # (spans,) of each sentence
+    tags: Tensor | None  # (batch, time); None if the model does not read them
+    labels: list[Tensor] | None  # (spans,) for each sentence; None if they are unknown
 
 
 class _Scored(NamedTuple):
@@ -132,15 +132,16 @@ class _Scored(NamedTuple):
     """The probability that the span is no constituent."""
 
     def crosses(self, other: _Scored) -> bool:
-        first, second = (self, other) if self.start < other.start else (other, self)
-        return first.start < second.start < first.stop < second.stop
+        ends_inside = self.start < other.start < self.stop < other.stop
+        starts_inside = other.start < self.start < other.stop < self.stop
+        return ends_inside or starts_inside
 
 
 def without_crossing(spans: Sequence[_Scored]) -> list[_Scored]:
-    """Drop spans until none crosses another one: of two, the one whose absence is more probable.
+    """Drop spans until none cross. If two spans cross, the one that is more probably no constituent is dropped.
 
-    Which one is dropped first changes the result, so that the order is AllenNLP's: a pass compares each span with those
-    after it until it crosses one, and goes on behind what has moved up.
+    The order matters, so it is AllenNLP's: a pass compares each span with later spans until it finds one that crosses,
+    and then continues at the next position, even if the following spans have moved up.
     """
     kept = list(spans)
     is_changed = True
@@ -148,20 +149,26 @@ def without_crossing(spans: Sequence[_Scored]) -> list[_Scored]:
         is_changed = False
         position = 0
         while position < len(kept):
-            one = kept[position]
-            for crossing in range(position + 1, len(kept)):
-                other = kept[crossing]
-                if one.crosses(other):
-                    is_changed = True
-                    is_first_better = one.without + other.probability < other.without + one.probability
-                    del kept[crossing if is_first_better else position]
-                    break
+            crossing = _first_crossing(kept, position)
+            if crossing is not None:
+                is_changed = True
+                span, other = kept[position], kept[crossing]
+                is_better = span.without + other.probability < other.without + span.probability
+                del kept[crossing if is_better else position]
             position += 1
     return kept
 
 
+def _first_crossing(spans: Sequence[_Scored], position: int) -> int | None:
+    """Return the position of the first later span that crosses the span at a position; None if there is none."""
+    for later in range(position + 1, len(spans)):
+        if spans[position].crosses(spans[later]):
+            return later
+    return None
+
+
 class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
-    """The parser. Its loss is the mean over the spans of a sentence, and then over the sentences."""
+    """The parser. Its loss is averaged over the spans of each sentence, and then over sentences."""
 
     def __init__(self, config: ParsingModelConfig, inputs: InputLayer, known: Labels) -> None:
         super().__init__()
@@ -176,14 +183,14 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
         self.lstm = nn.LSTM(dim, config.hidden, config.layers, batch_first=True, bidirectional=True, dropout=dropout)
         self.before = nn.Parameter(torch.randn(config.hidden)) if config.learn_ends else None
         self.after = nn.Parameter(torch.randn(config.hidden)) if config.learn_ends else None
-        both = 2 * config.hidden
-        self.feedforward = feed_forward(both, config.feedforward, config.activation, config.dropout)
-        self.to_labels = nn.Linear(config.feedforward[-1] if config.feedforward else both, len(self.labels))
+        sizes = (2 * config.hidden, *config.feedforward)
+        self.feedforward = feed_forward(sizes[0], config.feedforward, config.activation, config.dropout)
+        self.to_labels = nn.Linear(sizes[-1], len(self.labels))
 
     def scores(self, batch: ParsingBatch) -> list[Tensor]:
-        """Return the score of each label for each span, ``(spans, labels)`` for each sentence.
+        """Return the score of each label for each span, ``(spans, labels)`` per sentence.
 
-        Spans are in the order of their start, and then of their end: ``torch.triu_indices``.
+        Spans are ordered by start and then by end, as in ``torch.triu_indices``.
         """
         mask = batch.tokens.mask
         vectors = self.inputs(batch.tokens)
@@ -192,16 +199,19 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
             vectors = torch.cat([vectors, self.tags(batch.tags)], dim=-1)
         hidden = run_packed(self.lstm, vectors, mask)
         lengths = mask.sum(dim=1).tolist()
-        return [self._of_spans(vectors[:length]) for vectors, length in zip(hidden, lengths, strict=True)]
+        scores = []
+        for of_sentence, length in zip(hidden, lengths, strict=True):
+            scores.append(self._of_spans(of_sentence[:length]))
+        return scores
 
     def _of_spans(self, hidden: Tensor) -> Tensor:
-        """Score the spans of a sentence, ``(time, 2 * hidden)``."""
+        """Score the spans of a sentence, given its LSTM outputs, ``(time, 2 * hidden)``."""
         time = len(hidden)
         if not time:
             return hidden.new_zeros(0, len(self.labels))
         starts, ends = torch.triu_indices(time, time, device=hidden.device)
         forward, backward = hidden.chunk(2, dim=1)
-        # AllenNLP takes the first token in both cases if nothing is learned for the ends.
+        # If nothing is learned for the ends, AllenNLP uses the first token for both.
         before = forward[0] if self.before is None else self.before
         after = backward[0] if self.after is None else self.after
         read_before = torch.cat([before[None], forward])[starts]
@@ -219,7 +229,7 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
         return torch.stack(losses).mean()
 
     def predict(self, batch: ParsingBatch) -> list[list[Span]]:
-        """Return the constituents of each sentence, each before those inside it."""
+        """Return the constituents of each sentence, outer ones before inner ones."""
         return [self._constituents(scores.softmax(dim=1)) for scores in self.scores(batch)]
 
     def _constituents(self, probabilities: Tensor) -> list[Span]:
@@ -231,16 +241,17 @@ class ParsingModel(TaskModel[ParsingBatch, list[Span]]):
         no_label = self.labels.index(NO_LABEL)
         best, labels = probabilities.max(dim=1)
         starts, ends = torch.triu_indices(time, time)
-        is_root = (starts == 0) & (ends == time - 1)  # the whole sentence is always one
+        is_root = (starts == 0) & (ends == time - 1)  # the whole sentence is always a constituent
         chosen = ((labels != no_label) | is_root).nonzero()[:, 0]
         scored = []
         for span in chosen.tolist():
             start, stop = int(starts[span]), int(ends[span]) + 1
             without = float(probabilities[span, no_label])
             scored.append(_Scored(start, stop, int(labels[span]), float(best[span]), without))
+        kept_spans = sorted(without_crossing(scored), key=lambda span: (span.start, -span.stop))
         spans = []
-        for kept in sorted(without_crossing(scored), key=lambda span: (span.start, -span.stop)):
-            # A range with several constituents has one label, such as S-VP.
+        for kept in kept_spans:
+            # Several constituents with the same range have one label, such as S-VP.
             for label in self.labels[kept.label].split("-"):
                 spans.append(Span(kept.start, kept.stop, label))
         return spans
@@ -253,12 +264,13 @@ class _Tagged(msgspec.Struct):
     pos_tags: list[str] | None = None
 
     def is_raw(self) -> bool:
-        """Check whether it is a raw sentence, as AllenNLP's predictor reads it."""
-        return self.sentence is not None and self.tokens is None and self.words is None and self.pos_tags is None
+        """Check whether it is only a raw sentence, as for AllenNLP's predictor."""
+        others = (self.tokens, self.words, self.pos_tags)
+        return self.sentence is not None and all(value is None for value in others)
 
 
 class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]]):
-    """Constituency parsing: find and label the phrases of a sentence, and those inside them."""
+    """Constituency parsing: find and label the phrases of a sentence, including nested ones."""
 
     name = "parsing"
     text_formats = (JSON,)
@@ -273,9 +285,9 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
             yield ParsingExample(self._tokens(tree.tokens, config), tags, tree, tree.where)
 
     def read_line(self, line: str, where: str, tokenize: Tokenize, config: ParsingConfig) -> ParsingExample:
-        """Read a sentence, with tags if the model reads them: ``She/PRP sleeps/VBZ``; or an object of JSON.
+        """Read a JSON object or a sentence, with tags if the model reads them: ``She/PRP sleeps/VBZ``.
 
-        An object with a raw ``sentence`` alone is tagged by spaCy.
+        If an object has only a raw ``sentence``, spaCy tags it.
         """
         tokens = read_sentence(line, where, tokenize)
         tags = None
@@ -285,10 +297,12 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
 
     @staticmethod
     def _tokens(tokens: list[str], config: ParsingConfig) -> list[str]:
-        return [BRACKET_TOKENS.get(token, token) for token in tokens] if config.data.brackets else tokens
+        if not config.data.brackets:
+            return tokens
+        return [BRACKET_TOKENS.get(token, token) for token in tokens]
 
     def labels(self, examples: Sequence[ParsingExample], config: ParsingConfig) -> Labels:
-        """Return the labels of constituents and the parts of speech that occur."""
+        """Return the constituent labels and parts of speech that occur."""
         chains: set[str] = set()
         tags: set[str] = set()
         for example in examples:
@@ -302,7 +316,7 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
         return known
 
     def check(self, example: ParsingExample, known: Labels) -> None:
-        """Raise an error for an example without a tree. Its labels need not be known: any can be scored."""
+        """Raise an error for an example without a tree. Its labels may be unknown, because all labels can be scored."""
         require_gold(example.tree, example.where, "tree")
 
     def build(self, config: ParsingConfig, inputs: InputLayer, known: Labels) -> ParsingModel:
@@ -329,19 +343,18 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
     def score(
         self, examples: Sequence[ParsingExample], predictions: Sequence[list[Span]], config: ParsingConfig
     ) -> dict[str, float]:
-        """Return F1, precision and recall of brackets like evalb, and the part of sentences without an error."""
-        return evalb([require_gold(example.tree, example.where, "tree") for example in examples], predictions)
+        """Return evalb's F1, precision and recall of brackets, and the percentage of sentences without errors."""
+        trees = [require_gold(example.tree, example.where, "tree") for example in examples]
+        return evalb(trees, predictions)
 
     def to_record(self, example: ParsingExample, spans: list[Span]) -> dict[str, Any]:
         """Return tokens, tags, the tree in brackets, and its constituents from token ``start`` to ``stop - 1``."""
         record: dict[str, Any] = {"tokens": example.tokens}
         if example.tags is not None:
             record["pos_tags"] = example.tags
-        return {
-            **record,
-            "tree": self.to_text(example, spans),
-            "constituents": [span._asdict() for span in spans],
-        }
+        record["tree"] = self.to_text(example, spans)
+        record["constituents"] = [span._asdict() for span in spans]
+        return record
 
     def to_text(self, example: ParsingExample, spans: list[Span]) -> str:
         """Return the tree in brackets."""
@@ -349,13 +362,16 @@ class ParsingTask(Task[ParsingConfig, ParsingExample, ParsingBatch, list[Span]])
 
 
 def _with_tags(line: str, tokens: list[str], where: str) -> tuple[list[str], list[str]]:
-    """Return the tokens and the tags of a line: ``She/PRP sleeps/VBZ``, or JSON with ``pos_tags``.
+    """Return the tokens and tags of a line: ``She/PRP sleeps/VBZ``, or JSON with ``pos_tags``.
 
-    A raw sentence in JSON is tokenized and tagged by spaCy, as in AllenNLP.
+    spaCy tokenizes and tags a raw sentence in JSON, as in AllenNLP.
     """
     if not is_json_object(line):
-        words = [token.rpartition("/")[0] for token in tokens]
-        tags = [token.rpartition("/")[2] for token in tokens]
+        words, tags = [], []
+        for token in tokens:
+            word, _, tag = token.rpartition("/")
+            words.append(word)
+            tags.append(tag)
         return _checked_tags(words, tags, where)
     content = parse_json(line, where, _Tagged, "one JSON object per line")
     if not content.is_raw():
@@ -375,29 +391,33 @@ def _checked_tags(tokens: list[str], tags: list[str], where: str) -> tuple[list[
 
 @cache
 def _spacy_tagger() -> Any:
-    """Return the pipeline by which AllenNLP's predictor tokenized and tagged raw sentences."""
+    """Return spaCy's pipeline with which AllenNLP's predictor tokenized and tagged raw sentences."""
     with needs_extra("Tagging a raw sentence, for a model that reads parts of speech,", "spacy"):
         import spacy
     try:
         return spacy.load(SPACY_MODEL, disable=["parser", "ner"])
-    except OSError as error:  # its first sentence names the model
+    except OSError as error:  # the first sentence names the model
         what = str(error).partition(". ")[0]
         raise ConfigError(f"{what}. Install it (python -m spacy download {SPACY_MODEL}), or pass pos_tags.") from None
 
 
 def _known_tags(example: ParsingExample, known: Sequence[str]) -> list[str]:
-    """Return a sentence's parts of speech, with the entry for unknown ones in place of those."""
-    tags = [tag if tag in known else UNKNOWN for tag in example.tags or ()]
-    if UNKNOWN in tags and UNKNOWN not in known:
-        tag = (example.tags or ())[tags.index(UNKNOWN)]
-        raise TextError(
-            f"{example.where}: the model does not know the part of speech {tag!r}, only {', '.join(known)}."
-        )
+    """Return a sentence's parts of speech. Unknown ones become the entry for unknown ones, if the model has it."""
+    tags = []
+    for tag in example.tags or ():
+        if tag in known:
+            tags.append(tag)
+        elif UNKNOWN in known:
+            tags.append(UNKNOWN)
+        else:
+            raise TextError(
+                f"{example.where}: the model does not know the part of speech {tag!r}, only {', '.join(known)}."
+            )
     return tags
 
 
 def _label_ids(example: ParsingExample, ids: Mapping[str, int]) -> Tensor | None:
-    """Return the label of each span of a sentence; None if it has no tree or an unknown label."""
+    """Return the label of each span of a sentence; None if the tree or a label is unknown."""
     if example.tree is None:
         return None
     chains = chains_of(example.tree.spans)

@@ -1,4 +1,4 @@
-"""Open a task model that AllenNLP trained: config converted, vocabulary and tensors mapped, ELMo taken out."""
+"""Open a task model trained by AllenNLP: convert its config, take out its ELMo, and map its vocabulary and tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from elmokit.storage.atomic import atomic_write
 from elmokit.tasks.allennlp.archive_files import CONFIG, TaskArchive, entries_of, known_entries, read_archive, table_in
 from elmokit.tasks.allennlp.archived_configs import ArchivedNerConfig, ArchivedSrlConfig
 from elmokit.tasks.allennlp.archived_elmo import elmo_of
-from elmokit.tasks.allennlp.config_table import ConfigTable
+from elmokit.tasks.allennlp.config_table import DEFAULT_BATCH_SIZE, ConfigTable
 from elmokit.tasks.allennlp.model_configs import ModelInputs, convert_model, counterpart_of, report_reader
 from elmokit.tasks.allennlp.parsing import NO_LABEL, UNKNOWN
 from elmokit.tasks.allennlp.task_tensors import (
@@ -51,43 +51,47 @@ from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
 from elmokit.tasks.task_config import Spelling
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
-SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several
+SEVERAL_TEXTS = ("nli", "qa")  # the tasks whose examples have several texts
 TRAINING_ONLY = ("initializer", "regularizer")
 """Keys of a model that do not matter once it is trained."""
-# Tensors without a counterpart: what follows from others, or cancels out in a softmax.
+# Tensors without a counterpart: they follow from others, or cancel out in a softmax.
 CONSTRAINT_MASK = "crf._constraint_mask"
 DERIVED = tuple(f"{module}_bias" for module in ATTENTIONS)
 
 
 @dataclass(frozen=True)
 class OpenedArchive:
-    """A trained model of AllenNLP as one of ours."""
+    """A model trained by AllenNLP, converted to a model of elmokit."""
 
     setup: TaskSetup
-    """On the CPU."""
+    """The task with its config, vocabularies and labels, for the CPU."""
     model: TaskModel[Any, Any]
     elmo: Elmo | None
-    """The ELMo inside."""
+    """The ELMo inside the archive."""
     archive: TaskArchive
     notes: list[str]
-    """What the user must know: how text is read here, and ``assumed``."""
+    """Notes for the user: differences in how text is read, and ``assumed``."""
     assumed: str | None
-    """What was assumed about ELMo because its options are unknown."""
+    """Assumptions about an ELMo with unknown options."""
 
 
 def open_task_archive(
     source: str | Path, start: ArchiveStart = "allennlp", options: Path | str | None = None
 ) -> OpenedArchive:
-    """Open a trained model of AllenNLP on the CPU.
+    """Open a model trained by AllenNLP, on the CPU.
 
     Args:
         source: ``model.tar.gz``, or the directory of an unpacked one.
-        start: LSTM state that ELMo's sentences start from: as in AllenNLP, zero, or the model's start state.
-            "allennlp" is what AllenNLP computes for its first batch: zero, where the hypothesis continues from the
-            premise, and the passage from the question. (Its later batches continue from the batch before, so that they
-            depend on the order of the examples.) "zero" and "warm" as in ``Elmo``.
-        options: The options file of its ELMo, if the archive does not hold it. AllenNLP stopped adding it at 1.0.
-            Without it, the clips and the activation are those of the published models.
+        start: LSTM state in which ELMo starts sentences. "allennlp" does what AllenNLP does for its first batch:
+            sentences start from zero, but a hypothesis from the state after the premise, and a passage from the state
+            after the question. (AllenNLP's later batches depend on the order of the examples, because they start from
+            the state after the previous batch.) "zero" and "warm" are as in ``Elmo``.
+        options: The options file of its ELMo, if the archive does not contain it; archives since version 1.0 do not.
+            Without it, the clips and the activation are assumed to be those of the published models.
+
+    Raises:
+        ModelError: The archive cannot be read, or its tensors do not fit its config.
+        ConfigError: It has a model or settings that elmokit does not have.
     """
     archive = read_archive(source)
     tensors = split_joint(join_mixes(archive.tensors))
@@ -95,7 +99,7 @@ def open_task_archive(
         tensors.pop(name, None)
     mask = tensors.pop(CONSTRAINT_MASK, None)
     task, config, inputs, notes = convert_archive(archive)
-    embeddings = Embeddings(_embedder_prefix(tensors), inputs.kinds, {})
+    embeddings = Embeddings(_embedder_prefix(tensors), inputs.names, {})
     project_words(tensors, embeddings)
     config = _with_sizes(config, archive, embeddings, tensors, inputs.min_chars)
     config = _as_allennlp_predicts(config, task, archive, start)
@@ -109,29 +113,33 @@ def open_task_archive(
     layers = None if elmo is None else ComputedLayers(elmo)
     setup = TaskSetup(task, config, Inputs(vocabularies, layers), labels, torch.device("cpu"))
     model = setup.build()
-    load_arrays(model, arrays_of(ROWS[task.name](model, embeddings), model.state_dict(), tensors, archive.source))
+    rows = ROWS[task.name](model, embeddings)
+    load_arrays(model, arrays_of(rows, model.state_dict(), tensors, archive.source))
     return OpenedArchive(setup, model, elmo, archive, notes, assumed)
 
 
 def _constraints(
     config: ArchivedNerConfig, mask: Tensor | None, tags: Sequence[str], source: Path
 ) -> Literal["decoding", "both", "none"]:
-    """Return the constraints of the weights, by which AllenNLP decodes even if its config was edited.
+    """Return the constraints stored with the weights. AllenNLP uses them for decoding even if its config was edited.
 
     Args:
-        config: As it was converted.
-        mask: ``(tags + 2, tags + 2)``: 1 where the tag of the column may follow that of the row; the start and the end
-            of a sentence come after the tags. None if the weights have none.
-        tags: In the order of the mask.
+        config: The converted config.
+        mask: ``(tags + 2, tags + 2)``: 1 where the column's tag may follow the row's tag. The start and end of a
+            sentence come after the tags. None if it is not stored.
+        tags: The tags, in the order of the mask.
         source: The archive, for errors.
 
     Raises:
-        ConfigError: They are those of other tags than the config says.
+        ConfigError: The constraints belong to another tagging scheme than the config's.
     """
     n_tags = len(tags)
     if mask is None or mask.shape != (n_tags + 2, n_tags + 2):
-        return config.model.constraints  # in the second case the transitions have another shape, too: an error
-    stored = TagRules(mask[:n_tags, :n_tags] > 0, mask[n_tags, :n_tags] > 0, mask[:n_tags, n_tags + 1] > 0)
+        # If the shape is wrong, the transitions have the wrong shape, too, which is an error later.
+        return config.model.constraints
+    start, end = n_tags, n_tags + 1
+    is_allowed = mask > 0
+    stored = TagRules(is_allowed[:n_tags, :n_tags], is_allowed[start, :n_tags], is_allowed[:n_tags, end])
     if all(bool(allowed.all()) for allowed in stored):
         return "none"
     if not _equal_rules(stored, rules_of(tags, config.model.tags)):
@@ -142,19 +150,23 @@ def _constraints(
     return "decoding"
 
 
-def _equal_rules(one: TagRules, other: TagRules) -> bool:
-    return all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+def _equal_rules(first: TagRules, second: TagRules) -> bool:
+    return (
+        torch.equal(first.follow, second.follow)
+        and torch.equal(first.start, second.start)
+        and torch.equal(first.end, second.end)
+    )
 
 
 def convert_archive(archive: TaskArchive) -> tuple[AnyTask, Any, ModelInputs, list[str]]:
-    """Convert the config of the model. Returns the task, our config, what the model reads, and what differs in text."""
-    # The training part of the config is not read.
+    """Convert an archive's config. Returns the task, its config and inputs, and differences in how text is read."""
+    # The training settings of the config are not read.
     top = ConfigTable(
         {"model": table_in(archive.config, "model"), "dataset_reader": archive.config.get("dataset_reader")}
     )
     try:
         model, reader = top.table("model"), top.table("dataset_reader")
-        # `_labels` reads the name of the list of tags.
+        # `_labels` reads the label namespace.
         model.drop("label_namespace", *TRAINING_ONLY)
         counterpart = counterpart_of(model)
         config, inputs = convert_model(counterpart, model, reader)
@@ -165,35 +177,35 @@ def convert_archive(archive: TaskArchive) -> tuple[AnyTask, Any, ModelInputs, li
         raise ConfigError(f"{archive.source}: {error}") from None
     model.report_unused()
     reader.report_unused()
-    if different := [line for line, mark in top.differences if mark == "weights"]:
-        raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(different)}.")
+    in_weights = [line for line, mark in top.differences if mark == "weights"]
+    if in_weights:
+        raise ConfigError(f"{archive.source} cannot be opened: {'; '.join(in_weights)}.")
     notes = [line for line, mark in top.differences if mark == "text"]
     return ARCHIVED_TASKS[counterpart.task], config, inputs, notes
 
 
 def _batch_size(archive: TaskArchive, ours: int) -> int:
-    """Return the examples of a batch, on which character features of old versions depend; ours if it is not given."""
+    """Return the batch size, which affects character features of old versions; ``ours`` if it is not given."""
     loader = table_in(archive.config, "data_loader")
-    tables = (table_in(archive.config, "iterator"), table_in(loader, "batch_sampler"), loader)
-    given = next((table for table in tables if table), None)
-    if given is None:
-        return ours
-    return ConfigTable(given, "data_loader").take("batch_size", int, 32)  # AllenNLP's default
+    for table in (table_in(archive.config, "iterator"), table_in(loader, "batch_sampler"), loader):
+        if table:
+            return ConfigTable(table, "data_loader").take("batch_size", int, DEFAULT_BATCH_SIZE)
+    return ours
 
 
 def _as_allennlp_predicts(config: Any, task: AnyTask, archive: TaskArchive, start: str) -> Any:
-    """Return a config with the state from which ELMo starts, and with the decoding of AllenNLP."""
+    """Set ELMo's start state, and the decoding of AllenNLP."""
     if isinstance(config, ArchivedSrlConfig):
-        is_old = archive.is_before(1, 0)
-        config = replace(config, model=replace(config.model, decoding="allennlp 0.x" if is_old else "allennlp"))
+        decoding: Literal["allennlp", "allennlp 0.x"] = "allennlp 0.x" if archive.is_before(1, 0) else "allennlp"
+        config = replace(config, model=replace(config.model, decoding=decoding))
     elmo = config.elmo
     if elmo is None:
         return config
     if start == "allennlp":
         start = "continued" if task.name in SEVERAL_TEXTS else "zero"
-    # It will not be trained further. Layers in float16 would change the scores.
+    # The model is not trained further. Layers in float16 would change the scores.
     elmo = replace(elmo, start=start, cache_dtype="float32", trainable=False)
-    # The archive has fixed weights of layers in its tensors.
+    # Even fixed weights of layers are among the archive's tensors.
     if elmo.input is not None:
         elmo = replace(elmo, input=replace(elmo.input, layers="all"))
     if elmo.output is not None:
@@ -202,7 +214,7 @@ def _as_allennlp_predicts(config: Any, task: AnyTask, archive: TaskArchive, star
 
 
 def _embedder_prefix(tensors: Iterable[str]) -> str:
-    """Return the name of the module of the embedders, which some models write without an underscore."""
+    """Return the name of the embedders' module, which has no underscore in some models."""
     is_plain = any(name.startswith("text_field_embedder.") for name in tensors)
     return "text_field_embedder." if is_plain else "_text_field_embedder."
 
@@ -210,9 +222,7 @@ def _embedder_prefix(tensors: Iterable[str]) -> str:
 def _with_sizes(
     config: Any, archive: TaskArchive, embeddings: Embeddings, tensors: Mapping[str, Tensor], min_chars: int | None
 ) -> Any:
-    """Return a config with what the archive knows and the config may not: sizes, and how AllenNLP computes character
-    features.
-    """
+    """Set what the archive shows but the config may lack: sizes, and how AllenNLP computes character features."""
     where = str(archive.source)
     if config.words is not None:
         _, dim = shape_of(tensors, f"{embeddings.name_of('words')}weight", 2, where)
@@ -227,12 +237,9 @@ def _with_sizes(
 
 
 def _vocabularies(
-    archive: TaskArchive,
-    config: Any,
-    embeddings: Embeddings,
-    namespaces: Mapping[str, str],
+    archive: TaskArchive, config: Any, embeddings: Embeddings, namespaces: Mapping[str, str]
 ) -> tuple[Vocabularies, Embeddings]:
-    """Return the words and characters of the archive, and record the rows of unknown words."""
+    """Return the archive's words and characters, and the embeddings with the rows of unknown words and characters."""
     unknown = _unknown_entry(archive)
     tables: dict[str, WordTable] = {}
     rows: dict[str, int] = {}
@@ -249,7 +256,7 @@ def _vocabularies(
 
 
 def _labels(task: str, archive: TaskArchive) -> Labels:
-    """Return the labels in the order of the archive's vocabulary, under our names."""
+    """Return the labels in the order of the archive's vocabulary, by our names of the lists."""
     if task == "qa":
         return {}
     if task == "coref":
@@ -267,7 +274,7 @@ def _labels(task: str, archive: TaskArchive) -> Labels:
 
 
 def _classes(archive: TaskArchive, labels: Sequence[str]) -> list[str]:
-    """Return our names of the labels of ``bcn``, which are numbers."""
+    """Return the names of the labels of ``bcn``, which are numbers in the archive."""
     granularity = table_in(archive.config, "dataset_reader").get("granularity", "5-class")
     names = distinct_classes(int(granularity[0]))
     by_number = {str(number): name for number, name in enumerate(names)}
@@ -277,13 +284,17 @@ def _classes(archive: TaskArchive, labels: Sequence[str]) -> list[str]:
 
 
 def _parts_of_speech(archive: TaskArchive) -> list[str]:
-    """Return the entries of the parts of speech that a parser reads, those for padding and unknown ones included."""
-    reader, embedding = table_in(archive.config, "dataset_reader"), archive.config["model"].get("pos_tag_embedding")
+    """Return the parts of speech that a parser reads, including the entries for padding and for unknown ones."""
+    embedding = archive.config["model"].get("pos_tag_embedding")
     if not isinstance(embedding, dict):
         return []
+    reader = table_in(archive.config, "dataset_reader")
     name = reader.get("pos_label_namespace") or embedding.get("vocab_namespace") or "pos"
-    own = _unknown_entry(archive)
-    return [UNKNOWN if entry == own else entry for entry in entries_of(archive, str(name))]
+    entries = list(entries_of(archive, str(name)))
+    own_unknown = _unknown_entry(archive)
+    if own_unknown in entries:
+        entries[entries.index(own_unknown)] = UNKNOWN
+    return entries
 
 
 def _unknown_entry(archive: TaskArchive) -> str:
@@ -291,7 +302,7 @@ def _unknown_entry(archive: TaskArchive) -> str:
 
 
 def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
-    """Return facts about an opened archive, for the user."""
+    """Return facts about an opened archive to show to the user."""
     setup, archive = opened.setup, opened.archive
     facts: dict[str, Any] = {
         "task": setup.task.name,
@@ -300,10 +311,13 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in opened.model.parameters()),
     }
     known = setup.inputs.vocabularies
-    facts |= {name: len(table.words) for name, table in known.tables.items()}
+    for name, table in known.tables.items():
+        facts[name] = len(table.words)
     if known.chars is not None:
         facts["characters"] = len(known.chars) if known.spelling == "characters" else "bytes"
-    facts |= {name: labels for name, labels in setup.labels.items() if any(labels)}
+    for name, labels in setup.labels.items():
+        if any(labels):
+            facts[name] = labels
     if opened.elmo is not None:
         bilm = opened.elmo.model.config
         facts["elmo"] = {"layers": bilm.n_layers + 1, "dim": bilm.output_dim, "start": setup.config.elmo.start}
@@ -313,7 +327,7 @@ def describe_archive(opened: OpenedArchive) -> dict[str, Any]:
 def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
     """Write the model of an archive as a run directory, atomically."""
     folder = Path(folder)
-    if folder.exists():  # `atomic_write` would advise a flag that the command does not have
+    if folder.exists():  # `atomic_write` would suggest a flag that the command does not have
         raise OutputError(f"{folder} already exists; choose another directory.")
     setup = opened.setup
     content = vocabulary_content(setup.inputs.vocabularies, setup.labels)
@@ -327,5 +341,5 @@ def save_as_run(opened: OpenedArchive, folder: str | Path) -> None:
         seed = run / f"seed-{ARCHIVE_SEED}"
         seed.mkdir()
         save_tensors(opened.model.state_dict(), seed / BEST_WEIGHTS)
-        # An archive does not say how the model was scored.
+        # An archive does not contain the scores of its model.
         write_json(seed / "result.json", {"seed": ARCHIVE_SEED, "dev": {}})

@@ -1,12 +1,12 @@
-"""The tensors of AllenNLP's task models, by our names and theirs.
+"""Map the tensors of AllenNLP's task models to their names in elmokit.
 
-AllenNLP concatenates embeddings in the order of their names in the config; here words come first, then characters and
-ELMo. So the columns of each layer that reads them are permuted (``Embeddings.columns``).
+AllenNLP concatenates embeddings in the order of their names in the config. elmokit concatenates words, characters and
+ELMo, so the columns of each layer that reads them are permuted (``Embeddings.columns``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,24 @@ from elmokit.formats.tensor_rows import (
     read_through,
     same_shape,
 )
+from elmokit.tasks.allennlp.char_layers import TokenCharRNN
 from elmokit.tasks.allennlp.parsing import ParsingModel
 from elmokit.tasks.allennlp.variants import AllenNLPTagger, BiDaf, DecomposableAttention
 from elmokit.tasks.coref_model import CorefModel, CorefModelConfig
 from elmokit.tasks.ner import NerModel
 from elmokit.tasks.nli import NliModel
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
-from elmokit.tasks.nn.layers import Maxout, TokenCharRNN
+from elmokit.tasks.nn.layers import Maxout
 from elmokit.tasks.srl import SrlModel
 from elmokit.tasks.sst import SstModel
 
-COMBINATION = ("x", "y", "x*y")  # of the two vectors in BiDAF's attention
+COMBINATION = ("x", "y", "x*y")  # the parts of the weight vector of BiDAF's attention
 ATTENTIONS = ("_matrix_attention.", "_matrix_attention._similarity_function.")  # since version 1.0, and before
 VECTORS = tuple(f"{module}_weight_vector" for module in ATTENTIONS)
 
 
 def read_only(to_ours: Callable[[Array], Array], their_shape: Callable[[Shape], Shape] = same_shape) -> TensorLayout:
-    """Return the layout of a tensor of an archive, which is never written."""
+    """Return a tensor layout for reading only, because archives are never written."""
     return TensorLayout(to_ours, _not_written, their_shape)
 
 
@@ -56,7 +57,7 @@ SCALAR = read_only(lambda theirs: theirs.reshape(()), lambda ours: (1,))
 
 
 def _without_padding(table: Array) -> Array:
-    """Set row 0 to zero. AllenNLP's row for padding may have any values, and they are masked there."""
+    """Set row 0 to zero. In AllenNLP, the row for padding can have any values, because padding is masked."""
     return np.concatenate([np.zeros_like(table[:1]), table[1:]])
 
 
@@ -64,7 +65,7 @@ ZERO_PADDING = read_only(_without_padding)
 
 
 def permuted(order: Sequence[int], *axes: int) -> TensorLayout:
-    """Return the layout of a tensor with permuted axes: our index ``i`` is their index ``order[i]``."""
+    """Return the layout of a tensor with permuted axes: our index ``i`` is AllenNLP's index ``order[i]``."""
     index = np.array(order, np.int64)
 
     def to_ours(theirs: Array) -> Array:
@@ -81,67 +82,73 @@ class Embeddings:
 
     prefix: str
     """The name of the text field embedder's module, with a dot."""
-    kinds: dict[str, str]
-    """Our name of each embedder ("words", "chars" or "elmo") by theirs, in their order."""
+    names: dict[str, str]
+    """AllenNLP's name of each kind of embedder ("words", "chars" or "elmo"), in AllenNLP's order."""
     unknown_rows: dict[str, int]
     """The row of unknown words or characters in the tables "words" and "chars"."""
 
     def name_of(self, kind: str) -> str:
         """Return the name of an embedder's module, with a dot."""
-        name = next(name for name, this_kind in self.kinds.items() if this_kind == kind)
-        return f"{self.prefix}token_embedder_{name}."
+        return f"{self.prefix}token_embedder_{self.names[kind]}."
 
     def rows(self, model: Any) -> list[TensorRow]:
         """List the tensors of the tables, the character features and the input mix."""
-        inputs, rows = model.inputs, []
-        kinds = set(self.kinds.values())
-        if "words" in kinds:
-            rows.append(TensorRow("inputs.words.words.weight", f"{self.name_of('words')}weight", self._table("words")))
-        if "chars" in kinds:
-            name = self.name_of("chars")
-            table = f"{name}_embedding._module.weight"
-            rows.append(TensorRow("inputs.chars.embedding.weight", table, self._table("chars")))
-            if isinstance(inputs.chars, TokenCharRNN):
-                rows += _recurrent("inputs.chars.rnn", inputs.chars.rnn, f"{name}_encoder._module")
-            else:
-                for k in range(len(inputs.chars.convolutions)):
-                    theirs = f"{name}_encoder._module.conv_layer_{k}"
-                    rows += _linear(f"inputs.chars.convolutions.{k}", theirs)
-        if "elmo" in kinds:
+        rows = []
+        if "words" in self.names:
+            table = f"{self.name_of('words')}weight"
+            rows.append(TensorRow("inputs.words.words.weight", table, self._table("words")))
+        if "chars" in self.names:
+            rows += self._char_rows(model.inputs.chars)
+        if "elmo" in self.names:
             rows += mix_rows("input", f"{self.name_of('elmo')}_elmo.scalar_mix_0")
         return rows
 
+    def _char_rows(self, chars: Any) -> list[TensorRow]:
+        name = self.name_of("chars")
+        table = f"{name}_embedding._module.weight"
+        rows = [TensorRow("inputs.chars.embedding.weight", table, self._table("chars"))]
+        if isinstance(chars, TokenCharRNN):
+            return rows + _recurrent("inputs.chars.rnn", chars.rnn, f"{name}_encoder._module")
+        for k in range(len(chars.convolutions)):
+            rows += _linear(f"inputs.chars.convolutions.{k}", f"{name}_encoder._module.conv_layer_{k}")
+        return rows
+
     def _table(self, kind: str) -> TensorLayout:
-        """Return the layout of a table, whose row 1 is here always that of unknown words."""
+        """Return the layout of a table. Here, row 1 is always for unknown words or characters."""
         row = self.unknown_rows.get(kind, 1)
         if row == 1:
             return ZERO_PADDING
 
         def to_ours(theirs: Array) -> Array:
-            padding, unknown = np.zeros_like(theirs[:1]), theirs[row : row + 1]
+            padding = np.zeros_like(theirs[:1])
+            unknown = theirs[row : row + 1]
             return np.concatenate([padding, unknown, theirs[1:row], theirs[row + 1 :]])
 
         return read_only(to_ours)
 
     def order(self, model: Any) -> list[int]:
-        """Return their column of each of our columns of the concatenated embeddings."""
+        """Return AllenNLP's column for each of our columns of the concatenated embeddings."""
         inputs = model.inputs
         sizes = {"words": inputs.word_dim(), "chars": inputs.char_dim, "elmo": inputs.elmo_dim}
-        starts, start = {}, 0
-        for kind in self.kinds.values():
-            starts[kind] = start
+        columns: dict[str, range] = {}
+        start = 0
+        for kind in self.names:
+            columns[kind] = range(start, start + sizes[kind])
             start += sizes[kind]
-        ours = [kind for kind in ("words", "chars", "elmo") if kind in starts]
-        return [starts[kind] + column for kind in ours for column in range(sizes[kind])]
+        order: list[int] = []
+        for kind in ("words", "chars", "elmo"):
+            order += columns.get(kind, ())
+        return order
 
     def columns(self, model: Any, n_more: int = 0) -> TensorLayout:
-        """Return the layout of a matrix that reads the embeddings, and ``n_more`` other features after them."""
+        """Return the layout of a matrix that reads the embeddings, followed by ``n_more`` other features."""
         order = self.order(model)
-        return permuted([*order, *range(len(order), len(order) + n_more)], 1)
+        order += range(len(order), len(order) + n_more)
+        return permuted(order, 1)
 
 
 def mix_rows(position: str, theirs: str) -> list[TensorRow]:
-    """List the tensors of a scalar mix, whose weights ``join_mixes`` has joined."""
+    """List the tensors of a scalar mix. ``join_mixes`` must have joined its weights."""
     return [
         TensorRow(f"inputs.mixes.{position}.weight", f"{theirs}.scalar_parameters"),
         TensorRow(f"inputs.mixes.{position}.gamma", f"{theirs}.gamma", SCALAR),
@@ -153,37 +160,46 @@ def _linear(ours: str, theirs: str, layout: TensorLayout = SAME) -> list[TensorR
 
 
 def _feed_forward(ours: str, layers: nn.Sequential, theirs: str, first: TensorLayout = SAME) -> list[TensorRow]:
-    """List the tensors of ``feed_forward`` layers, each of which is followed by its activation and its dropout."""
+    """List the tensors of ``feed_forward`` layers, each of which is followed by its activation and dropout."""
     rows = []
     for k in range(len(layers) // 3):
-        rows += _linear(f"{ours}.{3 * k}", f"{theirs}._linear_layers.{k}", SAME if k else first)
+        layout = first if k == 0 else SAME
+        rows += _linear(f"{ours}.{3 * k}", f"{theirs}._linear_layers.{k}", layout)
     return rows
 
 
 def _recurrent(
     ours: str, module: nn.Module, theirs: str, first: TensorLayout = SAME, layer_in_theirs: int | None = None
 ) -> list[TensorRow]:
-    """List the tensors of PyTorch's LSTM or GRU, whose first layer reads columns in the layout ``first``.
+    """List the tensors of PyTorch's LSTM or GRU. Its first layer reads columns in the layout ``first``.
 
     Args:
-        layer_in_theirs: The layer of theirs that a module of one layer is; None if both have the same layers.
+        ours: Our name of the module.
+        module: The module.
+        theirs: AllenNLP's name.
+        first: The layout of the first layer's input matrix.
+        layer_in_theirs: If the module is a single layer of AllenNLP's module, the index of that layer.
     """
     rows = []
     for name in dict(module.named_parameters()):
-        their_name = name if layer_in_theirs is None else name.replace("_l0", f"_l{layer_in_theirs}")
+        their_name = name
+        if layer_in_theirs is not None:
+            their_name = name.replace("_l0", f"_l{layer_in_theirs}")
         layout = first if name.startswith("weight_ih_l0") else SAME
         rows.append(TensorRow(f"{ours}.{name}", f"{theirs}._module.{their_name}", layout))
     return rows
 
 
 def _highway(ours: str, layer: HighwayLSTM, theirs: str, first: TensorLayout) -> list[TensorRow]:
-    """List the tensors of a highway LSTM layer, whose inputs have columns in the layout ``first``."""
+    """List the tensors of a highway LSTM layer, which reads columns in the layout ``first``."""
     rows = []
     for name in dict(layer.named_parameters()):
         which, part = name.split("_")
         # The cell is a module of its own since version 1.0.
-        now, before = (f"{theirs}.{cell}{which}_linearity.{part}" for cell in ("cell.", ""))
-        rows.append(TensorRow(f"{ours}.{name}", now, first if name == "input_weight" else SAME, also=(before,)))
+        now = f"{theirs}.cell.{which}_linearity.{part}"
+        before = f"{theirs}.{which}_linearity.{part}"
+        layout = first if name == "input_weight" else SAME
+        rows.append(TensorRow(f"{ours}.{name}", now, layout, also=(before,)))
     return rows
 
 
@@ -191,11 +207,12 @@ def ner_rows(model: NerModel, embeddings: Embeddings) -> list[TensorRow]:
     """List the tensors of ``crf_tagger``."""
     rows = embeddings.rows(model)
     for k, layer in enumerate(model.layers):
-        first = SAME if k else embeddings.columns(model)
+        first = embeddings.columns(model) if k == 0 else SAME
         if isinstance(layer, HighwayLSTM):
             rows += _highway(f"layers.{k}", layer, f"encoder._module.layer_{k}", first)
         elif isinstance(layer, BidirectionalHighwayLSTM):
-            for name, part in (("forward_layer", layer.forward_layer), ("backward_layer", layer.backward_layer)):
+            for name, part in layer.named_children():
+                assert isinstance(part, HighwayLSTM)
                 rows += _highway(f"layers.{k}.{name}", part, f"encoder._module.{name}_{k}", first)
         else:
             rows += _recurrent(f"layers.{k}", layer, "encoder", first, k)
@@ -204,25 +221,33 @@ def ner_rows(model: NerModel, embeddings: Embeddings) -> list[TensorRow]:
     rows += _linear("to_tags", "tag_projection_layer._module")
     rows.append(TensorRow("crf.transitions", "crf.transitions"))
     if model.crf.start is not None:
-        rows += [TensorRow(f"crf.{end}", f"crf.{end}_transitions") for end in ("start", "end")]
+        rows.append(TensorRow("crf.start", "crf.start_transitions"))
+        rows.append(TensorRow("crf.end", "crf.end_transitions"))
     return rows
 
 
 def sst_rows(model: SstModel, embeddings: Embeddings) -> list[TensorRow]:
-    """List the tensors of ``bcn``, whose ELMo is not among the token embedders."""
-    positions = [position for position in ("input", "output") if position in model.inputs.mixes]
+    """List the tensors of ``bcn``, whose ELMo is not one of the token embedders."""
+    mixes = model.inputs.mixes
     rows = embeddings.rows(model)
-    for k, position in enumerate(positions):
-        rows += mix_rows(position, f"_elmo.scalar_mix_{k}")
-    n_after = model.inputs.elmo_dim if "input" in positions else 0
+    n_mixes = 0
+    for position in ("input", "output"):
+        if position in mixes:
+            rows += mix_rows(position, f"_elmo.scalar_mix_{n_mixes}")
+            n_mixes += 1
+    n_after = model.inputs.elmo_dim if "input" in mixes else 0
     rows += _linear("project", "_pre_encode_feedforward._linear_layers.0", embeddings.columns(model, n_after))
-    for part in ("encoder", "integrator"):
-        rows += _recurrent(part, getattr(model, part), f"_{part}")
+    rows += _recurrent("encoder", model.encoder, "_encoder")
+    rows += _recurrent("integrator", model.integrator, "_integrator")
     rows += _linear("weigh", "_self_attentive_pooling_projection")
-    # Each layer is followed by its dropout.
-    for k, layer in enumerate(list(model.output)[::2]):
-        inner = {Maxout: ".linear", nn.Sequential: ".0"}.get(type(layer), "")
-        rows += _linear(f"output.{2 * k}{inner}", f"_output_layer._linear_layers.{k}")
+    for k in range(len(model.output) // 2):  # each layer is followed by its dropout
+        layer = model.output[2 * k]
+        ours = f"output.{2 * k}"
+        if isinstance(layer, Maxout):
+            ours += ".linear"
+        elif isinstance(layer, nn.Sequential):
+            ours += ".0"
+        rows += _linear(ours, f"_output_layer._linear_layers.{k}")
     return rows
 
 
@@ -242,8 +267,9 @@ def nli_rows(model: NliModel | DecomposableAttention, embeddings: Embeddings) ->
 
 def _decomposable_rows(model: DecomposableAttention, embeddings: Embeddings) -> list[TensorRow]:
     order = embeddings.order(model)
-    # Tokens are compared as two vectors of embeddings.
-    pair = permuted([*order, *(len(order) + column for column in order)], 1)
+    # The compared vectors consist of two embeddings.
+    second = [len(order) + column for column in order]
+    pair = permuted(order + second, 1)
     rows = embeddings.rows(model)
     rows += _feed_forward("attend", model.attend, "_attend_feedforward._module", permuted(order, 1))
     rows += _feed_forward("compare", model.compare, "_compare_feedforward._module", pair)
@@ -257,30 +283,33 @@ def srl_rows(model: SrlModel, embeddings: Embeddings) -> list[TensorRow]:
     n_marks = model.is_predicate.embedding_dim
     for k, layer in enumerate(model.layers.layers):
         assert isinstance(layer, HighwayLSTM)
-        first = SAME if k else embeddings.columns(model, n_marks)
+        first = embeddings.columns(model, n_marks) if k == 0 else SAME
         rows += _highway(f"layers.layers.{k}", layer, f"encoder._module.layer_{k}", first)
     return [*rows, *_linear("to_tags", "tag_projection_layer._module")]
 
 
 def qa_rows(model: BiDaf, embeddings: Embeddings) -> list[TensorRow]:
-    """List the tensors of ``bidaf``, after ``split_joint`` has split its highway layers and attention weights."""
+    """List the tensors of ``bidaf``. ``split_joint`` must have split its highway layers and attention weights."""
     order = embeddings.order(model)
-    # A highway layer reads and writes the embeddings, so both axes are permuted; biases have one axis.
-    both, bias = permuted(order, 0, 1), permuted(order, 0)
+    # A highway layer reads and writes the embeddings, so both axes are permuted. Biases have one axis.
+    weight = permuted(order, 0, 1)
+    bias = permuted(order, 0)
     rows = embeddings.rows(model)
     for k in range(len(model.layers.highways)):
-        for part, negated in (("transform", False), ("gate", True)):
-            ours, theirs = f"layers.highways.{k}.{part}", f"_highway_layer._module._layers.{k}.{part}"
-            rows.append(TensorRow(f"{ours}.weight", f"{theirs}.weight", _negated(both) if negated else both))
-            rows.append(TensorRow(f"{ours}.bias", f"{theirs}.bias", _negated(bias) if negated else bias))
+        ours, theirs = f"layers.highways.{k}", f"_highway_layer._module._layers.{k}"
+        rows.append(TensorRow(f"{ours}.transform.weight", f"{theirs}.transform.weight", weight))
+        rows.append(TensorRow(f"{ours}.transform.bias", f"{theirs}.transform.bias", bias))
+        rows.append(TensorRow(f"{ours}.gate.weight", f"{theirs}.gate.weight", _negated(weight)))
+        rows.append(TensorRow(f"{ours}.gate.bias", f"{theirs}.gate.bias", _negated(bias)))
     rows += _recurrent("layers.phrases", model.layers.phrases, "_phrase_layer", embeddings.columns(model))
     rows += _recurrent("layers.modeling", model.layers.modeling, "_modeling_layer")
     rows += _recurrent("layers.end_encoder", model.layers.end_encoder, "_span_end_encoder")
+    now, before = VECTORS
     for part, name in zip(("of_left", "of_right", "of_product"), COMBINATION, strict=True):
-        now, before = (f"{module}_weight_vector.{name}" for module in ATTENTIONS)
-        rows.append(TensorRow(f"layers.attention.scores.{part}.weight", now, ROW, also=(before,)))
-    for part in ("start", "end"):
-        rows += _linear(f"layers.{part}", f"_span_{part}_predictor._module")
+        ours = f"layers.attention.scores.{part}.weight"
+        rows.append(TensorRow(ours, f"{now}.{name}", ROW, also=(f"{before}.{name}",)))
+    rows += _linear("layers.start", "_span_start_predictor._module")
+    rows += _linear("layers.end", "_span_end_predictor._module")
     return rows
 
 
@@ -302,32 +331,41 @@ def parsing_rows(model: ParsingModel, embeddings: Embeddings) -> list[TensorRow]
 def coref_rows(model: CorefModel, embeddings: Embeddings) -> list[TensorRow]:
     """List the tensors of ``coref``.
 
-    Spans attend to embeddings, so the vectors of spans have permuted columns as well.
+    Spans attend to embeddings, so span vectors have permuted columns, too.
     """
-    config, n_features = model.config, model.config.feature_dim
+    config = model.config
     start = model.vectors.output_dim - model.vectors.parts[-1]
-    span = [*range(start), *(start + column for column in embeddings.order(model))]
+    span = list(range(start))
+    span += [start + column for column in embeddings.order(model)]
     dim = len(span)
-    pair = [part * dim + column for part in range(3) for column in span]
-    pair += range(3 * dim, 3 * dim + n_features)
+    pair: list[int] = []  # both spans, their product, and the features of the pair
+    for part in range(3):
+        pair += [part * dim + column for column in span]
+    pair += range(3 * dim, 3 * dim + config.feature_dim)
     rows = embeddings.rows(model)
     rows += _recurrent("lstm", model.lstm, "_context_layer", embeddings.columns(model))
     rows.append(TensorRow("vectors.width.weight", "_endpoint_span_extractor._span_width_embedding.weight"))
     attention = "_attentive_span_extractor._global_attention._module"
     rows += _linear("vectors.attention", attention, embeddings.columns(model))
-    # Mentions were scored by a module of the pruner before version 1.0.
-    layers: tuple[str, ...] = ("_mention_feedforward._module", "_mention_pruner._scorer.0._module")
-    scores: tuple[str, ...] = ("_mention_scorer._module", "_mention_pruner._scorer.1._module")
-    rows += _scorer_rows("mentions.scorer", layers, scores, span, config)
-    layers, scores = ("_antecedent_feedforward._module",), ("_antecedent_scorer._module",)
-    rows += _scorer_rows("pairs.scorer", layers, scores, pair, config)
+    rows += _scorer_rows(
+        "mentions.scorer",
+        ("_mention_feedforward._module", "_mention_pruner._scorer.0._module"),  # part of the pruner before version 1.0
+        ("_mention_scorer._module", "_mention_pruner._scorer.1._module"),
+        span,
+        config,
+    )
+    rows += _scorer_rows(
+        "pairs.scorer", ("_antecedent_feedforward._module",), ("_antecedent_scorer._module",), pair, config
+    )
     rows.append(TensorRow("pairs.distance.weight", "_distance_embedding.weight"))
     if model.coarse is not None:
         rows.append(TensorRow("coarse.source.weight", "_coarse2fine_scorer.weight", permuted(span, 0, 1)))
         rows.append(TensorRow("coarse.source.bias", "_coarse2fine_scorer.bias", permuted(span, 0)))
     if model.refine is not None:
-        # One gate for the whole vector, and that of the span; here each feature has one, for the antecedent.
-        columns = permuted([*span, *(dim + column for column in span)], 1)
+        # AllenNLP has one gate for the whole vector, and it is the span's. Here, each feature has a gate, and it is the
+        # antecedent's.
+        antecedent = [dim + column for column in span]
+        columns = permuted(span + antecedent, 1)
         theirs = "_span_updating_gated_sum._gate"
         rows.append(TensorRow("refine.gate.weight", f"{theirs}.weight", _repeated(_negated(columns), dim)))
         rows.append(TensorRow("refine.gate.bias", f"{theirs}.bias", _repeated(_negated(SAME), dim)))
@@ -337,28 +375,33 @@ def coref_rows(model: CorefModel, embeddings: Embeddings) -> list[TensorRow]:
 def _scorer_rows(
     ours: str, layers: tuple[str, ...], scores: tuple[str, ...], columns: Sequence[int], config: CorefModelConfig
 ) -> list[TensorRow]:
-    """List the tensors of a feed-forward scorer. Of several names of its modules, the first is the newest."""
+    """List the tensors of a feed-forward scorer. Modules with several names have the newest one first."""
+    names = ["first", *(f"rest.{k}" for k in range(config.scorer_layers - 1))]
     rows = []
-    for part, first in (("weight", permuted(columns, 1)), ("bias", SAME)):
-        for k in range(config.scorer_layers):
-            name = "first" if k == 0 else f"rest.{k - 1}"
-            now, *before = (f"{module}._linear_layers.{k}.{part}" for module in layers)
-            rows.append(TensorRow(f"{ours}.{name}.{part}", now, SAME if k else first, tuple(before)))
-        now, *before = (f"{module}.{part}" for module in scores)
+    for part in ("weight", "bias"):
+        for k, name in enumerate(names):
+            layout = SAME
+            if k == 0 and part == "weight":
+                layout = permuted(columns, 1)
+            now, *before = [f"{module}._linear_layers.{k}.{part}" for module in layers]
+            rows.append(TensorRow(f"{ours}.{name}.{part}", now, layout, tuple(before)))
+        now, *before = [f"{module}.{part}" for module in scores]
         rows.append(TensorRow(f"{ours}.last.{part}", now, also=tuple(before)))
     return rows
 
 
 def _repeated(layout: TensorLayout, n_rows: int) -> TensorLayout:
-    """Return a layout that also repeats the one row of theirs."""
-    return read_only(
-        lambda theirs: np.broadcast_to(layout.to_ours(theirs), (n_rows, *theirs.shape[1:])),
-        lambda ours: (1, *ours[1:]),
-    )
+    """Return a layout that also repeats AllenNLP's only row."""
+
+    def to_ours(theirs: Array) -> Array:
+        row = layout.to_ours(theirs)
+        return np.broadcast_to(row, (n_rows, *theirs.shape[1:]))
+
+    return read_only(to_ours, lambda ours: (1, *ours[1:]))
 
 
 def _negated(layout: TensorLayout) -> TensorLayout:
-    """Return a layout that also changes the sign: AllenNLP's gate is that of the carried branch."""
+    """Return a layout that also changes the sign, because AllenNLP's gate weights the other branch."""
     return read_only(lambda theirs: -layout.to_ours(theirs))
 
 
@@ -374,24 +417,27 @@ ROWS: dict[str, Callable[[Any, Embeddings], list[TensorRow]]] = {
 
 
 def shape_of(tensors: Mapping[str, Tensor], name: str, n_axes: int, where: str) -> tuple[int, ...]:
-    """Return the shape of a tensor that must have a number of axes."""
-    if name not in tensors or tensors[name].dim() != n_axes:
-        found = f"one of shape {tuple(tensors[name].shape)}" if name in tensors else "none"
-        raise TensorMismatchError(f"{where}: expected a tensor {name} with {n_axes} axes, found {found}.")
-    return tuple(tensors[name].shape)
+    """Return the shape of a tensor with a given number of axes."""
+    found = "none"
+    if name in tensors:
+        shape = tuple(tensors[name].shape)
+        if len(shape) == n_axes:
+            return shape
+        found = f"one of shape {shape}"
+    raise TensorMismatchError(f"{where}: expected a tensor {name} with {n_axes} axes, found {found}.")
 
 
 def arrays_of(
     rows: Sequence[TensorRow], wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: Path
 ) -> FileArrays:
-    """Return arrays of an archive's tensors by our names. All names and shapes are checked."""
+    """Return an archive's tensors as arrays by our names. All names and shapes are checked."""
     shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     return read_through(rows, shapes, found, lambda name: tensors[name].numpy(), str(source))
 
 
 def split_joint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Split the tensors that are several here: both branches of a highway layer, and the weights of an attention."""
+    """Split tensors that are separate here: both branches of a highway layer, and the weights of an attention."""
     split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         layer, _, part = name.rpartition(".")
@@ -407,8 +453,8 @@ def split_joint(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def project_words(tensors: dict[str, Tensor], embeddings: Embeddings) -> None:
-    """Replace a table of word vectors that are projected (``projection_dim``) by the table of the projected vectors."""
-    if "words" not in embeddings.kinds.values():
+    """Project the table of word vectors, if they have a projection (``projection_dim``)."""
+    if "words" not in embeddings.names:
         return
     name = embeddings.name_of("words")
     weight = tensors.pop(f"{name}_projection.weight", None)
@@ -426,13 +472,9 @@ def join_mixes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name in tensors:
         mix, parameters, number = name.rpartition(".scalar_parameters.")
         if parameters and number == "0":
-            parts = list(_numbered(joined, f"{mix}{parameters}"))
-            joined[f"{mix}.scalar_parameters"] = torch.cat([part.reshape(-1) for part in parts])
+            weights: list[Tensor] = []
+            while f"{mix}{parameters}{len(weights)}" in joined:
+                weight = joined.pop(f"{mix}{parameters}{len(weights)}")
+                weights.append(weight.reshape(-1))
+            joined[f"{mix}.scalar_parameters"] = torch.cat(weights)
     return joined
-
-
-def _numbered(tensors: dict[str, Tensor], prefix: str) -> Iterable[Tensor]:
-    number = 0
-    while (name := f"{prefix}{number}") in tensors:
-        yield tensors.pop(name)
-        number += 1

@@ -1,7 +1,7 @@
-"""The models that AllenNLP built otherwise than the papers, for its archives and its configs.
+"""AllenNLP's models that differ from the papers, for its archives and configs.
 
-``ARCHIVED_TASKS`` build such a model where the config (``archived_configs``) asks for one: a tagger with other encoders
-(``model.encoder``, ``model.feedforward``), the decoding of SRL (``model.decoding``), decomposable attention,
+``ARCHIVED_TASKS`` build these models if the config (``archived_configs``) asks for them: taggers with other encoders
+(``model.encoder``, ``model.feedforward``), SRL with other decoding (``model.decoding``), and decomposable attention,
 coreference and BiDAF (``model.network``).
 """
 
@@ -34,7 +34,7 @@ from elmokit.tasks.coref import CorefConfig, CorefTask, Document
 from elmokit.tasks.coref_model import N_DISTANCES, CoarseScorer, CorefModel, PairScorer
 from elmokit.tasks.inputs import InputLayer, TokenBatch
 from elmokit.tasks.ner import NerConfig, NerModel, NerModelConfig, NerTask
-from elmokit.tasks.nli import NliConfig, NliModel, NliTask, SentencePair
+from elmokit.tasks.nli import NliConfig, NliTask, SentencePair
 from elmokit.tasks.nn.bi_attention import BiAttention
 from elmokit.tasks.nn.crf import TagRules, follow_back
 from elmokit.tasks.nn.gated_lstm import BidirectionalHighwayLSTM, HighwayLSTM
@@ -45,57 +45,61 @@ from elmokit.tasks.srl import SrlConfig, SrlModel, SrlTask
 from elmokit.tasks.sst import SstTask
 from elmokit.tasks.task import AnyTask, Labels, Sentence, Tokenize
 
-START_SCORE = 100_000.0  # of the tag that AllenNLP puts before a sentence to decode SRL
+START_SCORE = 100_000.0  # the score of the tag that AllenNLP puts before a sentence when decoding SRL
 
 
 class AllenNLPTagger(NerModel):
-    """``crf_tagger`` with another encoder than bidirectional LSTMs, or with feed-forward layers after it."""
+    """``crf_tagger`` with another encoder than bidirectional LSTMs, or with feed-forward layers after the encoder."""
 
     def add_layers(self, config: NerModelConfig, input_dim: int) -> int:
         assert isinstance(config, ArchivedNerModelConfig)
-        dim, dropout = input_dim, config.recurrent_dropout
+        dim = input_dim
         self.layers = nn.ModuleList()
         for k, units in enumerate(config.hidden):
-            layer: nn.Module
-            if config.encoder == "highway":
-                layer = BidirectionalHighwayLSTM(dim, units, dropout)
-            elif config.encoder == "alternating":
-                layer = HighwayLSTM(dim, units, dropout, config.input_bias, reverse=k % 2 == 1)
-            else:
-                kind = nn.LSTM if config.encoder == "lstm" else nn.GRU
-                layer = kind(dim, units, batch_first=True, bidirectional=True)
-            self.layers.append(layer)
+            self.layers.append(_ner_layer(config, dim, units, reverse=k % 2 == 1))
             dim = units if config.encoder == "alternating" else 2 * units
         self.feedforward = feed_forward(dim, config.feedforward, config.activation, config.dropout)
         return config.feedforward[-1] if config.feedforward else dim
 
     def encode(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        last = len(self.layers) - 1
         for k, layer in enumerate(self.layers):
             if isinstance(layer, nn.LSTM | nn.GRU):
                 hidden = self.dropout(run_packed(layer, hidden, mask))
             else:
                 hidden = layer(hidden, mask)
-                # The others have dropout on their states instead.
-                hidden = self.dropout(hidden) if k + 1 == len(self.layers) else hidden
+                if k == last:  # between layers with a highway gate, the states have dropout instead
+                    hidden = self.dropout(hidden)
         encoded: Tensor = self.feedforward(hidden)
         return encoded
 
 
+def _ner_layer(config: ArchivedNerModelConfig, dim: int, units: int, reverse: bool) -> nn.Module:
+    """Return a layer of the encoder of ``crf_tagger``. An alternating layer reads in one direction only."""
+    if config.encoder == "highway":
+        return BidirectionalHighwayLSTM(dim, units, config.recurrent_dropout)
+    if config.encoder == "alternating":
+        return HighwayLSTM(dim, units, config.recurrent_dropout, config.input_bias, reverse)
+    kind = nn.LSTM if config.encoder == "lstm" else nn.GRU
+    return kind(dim, units, batch_first=True, bidirectional=True)
+
+
 class AllenNLPNer(NerTask):
-    """Named entity recognition, with the encoders of AllenNLP."""
+    """Named entity recognition with AllenNLP's encoders."""
 
     presets = archived_presets(ArchivedNerConfig, NerTask.presets)
 
     def build(self, config: NerConfig, inputs: InputLayer, known: Labels) -> NerModel:
         assert isinstance(config, ArchivedNerConfig)
-        is_plain = config.model.encoder == "lstm" and not config.model.feedforward
-        return (NerModel if is_plain else AllenNLPTagger)(config.model, inputs, known["tags"])
+        if config.model.encoder == "lstm" and not config.model.feedforward:
+            return super().build(config, inputs, known)
+        return AllenNLPTagger(config.model, inputs, known["tags"])
 
 
 class AllenNLPSrl(SrlModel):
-    """``srl``, whose best sequence of tags has the highest sum of rounded probabilities.
+    """``srl``, whose best tag sequence has the highest sum of rounded probabilities.
 
-    AllenNLP passed probabilities to Viterbi's algorithm in all its versions, and not their logarithms.
+    All versions of AllenNLP passed probabilities, not their logarithms, to Viterbi's algorithm.
     """
 
     lowest_of_ties = False
@@ -108,21 +112,21 @@ class AllenNLPSrl(SrlModel):
 def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of_ties: bool) -> list[list[int]]:
     """Return the tags that AllenNLP's ``viterbi_decode`` finds with scores for a start tag, as in its SRL model.
 
-    AllenNLP adds ``START_SCORE`` to the scores of all paths. In float32 they are thereby rounded to multiples of 1/128
-    after every token, so that sequences of nearly the same score become ties. This function adds the same numbers in
-    the same order, on the CPU as AllenNLP does.
+    AllenNLP adds ``START_SCORE`` to the scores of all paths. In float32, this rounds the scores to multiples of 1/128
+    after each token, so sequences with nearly the same score become ties. This function adds the same numbers in the
+    same order, and on the CPU, like AllenNLP.
 
     Args:
         scores: Scores of each tag at each token, ``(batch, time, tags)``.
         mask: ``(batch, time)`` bool, without gaps. A row may be empty.
         rules: Which tags are allowed where.
-        lowest_of_ties: Ties go to the lowest tag, as before version 1.0 of AllenNLP; otherwise to any, namely to the
-            one that ``torch.topk`` returns.
+        lowest_of_ties: Ties go to the lowest tag, as before version 1.0 of AllenNLP; otherwise, to the tag that
+            ``torch.topk`` happens to return.
     """
     n_tags = scores.shape[-1]
     start, end = n_tags, n_tags + 1
     nothing = float("-inf")
-    # The two tags around a sentence are in all tensors, because the tie that topk prefers depends on the length.
+    # The tags for the start and end are in all tensors, because the result of topk for ties depends on the size.
     follow = torch.full((n_tags + 2, n_tags + 2), nothing, device="cpu")
     follow[:n_tags, :n_tags][rules.follow.cpu()] = 0.0
     follow[start, :n_tags][rules.start.cpu()] = 0.0
@@ -131,26 +135,26 @@ def viterbi_of_allennlp(scores: Tensor, mask: Tensor, rules: TagRules, lowest_of
     mask = mask.cpu()
     best = torch.zeros(len(scores), n_tags + 2, device="cpu")
     best[:, start] = START_SCORE
-
-    def best_before(column: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score and the tag of the best path so far, before each tag of ``(tags, next tags)``."""
-        candidates = best[:, :, None] + column
-        if lowest_of_ties:
-            values, tags = candidates.max(dim=1)
-            return values, tags
-        values, tags = candidates.topk(1, dim=1)
-        return values[:, 0], tags[:, 0]
-
     origins = []
     for step in range(scores.shape[1]):
-        candidates, origin = best_before(follow)
+        candidates, origin = _best_before(best[:, :, None] + follow, lowest_of_ties)
         best = torch.where(mask[:, step, None], scores[:, step] + candidates, best)
         origins.append(origin)
-    return follow_back(best_before(follow[:, end:])[1], origins[1:], mask)
+    _, last = _best_before(best[:, :, None] + follow[:, end:], lowest_of_ties)
+    return follow_back(last, origins[1:], mask)
+
+
+def _best_before(candidates: Tensor, lowest_of_ties: bool) -> tuple[Tensor, Tensor]:
+    """Return the highest score before each tag, and the tag that has it, given ``(batch, tags, next tags)``."""
+    if lowest_of_ties:
+        values, tags = candidates.max(dim=1)
+        return values, tags
+    values, tags = candidates.topk(1, dim=1)
+    return values[:, 0], tags[:, 0]
 
 
 class AllenNLPSrlTask(SrlTask):
-    """Semantic role labeling, with the decoding of AllenNLP."""
+    """Semantic role labeling with AllenNLP's decoding."""
 
     presets = archived_presets(ArchivedSrlConfig, SrlTask.presets)
 
@@ -164,14 +168,14 @@ class AllenNLPSrlTask(SrlTask):
 
 
 class _SpanVectors(SpanVectors):
-    """Vectors of spans whose attention scores are computed from the vectors without context, too."""
+    """Span vectors with attention scores that are also computed from context-free vectors."""
 
     def attention_scores(self, context: Tensor, heads: Tensor) -> Tensor:
         return super().attention_scores(heads, heads)
 
 
 class _CoarseScorer(CoarseScorer):
-    """A bilinear score that transforms the antecedent's vector and not the span's. The two differ by their bias."""
+    """A bilinear score that transforms the antecedent's vector, not the span's. The difference is in the bias."""
 
     def sides(self, spans: Tensor) -> tuple[Tensor, Tensor]:
         source, target = super().sides(spans)
@@ -179,7 +183,7 @@ class _CoarseScorer(CoarseScorer):
 
 
 class _PairScorer(PairScorer):
-    """The score of a pair of spans that knows neither speakers nor genre."""
+    """The score of a pair of spans, without features of speakers and genre."""
 
     def table_sizes(self, n_genres: int) -> dict[str, int]:
         return {"distance": N_DISTANCES}
@@ -190,8 +194,8 @@ class _PairScorer(PairScorer):
 
 
 class AllenNLPCoref(CorefModel):
-    """``coref``: a plain LSTM reads the document as one sequence; spans attend to its inputs, ELMo included; spans that
-    cross are kept."""
+    """``coref``: a plain LSTM reads the document as one sequence, spans attend to its inputs (including ELMo), and
+    crossing spans are kept."""
 
     coarse_scorer = _CoarseScorer
     pair_scorer = _PairScorer
@@ -213,8 +217,9 @@ class AllenNLPCoref(CorefModel):
 
     def make_vectors(self, context_dim: int, head_dim: int) -> SpanVectors:
         config = self.config
-        sizes = (config.max_width, config.feature_dim, config.dropout)
-        return _SpanVectors(context_dim, head_dim, *sizes, scored_dim=head_dim)
+        return _SpanVectors(
+            context_dim, head_dim, config.max_width, config.feature_dim, config.dropout, scored_dim=head_dim
+        )
 
     def read(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
         words = self.lexical_dropout(self.inputs(tokens))
@@ -227,35 +232,36 @@ class AllenNLPCoref(CorefModel):
 
 
 class AllenNLPCorefTask(CorefTask):
-    """Coreference, with the model of AllenNLP."""
+    """Coreference resolution with AllenNLP's model."""
 
     presets = archived_presets(ArchivedCorefConfig, CorefTask.presets)
 
     def build(self, config: CorefConfig, inputs: InputLayer, known: Labels) -> CorefModel:
         assert isinstance(config, ArchivedCorefConfig)
-        is_theirs = config.model.network == "allennlp"
-        return (AllenNLPCoref if is_theirs else CorefModel)(config.model, inputs, len(known["genres"]))
+        if config.model.network == "allennlp":
+            return AllenNLPCoref(config.model, inputs, len(known["genres"]))
+        return super().build(config, inputs, known)
 
     def sequences(self, example: Document, config: CorefConfig) -> Sequence[Sentence]:
         assert isinstance(config, ArchivedCorefConfig)
-        if config.model.network != "allennlp":
-            return super().sequences(example, config)
-        return [tuple(chain.from_iterable(example.sentences))]
+        if config.model.network == "allennlp":
+            return [tuple(chain.from_iterable(example.sentences))]
+        return super().sequences(example, config)
 
 
 class BiDafLayers(nn.Module):
-    """The layers of BiDAF above the embeddings (Seo et al. 2017): two scores of each passage word.
+    """The layers of BiDAF above the embeddings (Seo et al. 2017), which give each passage word two scores.
 
-    Highway layers, a bidirectional LSTM over question and passage, attention in both directions, two modeling layers,
-    and a score of each passage word as the first and as the last of the answer. The end is scored from a further LSTM
-    that knows the expected start.
+    These are highway layers, a bidirectional LSTM over question and passage, attention in both directions, modeling
+    layers, and scores of each passage word as the first and as the last word of the answer. The last word is scored
+    from another LSTM, which reads the expected start.
 
     Args:
         input_dim: Size of the embeddings.
-        hidden: Units per direction of every LSTM.
+        hidden: Units per direction of each LSTM.
         highway_layers: Number of highway layers.
         modeling_layers: Number of layers of the LSTM after the attention.
-        dropout: Dropout on the output of every LSTM and on the input of the two scores.
+        dropout: Dropout on the output of each LSTM and on the input of the two scores.
     """
 
     def __init__(self, input_dim: int, hidden: int, highway_layers: int, modeling_layers: int, dropout: float) -> None:
@@ -268,13 +274,9 @@ class BiDafLayers(nn.Module):
         self.phrases = nn.LSTM(input_dim, hidden, batch_first=True, bidirectional=True)
         self.attention = BiAttention(both)
         merged_dim = self.attention.output_dim
+        dropout_between = dropout if modeling_layers > 1 else 0.0
         self.modeling = nn.LSTM(
-            merged_dim,
-            hidden,
-            modeling_layers,
-            batch_first=True,
-            bidirectional=True,
-            dropout=dropout if modeling_layers > 1 else 0.0,
+            merged_dim, hidden, modeling_layers, batch_first=True, bidirectional=True, dropout=dropout_between
         )
         self.end_encoder = nn.LSTM(merged_dim + 3 * both, hidden, batch_first=True, bidirectional=True)
         self.start = nn.Linear(merged_dim + both, 1)
@@ -289,11 +291,11 @@ class BiDafLayers(nn.Module):
         Args:
             question: ``(batch, question_time, input_dim)``.
             passage: ``(batch, time, input_dim)``.
-            question_mask, passage_mask: Bool, True on a real token; at least one each.
+            question_mask, passage_mask: Bool, True on a real token; each row has at least one.
 
         Returns:
-            Scores of each word as the first and as the last of the answer, ``(batch, time)`` each, of any value on
-            padding.
+            Scores of each word as the first and as the last word of the answer, ``(batch, time)`` each. Scores of
+            padding are meaningless.
         """
         encoded_question = self._encode(question, question_mask)
         encoded_passage = self._encode(passage, passage_mask)
@@ -301,8 +303,9 @@ class BiDafLayers(nn.Module):
         modeled = self.dropout(run_packed(self.modeling, merged, passage_mask))
         at_start = self.dropout(torch.cat([merged, modeled], dim=-1))
         starts = self.start(at_start)[..., 0]
-        # The modeled passage at the start of the answer, in expectation.
-        expected = (masked_softmax(starts, passage_mask)[:, None, :] @ modeled).expand_as(modeled)
+        # The expected vector of the modeled passage at the start of the answer.
+        weights = masked_softmax(starts, passage_mask)
+        expected = (weights[:, None, :] @ modeled).expand_as(modeled)
         with_start = torch.cat([merged, modeled, expected, modeled * expected], dim=-1)
         encoded_end = self.dropout(run_packed(self.end_encoder, with_start, passage_mask))
         at_end = self.dropout(torch.cat([merged, encoded_end], dim=-1))
@@ -317,7 +320,7 @@ class BiDafLayers(nn.Module):
 
 
 class BiDaf(QaModel):
-    """``bidaf``, the model before BiDAF++."""
+    """``bidaf``, the predecessor of BiDAF++."""
 
     def __init__(self, config: ArchivedQaModelConfig, inputs: InputLayer) -> None:
         super().__init__(inputs, config.max_answer)
@@ -336,7 +339,7 @@ class BiDaf(QaModel):
 
 
 class AllenNLPQa(QaTask):
-    """Question answering, with BiDAF."""
+    """Question answering with BiDAF."""
 
     presets = archived_presets(ArchivedQaConfig, QaTask.presets)
 
@@ -348,14 +351,16 @@ class AllenNLPQa(QaTask):
 
 
 class AllenNLPSst(SstTask):
-    """Sentiment, with the character features and the ELMo of AllenNLP."""
+    """Sentiment with AllenNLP's character features and ELMo."""
 
     presets = archived_presets(ArchivedSstConfig, SstTask.presets)
 
 
 class DecomposableAttention(ClassificationModel):
-    """``decomposable_attention`` (Parikh et al. 2016): each token is aligned with the tokens of the other sentence by
-    attention and compared with what it is aligned with, and the sums of the comparisons are classified.
+    """``decomposable_attention`` (Parikh et al. 2016).
+
+    Attention aligns each token with the tokens of the other sentence, the token is compared with the aligned vector,
+    and the sums of the comparisons are classified.
     """
 
     def __init__(self, config: ArchivedNliModelConfig, inputs: InputLayer, classes: Sequence[str]) -> None:
@@ -368,31 +373,34 @@ class DecomposableAttention(ClassificationModel):
         self.output = nn.Linear(config.aggregate[-1] if config.aggregate else both, len(classes))
 
     def scores(self, *texts: TokenBatch) -> Tensor:
-        premise_mask, hypothesis_mask = (tokens.mask for tokens in texts)
-        premises, hypotheses = map(self.inputs, texts)
+        premise_tokens, hypothesis_tokens = texts
+        premises = self.inputs(premise_tokens)
+        hypotheses = self.inputs(hypothesis_tokens)
         similarity = self.attend(premises) @ self.attend(hypotheses).transpose(1, 2)  # (batch, premise, hypothesis)
-        of_hypotheses = attend(similarity, hypotheses, hypothesis_mask)
-        of_premises = attend(similarity.transpose(1, 2), premises, premise_mask)
-        of_premise = self._compared(premises, of_hypotheses, premise_mask)
-        of_hypothesis = self._compared(hypotheses, of_premises, hypothesis_mask)
-        scores: Tensor = self.output(self.aggregate(torch.cat([of_premise, of_hypothesis], dim=-1)))
+        of_hypotheses = attend(similarity, hypotheses, hypothesis_tokens.mask)
+        of_premises = attend(similarity.transpose(1, 2), premises, premise_tokens.mask)
+        of_premise = self._compared(premises, of_hypotheses, premise_tokens.mask)
+        of_hypothesis = self._compared(hypotheses, of_premises, hypothesis_tokens.mask)
+        both = torch.cat([of_premise, of_hypothesis], dim=-1)
+        scores: Tensor = self.output(self.aggregate(both))
         return scores
 
     def _compared(self, tokens: Tensor, aligned: Tensor, mask: Tensor) -> Tensor:
-        """Compare tokens with what they are aligned with, and return the sums, ``(batch, dim)``."""
+        """Compare tokens with their aligned vectors, and return the sums, ``(batch, dim)``."""
         compared: Tensor = self.compare(torch.cat([tokens, aligned], dim=-1))
         return (compared * mask[..., None]).sum(dim=1)
 
 
 class AllenNLPNli(NliTask):
-    """Entailment, with AllenNLP's decomposable attention, and with the tokens that it adds to sentences."""
+    """Natural language inference with decomposable attention, and with tokens that AllenNLP adds to sentences."""
 
     presets = archived_presets(ArchivedNliConfig, NliTask.presets)
 
     def build(self, config: NliConfig, inputs: InputLayer, known: Labels) -> ClassificationModel:
         assert isinstance(config, ArchivedNliConfig)
-        is_esim = config.model.network == "esim"
-        return (NliModel if is_esim else DecomposableAttention)(config.model, inputs, known["classes"])
+        if config.model.network == "esim":
+            return super().build(config, inputs, known)
+        return DecomposableAttention(config.model, inputs, known["classes"])
 
     def read(self, path: str, config: NliConfig) -> Iterator[SentencePair]:
         for pair in super().read(path, config):
@@ -408,6 +416,13 @@ def _with_end_tokens(pair: SentencePair, config: NliConfig) -> SentencePair:
     return replace(pair, premise=[*pair.premise, *added], hypothesis=[*pair.hypothesis, *added])
 
 
-_PAPER = (AllenNLPNer(), AllenNLPSst(), AllenNLPNli(), AllenNLPSrlTask(), AllenNLPCorefTask(), AllenNLPQa())
-ARCHIVED_TASKS: dict[str, AnyTask] = {task.name: task for task in (*_PAPER, ParsingTask())}
-"""The tasks by name, each with a config that has AllenNLP's settings, too; and parsing, which is not in the paper."""
+ARCHIVED_TASKS: dict[str, AnyTask] = {
+    "ner": AllenNLPNer(),
+    "sst": AllenNLPSst(),
+    "nli": AllenNLPNli(),
+    "srl": AllenNLPSrlTask(),
+    "coref": AllenNLPCorefTask(),
+    "qa": AllenNLPQa(),
+    "parsing": ParsingTask(),
+}
+"""The tasks by name. Their configs also have AllenNLP's settings. Parsing is not in the paper."""

@@ -156,7 +156,22 @@ class CharTable(nn.Embedding):
             self.weight[0] = 0.0
 
 
-class TokenCharCNN(nn.Module):
+class CharFeatures(nn.Module):
+    """Base class of layers that compute a word's features from its characters.
+
+    Args:
+        n_chars: Rows of the character table, including row 0 for padding.
+        char_dim: Size of a character vector.
+        output_dim: Number of features.
+    """
+
+    def __init__(self, n_chars: int, char_dim: int, output_dim: int) -> None:
+        super().__init__()
+        self.embedding = CharTable(n_chars, char_dim)
+        self.output_dim = output_dim
+
+
+class TokenCharCNN(CharFeatures):
     """Convolutions over characters, followed by the maximum over the word (Kim 2014; Ma and Hovy 2016).
 
     The maximum is taken over the windows inside the word, and over a single one if the word is shorter than the filter,
@@ -178,13 +193,11 @@ class TokenCharCNN(nn.Module):
         activation: Literal["relu", "tanh", "none"] = "relu",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.embedding = CharTable(n_chars, char_dim)
+        super().__init__(n_chars, char_dim, output_dim=sum(count for _, count in filters))
         self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
         self.widths = [width for width, _ in filters]
         self.activation = activation
         self.dropout = nn.Dropout(dropout)
-        self.output_dim = sum(count for _, count in filters)
 
     def forward(self, char_ids: Tensor) -> Tensor:
         """Compute the features of words. Shapes: char_ids (words, chars); the result is (words, output_dim)."""
@@ -192,8 +205,9 @@ class TokenCharCNN(nn.Module):
         n_missing = max(max(self.widths) - char_ids.shape[1], 0)  # every filter needs one window
         padded = F.pad(char_ids, (0, n_missing))
         embedded = self.dropout(self.embedding(padded)).transpose(1, 2)
-        convolutions = zip(self.convolutions, self.widths, strict=True)
-        features = [self.highest(convolution(embedded), width, lengths) for convolution, width in convolutions]
+        features = []
+        for convolution, width in zip(self.convolutions, self.widths, strict=True):
+            features.append(self.highest(convolution(embedded), width, lengths))
         return torch.cat(features, dim=1)
 
     def highest(self, responses: Tensor, width: int, lengths: Tensor) -> Tensor:
@@ -211,81 +225,3 @@ class TokenCharCNN(nn.Module):
         if self.activation == "tanh":
             return torch.tanh(features)
         return features
-
-
-class AllenNLPCharCNN(TokenCharCNN):
-    """Convolutions over characters whose maximum is taken over other windows.
-
-    With ``every_window`` (before version 1.3) these are all windows up to the longest word of the batch, those of
-    padding alone included, and words are padded to at least ``min_chars``. Otherwise (since then) they are those inside
-    the word, and a word that is shorter than the filter has the features 0.
-    """
-
-    def __init__(
-        self,
-        n_chars: int,
-        char_dim: int,
-        filters: Sequence[tuple[int, int]],
-        activation: Literal["relu", "tanh", "none"],
-        dropout: float,
-        every_window: bool,
-        min_chars: int | None,
-    ) -> None:
-        super().__init__(n_chars, char_dim, filters, activation, dropout)
-        self.every_window = every_window
-        self.min_chars = min_chars or 0
-
-    def forward(self, char_ids: Tensor) -> Tensor:
-        if self.every_window:
-            n_missing = max(self.min_chars - char_ids.shape[1], 0)
-            char_ids = F.pad(char_ids, (0, n_missing))
-        return super().forward(char_ids)
-
-    def highest(self, responses: Tensor, width: int, lengths: Tensor) -> Tensor:
-        if self.every_window:
-            return self.activate(responses.amax(dim=-1))
-        features = super().highest(responses, width, lengths)
-        return features * (lengths >= width)  # after the activation, which need not map 0 to 0
-
-
-class TokenCharRNN(nn.Module):
-    """An LSTM or GRU over characters, whose last state is the features of a word (Lample et al. 2016).
-
-    Args:
-        n_chars: Rows of the character table, including row 0 for padding.
-        char_dim: Size of a character's vector.
-        kind: The kind of layer.
-        hidden: Units of each layer and direction.
-        n_layers: Number of layers.
-        bidirectional: Read backward, too. The features are the last states of both directions of the last layer.
-        dropout: Dropout on the character vectors.
-    """
-
-    def __init__(
-        self,
-        n_chars: int,
-        char_dim: int,
-        kind: Literal["lstm", "gru"],
-        hidden: int,
-        n_layers: int,
-        bidirectional: bool,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.embedding = CharTable(n_chars, char_dim)
-        layer = nn.LSTM if kind == "lstm" else nn.GRU
-        self.rnn = layer(char_dim, hidden, n_layers, batch_first=True, bidirectional=bidirectional)
-        self.dropout = nn.Dropout(dropout)
-        self.output_dim = hidden * (2 if bidirectional else 1)
-
-    def forward(self, char_ids: Tensor) -> Tensor:
-        """Compute the features of words; shapes as in ``TokenCharCNN.forward``. Those of an empty word are zero."""
-        lengths = (char_ids > 0).sum(dim=1)
-        embedded = self.dropout(self.embedding(char_ids))
-        # PyTorch rejects empty words, so they get length 1 and are masked below.
-        packed = pack_padded_sequence(embedded, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        last = self.rnn(packed)[1]
-        states = last[0] if isinstance(last, tuple) else last  # an LSTM also returns its cells
-        n_directions = 2 if self.rnn.bidirectional else 1
-        features = torch.cat(list(states[-n_directions:]), dim=-1)  # (words, output_dim)
-        return features * (lengths > 0)[:, None]

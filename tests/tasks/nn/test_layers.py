@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from elmokit.tasks.allennlp.char_layers import AllenNLPCharCNN
 from elmokit.tasks.nn.layers import (
-    AllenNLPCharCNN,
     Maxout,
     TokenCharCNN,
     attend,
