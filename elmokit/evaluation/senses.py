@@ -202,11 +202,11 @@ def probe_senses(
 def _read_gold(tests: Sequence[SenseSet]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Read the gold senses of each instance, by test set."""
     names = [test.name for test in tests]
-    is_ambiguous = len(set(names)) < len(names) or (len(names) > 1 and POOLED in names)
-    if not names or is_ambiguous:
+    rows = names if len(names) == 1 else [*names, POOLED]
+    if not names or len(set(rows)) < len(rows):
         raise TextError(
-            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found: "
-            f"{', '.join(names) or 'none'}."
+            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found "
+            f"{len(names)}: {', '.join(names)}."
         )
     return {test.name: read_keys(test.gold) for test in tests}
 

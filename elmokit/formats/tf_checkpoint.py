@@ -51,12 +51,6 @@ _TRAINING = ("global_step", "train_perplexity", "beta1_power", "beta2_power")
 _SLOTS = (_ADAGRAD, "/Adam", "/Adam_1", "/ExponentialMovingAverage", "/Momentum")
 _INNER_FOLDER = re.compile(r"saves|epochs|tf_checkpoint|\d+")  # options and vocabulary may be above these
 
-# Both spellings in use: checkpoints put the layer in the scope multi_rnn_cell/cell_L, the module of TensorFlow Hub in
-# RNN/MultiRNNCell/CellL.
-_LSTM = re.compile(
-    r"(?:RNN_(?P<direction>\d+)/)?(?:RNN/MultiRNNCell/Cell(?P<hub_layer>\d+)/)?rnn/"
-    r"(?:multi_rnn_cell/cell_(?P<layer>\d+)/)?lstm_cell/(?P<part>.+)"
-)
 _LSTM_PARTS = {
     "kernel": "W_0",
     "weights": "W_0",
@@ -65,6 +59,12 @@ _LSTM_PARTS = {
     "projection/kernel": "W_P_0",
     "projection/weights": "W_P_0",
 }
+# Both spellings in use: checkpoints put the layer in the scope multi_rnn_cell/cell_L, the module of TensorFlow Hub in
+# RNN/MultiRNNCell/CellL.
+_LSTM = re.compile(
+    r"(?:RNN_(?P<direction>\d+)/)?(?:RNN/MultiRNNCell/Cell(?P<hub_layer>\d+)/)?rnn/"
+    rf"(?:multi_rnn_cell/cell_(?P<layer>\d+)/)?lstm_cell/(?P<part>{'|'.join(_LSTM_PARTS)})"
+)
 
 
 class _Variables:
@@ -77,8 +77,7 @@ class _Variables:
         """The variable of each published name."""
         for variable in self.bundle.entries:
             if variable not in _TRAINING and not variable.endswith(_SLOTS):
-                inner = variable.removeprefix(_SCOPE)
-                self.names[lstm_name(inner) or inner] = variable
+                self.names[published_name(variable.removeprefix(_SCOPE))] = variable
         if not any("/LSTMCell/" in name for name in self.names):
             raise self.bundle.not_of_an_elmo(prefix)
         self.shapes = {name: self.bundle.entries[variable].shape for name, variable in self.names.items()}
@@ -234,14 +233,14 @@ def as_floats(bundle: TensorBundle, name: str) -> Floats:
     return np.array(bundle.read(name), np.float32)  # a copy, because a variable may start at any byte of its file
 
 
-def lstm_name(name: str) -> str | None:
-    """Translate an LSTM variable's name to the published one, where an absent number is 0; None for others."""
+def published_name(name: str) -> str:
+    """Translate an LSTM variable's name to the published one, where an absent number is 0; others stay unchanged."""
     match = _LSTM.fullmatch(name)
-    published = _LSTM_PARTS.get(match["part"]) if match else None
-    if match is None or published is None:
-        return None
+    if match is None:
+        return name
     layer = match["layer"] or match["hub_layer"] or 0
-    return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{published}"
+    part = _LSTM_PARTS[match["part"]]
+    return f"RNN_{match['direction'] or 0}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{part}"
 
 
 def _newest(folder: Path, checkpoints: list[Path]) -> Path:

@@ -34,7 +34,7 @@ from elmokit.formats.format import Format
 from elmokit.formats.sidecars import OPTIONS, with_words
 from elmokit.formats.tensor_rows import read_through
 from elmokit.formats.tf_bundle import INDEX_SUFFIX, TensorBundle
-from elmokit.formats.tf_checkpoint import as_floats, lstm_name
+from elmokit.formats.tf_checkpoint import as_floats, published_name
 from elmokit.pretrained.model import PretrainedBiLM, Weights
 from elmokit.text.characters import N_CHARS
 
@@ -144,8 +144,7 @@ def _published_names(bundle: TensorBundle, folder: Path) -> dict[str, str]:
     names: dict[str, str] = {}
     for variable in bundle.entries:
         if match := _SCOPE.match(variable):
-            inner = variable[match.end() :]
-            names[lstm_name(inner) or inner] = variable
+            names[published_name(variable[match.end() :])] = variable
     if _CHAR_TABLE not in names:
         raise bundle.not_of_an_elmo(folder)
     return names

@@ -110,11 +110,13 @@ def _is_csv(lines: Sequence[str]) -> bool:
 
 def _has_separators(lines: Sequence[str], separator: str) -> bool:
     # The comma of "10,000" in a sentence does not separate cells.
-    in_number = re.compile(rf"(?<=\d){separator}(?=\d)")
+    outside_numbers = re.compile(rf"(?<!\d){separator}|{separator}(?!\d)|^[^ ]*$")
     kept = []
     for line in lines:
-        without = in_number.sub("", line) if " " in line else line
-        kept.append(line if separator in without else without)
+        if outside_numbers.search(line):
+            kept.append(line)
+        else:
+            kept.append(line.replace(separator, ""))
     try:
         rows = list(csv.reader(kept, delimiter=separator))
     except csv.Error:

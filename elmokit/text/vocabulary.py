@@ -214,10 +214,10 @@ def rank_words(counts: CountedWords, max_words: int | None = None, min_count: in
 
 def _negative_counts(counts: CountedWords, min_count: int) -> Iterator[tuple[int, str]]:
     """Yield the words that a vocabulary can hold, after their negative counts, which sort frequent words first."""
-    left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS}
+    left_out = {*SPECIALS, IGNORED_LINE, *UNKNOWN_MARKS, ""}
     for word, count in counts.items():
         # A vocabulary file cannot represent words such as a single ideographic space.
-        is_writable = word != "" and word == word.strip()
+        is_writable = word == word.strip()
         if count >= min_count and is_writable and word not in left_out:
             yield -count, word
 
