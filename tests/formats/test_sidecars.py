@@ -131,6 +131,14 @@ def test_published_names_still_open(tmp_path: Path) -> None:
         assert same_weights(open_model(folder / weights), model)
 
 
+def test_a_file_with_its_own_options_is_the_model_beside_vectors(tmp_path: Path) -> None:
+    model = random_model()
+    save_model(model, tmp_path / "elmo.hdf5")
+    with h5py.File(tmp_path / "vectors.hdf5", "w") as file:
+        file["0"] = np.zeros((3, 4), np.float32)
+    assert same_weights(open_model(tmp_path), model)
+
+
 def test_options_of_another_model_are_never_used(tmp_path: Path) -> None:
     save_model(random_model(OTHER), tmp_path / "a.hdf5")
     write_hdf5(random_model(), tmp_path / "elsewhere.json", tmp_path / "b.hdf5")
