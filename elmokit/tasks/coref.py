@@ -1,6 +1,6 @@
 """Coreference resolution: find the spans of a document that refer to the same entity.
 
-The model is that of Lee et al. 2017 or the coarse-to-fine model of Lee et al. 2018; see ``coref_model.py``.
+The model is from Lee et al. 2017, or the coarse-to-fine model from Lee et al. 2018; see ``coref_model.py``.
 
 Documents are CoNLL-2012 columns or JSON lines (e2e-coref). In CoNLL-2012, column 4 is the word, column 10 the speaker,
 and the last column holds the coreference chains: ``(3`` opens a mention of chain 3, ``3)`` closes it, ``(3)`` is a
@@ -220,8 +220,8 @@ class _Chains:
             for bracket in cell.split("|"):
                 if not self._add_bracket(bracket, where):
                     raise TextError(
-                        f"{where}: {cell!r} in the last column; expected -, or mentions such as (3 that opens one of "
-                        "chain 3, 3) that closes it, and (3), separated by |."
+                        f"{where}: {cell!r} in the last column; expected -, or brackets separated by |: (3 opens a "
+                        "mention of chain 3, 3) closes it, and (3) is a mention of one word."
                     )
         self.n_tokens += 1
 

@@ -1,6 +1,6 @@
 """Named entity recognition: words and characters, bidirectional LSTMs, and a CRF over tags.
 
-Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for CoNLL-2003. The
+Peters et al. 2018, section 4 and supplement. The sizes are from AllenNLP's configuration for CoNLL-2003. The
 encoders and feed-forward layers of AllenNLP's other taggers are in ``allennlp/variants.py``.
 """
 

@@ -1,6 +1,6 @@
 """Natural language inference: ESIM (Chen et al. 2017) on pairs of premise and hypothesis.
 
-The sizes are those of AllenNLP's configuration. The positions of ELMo, lambda and layer norm are as in the supplement
+The sizes are from AllenNLP's configuration. The positions of ELMo, lambda and layer norm are as in the supplement
 of Peters et al. 2018. Files are JSON lines (SNLI), or tab-separated tables with a header (SNLI, SICK).
 """
 

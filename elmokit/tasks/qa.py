@@ -415,7 +415,7 @@ class QaModel(TaskModel[QaBatch, Answer]):
         """
 
     def loss(self, batch: QaBatch) -> Tensor:
-        """Return the cross-entropy of the start plus that of the end, averaged over questions with a span."""
+        """Return the sum of the cross-entropies of start and end, averaged over questions with a span."""
         assert batch.starts is not None
         assert batch.ends is not None
         if not (batch.starts != UNKNOWN).any():  # the mean over no question would be NaN

@@ -1,6 +1,6 @@
 """Semantic role labeling: highway LSTM layers in alternating directions over words and a mark on the predicate.
 
-He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are those of AllenNLP's configuration for
+He et al. 2017; Peters et al. 2018, section 4 and supplement. The sizes are from AllenNLP's configuration for
 OntoNotes. Tags are decoded with Viterbi's algorithm from log-probabilities, as in He et al. Models trained by AllenNLP
 are decoded as in AllenNLP (``allennlp/variants.py``).
 

@@ -1,6 +1,6 @@
 """Sentiment: the biattentive classification network (McCann et al. 2017) on the Stanford Sentiment Treebank.
 
-The sizes are those of AllenNLP's configuration. The positions of ELMo, and lambda, are as in the supplement of Peters
+The sizes are from AllenNLP's configuration. The positions of ELMo, and lambda, are as in the supplement of Peters
 et al. 2018. Files have one labeled tree in brackets per line.
 """
 

@@ -381,12 +381,12 @@ REFUSED: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("ner", content("vocabulary/tokens.txt", "a\n"), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/tokens.txt", None), FormatError, "'tokens' with an entry @@UNKNOWN@@"),
     ("ner", content("vocabulary/non_padded_namespaces.txt", "*"), TensorMismatchError, WORDS),
-    ("ner-gru", setting("model.label_encoding", "BIO"), ConfigError, "is not that of IOB2, the label_encoding"),
+    ("ner-gru", setting("model.label_encoding", "BIO"), ConfigError, "the tagging scheme in config.json is IOB2"),
     (
         "ner-gru",
         tensor("crf._constraint_mask", lambda mask: mask.tril()),
         ConfigError,
-        "is not that of IOB1",
+        "the tagging scheme in config.json is IOB1",
     ),
     ("sst", content("vocabulary/labels.txt", "0\n²\n"), FormatError, "its labels are 0, ²"),
 ]

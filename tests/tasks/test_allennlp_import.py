@@ -202,7 +202,7 @@ REPORTED: list[tuple[str, str, Any, str | None]] = [  # a value of a published c
     ("ner", "model.feedforward", TWO | {"activations": ["relu", "tanh"]}, f'.activations = ["relu", "tanh"]{ONE}'),
     ("ner", "model.feedforward", TWO | {"activations": {"type": "relu"}}, f".activations = [{RELU}, {RELU}]{ONE}"),
     ("ner", f"{EMBEDDERS}.token_characters.encoder", {"type": "boe", "embedding_dim": 16}, f'.type = "boe": {CHARS}'),
-    ("ner", f"{EMBEDDERS}.second", elmo(0.5), '.type = "elmo_token_embedder": a second one; a model has one here'),
+    ("ner", f"{EMBEDDERS}.second", elmo(0.5), '.type = "elmo_token_embedder": a second one; only one is supported'),
     ("nli", f"{EMBEDDERS}.elmo.options_file", "elsewhere.json", ' = "elsewhere.json": options are expected next to'),
     ("ner", "model.regularizer", [[".*", {"type": "l2", "alpha": 0.5}]], ': [".*", '),
     ("ner", "model.regularizer", [["encoder", {"type": "l2", "alpha": 0.5}]], ': ["encoder", '),

@@ -96,7 +96,7 @@ class ArchivedNerModelConfig(NerModelConfig):
     recurrent_dropout: float = setting(
         0.0, "Dropout on the state of layers with a highway gate, with one mask per sentence."
     )
-    input_bias: bool = setting(True, "Whether alternating layers have a second bias, for their input.")
+    input_bias: bool = setting(True, "Add a second bias, for the input, to alternating layers.")
     feedforward: tuple[int, ...] = setting((), "Units of each feed-forward layer between the encoder and the tags.")
     activation: Literal["relu", "tanh", "none"] = setting("relu", "Activation of the feed-forward layers.")
 
@@ -128,7 +128,7 @@ class ArchivedSstConfig(SstConfig):
 class ArchivedNliData(NliData):
     """Pairs of sentences, to which tokens can be added."""
 
-    end_tokens: tuple[str, ...] = setting((), "Tokens to add after the last one of each sentence.")
+    end_tokens: tuple[str, ...] = setting((), "Tokens to add at the end of each sentence.")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _named_bilm(archive: TaskArchive, elmo: Mapping[str, Any], options: str | Pa
     """Open the biLM named in a table of the config."""
     weights = elmo.get("weight_file")
     if not isinstance(weights, str) or not weights:
-        raise ConfigError(f"{archive.source} neither has the tensors of its ELMo nor names a weight_file.")
+        raise ConfigError(f"{archive.source} neither contains its ELMo's tensors nor names a weight_file.")
     return open_model(weights, options=options or elmo.get("options_file"), exact_marks=True)
 
 

@@ -133,7 +133,7 @@ def _add_embedder(inputs: ModelInputs, name: str, embedder: ConfigTable, indexer
     if kind is None:
         return  # the whole table is reported
     if kind in inputs.names:
-        embedder.refuse("type", f" = {to_json(theirs)}: a second one; a model has one here")
+        embedder.refuse("type", f" = {to_json(theirs)}: a second one; only one is supported")
         return
     embedder.drop("type")
     inputs.names[kind] = name
@@ -430,7 +430,7 @@ def _tags(model: ConfigTable, reader: ConfigTable) -> tuple[Scheme, bool, NerDat
     of_files: Scheme = "IOB1"  # it also reads valid BIO
     if reader.exists and scheme == "BIOUL" and converted != "BIOUL":
         of_files = "BIOUL"
-        reader.differs("convert_to_coding_scheme", ": not BIOUL as the model's, so the files must have BIOUL tags")
+        reader.differs("convert_to_coding_scheme", ": not the model's BIOUL, so the files must have BIOUL tags")
     return SCHEMES[scheme], bool(encoding), NerData(tags=of_files)
 
 
@@ -751,7 +751,7 @@ class Counterpart:
     """Takes the tables of the model and of the dataset reader; returns a config of the task without its inputs."""
     metric: str
     """AllenNLP's name for the metric that selects the best epoch here."""
-    initial_weights: str = "those of PyTorch"
+    initial_weights: str = "PyTorch's defaults"
     """How weights are initialized here; follows "the initial weights are"."""
 
 
@@ -779,7 +779,7 @@ COUNTERPARTS = {
         "coref",
         coref_config,
         "+coref_f1",
-        "Glorot uniform, biases 0; those of the LSTM are PyTorch's",
+        "Glorot uniform, biases 0; PyTorch's defaults in the LSTM",
     ),
     "constituency_parser": Counterpart("parsing", parsing_config, "+evalb_f1_measure"),
     "bidaf": Counterpart("qa", bidaf_config, "+f1"),
@@ -807,7 +807,7 @@ def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTa
     config = counterpart.convert(model, reader)
     if config.elmo is not None:
         if inputs.elmo is not None:
-            model.differs("elmo", ": a second ELMo besides that of the text_field_embedder; a model has one here")
+            model.differs("elmo", ": a second ELMo besides the text_field_embedder's; only one is supported")
         inputs = replace(inputs, elmo=config.elmo, elmo_files=dict(elmo_files or {}))
     return replace(config, words=inputs.words, chars=inputs.chars, elmo=inputs.elmo), inputs
 

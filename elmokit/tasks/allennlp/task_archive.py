@@ -144,8 +144,8 @@ def _constraints(
         return "none"
     if not _equal_rules(stored, rules_of(tags, config.model.tags)):
         raise ConfigError(
-            f"{source}: {CONSTRAINT_MASK}, by which AllenNLP decodes, is not that of {config.model.tags}, the "
-            f"label_encoding in {CONFIG}. Was that edited? Restore it."
+            f"{source}: the tagging scheme in {CONFIG} is {config.model.tags}, but the constraints in the weights "
+            f"({CONSTRAINT_MASK}) are for another one. If label_encoding was edited, restore it."
         )
     return "decoding"
 

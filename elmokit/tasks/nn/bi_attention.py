@@ -134,7 +134,7 @@ def best_answer_spans(
 def span_scores(starts: Tensor, ends: Tensor, mask: Tensor, max_words: int | None) -> Tensor:
     """Return the sum of start and end score of each span; -inf for spans that are not entirely in the sequence.
 
-    The arguments are those of ``best_answer_spans``.
+    The arguments are as in ``best_answer_spans``.
 
     Returns:
         ``(batch, spans)``, ordered by length and then by first word: span ``i`` starts at word ``i % time`` and has
