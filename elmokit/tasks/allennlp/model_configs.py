@@ -293,12 +293,12 @@ def _bidirectional(layer: ConfigTable, kind: str | None) -> None:
     layer.drop("input_size")
 
 
-def _encoder(model: ConfigTable, name: str, same: int | None = None, kind: str = "lstm") -> int:
+def _encoder(model: ConfigTable, name: str, same: int | None = None) -> int:
     """Return the units of an encoder with one bidirectional layer. They may have to be the ``same`` as ``hidden``."""
     layer = model.layers(name)
     if same is not None and not layer.exists:
         return same
-    _bidirectional(layer, kind)
+    _bidirectional(layer, "lstm")
     layer.expect("num_layers", 1)
     layer.expect("dropout", 0.0, mark="training")
     if same is not None:
@@ -699,17 +699,6 @@ def bidaf_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
     )
 
 
-def bidaf_plus_plus_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
-    """Convert ``bidaf-self-atten``."""
-    _similarity(model, "linear")
-    _report_tokenizer(reader)
-    return ArchivedQaConfig(
-        model=ArchivedQaModelConfig(
-            hidden=_encoder(model, "phrase_layer", kind="gru"), dropout=model.take("dropout", float, 0.2)
-        ),
-    )
-
-
 def parsing_config(model: ConfigTable, reader: ConfigTable) -> ParsingConfig:
     """Convert ``constituency_parser``."""
     model.drop("evalb_directory_path")
@@ -783,9 +772,6 @@ COUNTERPARTS = {
     ),
     "constituency_parser": Counterpart("parsing", parsing_config, "+evalb_f1_measure"),
     "bidaf": Counterpart("qa", bidaf_config, "+f1"),
-    "bidaf-self-atten": Counterpart(
-        "qa", bidaf_plus_plus_config, "+f1", "Glorot uniform, matrices of GRUs truncated normal"
-    ),
 }
 
 
