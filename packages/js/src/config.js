@@ -1,21 +1,21 @@
 // The architecture of a model, from config.json.
 
 const FORMAT_VERSION = 1;
-/** The name of the table of words in model.safetensors. Row 0 belongs to no word. */
+/** The name of the word table in model.safetensors. Row 0 is not a word. */
 export const WORD_TABLE = "token_layer.word_embedding.weight";
 
 /**
  * @typedef {Object} Config
  * @property {{filters: number[][], dim: number, nHighways: number, activation: string, maxChars: number, nCharacters: number}} charCnn
- * @property {number} nTableWords Rows of a table of words, tied to the softmax, that is used next to the characters; 0 for none.
- * @property {number} dim Outputs of each direction, and of a row of that table.
- * @property {number} nIds Numbers of a token: its row in that table, and its characters.
+ * @property {number} nTableWords Rows of a word table, tied to the softmax, that is used besides the characters; 0 for none.
+ * @property {number} dim Size of each direction's outputs, and of a row of that table.
+ * @property {number} nIds Ids per token: its row in that table, and its characters.
  * @property {number} hiddenDim
  * @property {number} nLayers LSTM layers.
  * @property {number} nDirections
  * @property {boolean[]} readBackward For each direction.
  * @property {("forward"|"backward")[]} directions Their names.
- * @property {number} outputDim Of a vector: all directions side by side.
+ * @property {number} outputDim Size of a vector, including all directions.
  * @property {number} cellClip
  * @property {number} outputClip
  * @property {boolean} skipConnections
@@ -71,7 +71,7 @@ export function readConfig(content, name) {
   };
 }
 
-/** Return what the names of the char CNN's tensors begin with. */
+/** Return the prefix of the char CNN's tensors. */
 export const charsPrefix = (nTableWords) => `token_layer.${nTableWords ? "chars." : ""}`;
 
 /**

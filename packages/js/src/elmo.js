@@ -1,4 +1,4 @@
-// `Elmo`: a model, and everything that it computes.
+// `Elmo`: a model and its computations.
 
 import { BEGIN_SENTENCE, END_SENTENCE, encodeTokens } from "./characters.js";
 import { readConfig, tensorShapes, WORD_TABLE } from "./config.js";
@@ -13,8 +13,8 @@ import { warnOnce } from "./warnings.js";
 import { addLogs, cacheSettings, DocumentCache } from "./word_cache.js";
 import { sumByWord, textTokens } from "./words.js";
 
-const BATCH_TOKENS = 2048; // positions that are computed together, which bounds the memory
-const POSITIONS_AT_ONCE = 16; // whose scores of all words are in memory
+const BATCH_TOKENS = 2048; // positions that are computed together; bounds the memory
+const POSITIONS_AT_ONCE = 16; // positions whose scores of all words are in memory
 const MODEL = new URL("../models/en-mini/", import.meta.url);
 const WHITENING = "whitening.safetensors";
 const SENTENCE_HEAD = "sentence_head.safetensors";
@@ -43,7 +43,7 @@ export class Layers {
   }
 }
 
-/** A biLM that computes vectors of words in their sentences, and predicts words if its softmax is there. */
+/** A biLM that computes contextual word vectors, and predicts words if it has a softmax. */
 export class Elmo {
   #read;
   #engine;
@@ -74,8 +74,8 @@ export class Elmo {
   }
 
   /**
-   * Load a model in the format of elmokit.
-   * @param {string|URL} [source] The URL or, in Node, the path of its directory; the model inside the package if not given.
+   * Load a model in elmokit's format.
+   * @param {string|URL} [source] The URL or, in Node, the path of the model's directory; by default, the included model.
    * @param {Object} [options] See index.d.ts.
    * @returns {Promise<Elmo>}
    */
@@ -127,7 +127,7 @@ export class Elmo {
     });
   }
 
-  /** Number of layers, layer 0 included. */
+  /** Number of layers, including layer 0. */
   get nLayers() {
     return this.config.nLayers + 1;
   }
@@ -137,7 +137,7 @@ export class Elmo {
     return this.config.outputDim;
   }
 
-  /** Whether the model has a softmax and its words, for `surprisal` and `substitutes`. */
+  /** Whether the model has a softmax and vocabulary, for `surprisal` and `substitutes`. */
   get canPredict() {
     return this.#softmax !== null;
   }
@@ -147,7 +147,7 @@ export class Elmo {
     return this.embedDocuments(alone(checkSentences(sentences)), options).flat();
   }
 
-  /** Compute vectors of sentences in their documents; see index.d.ts. */
+  /** Compute vectors of sentences in documents; see index.d.ts. */
   embedDocuments(documents, { layers = "all" } = {}) {
     const wanted = layers === "all" ? Array.from({ length: this.nLayers }, (_, layer) => layer) : layers;
     const isList = Array.isArray(wanted) && wanted.length && new Set(wanted).size === wanted.length;
@@ -166,7 +166,7 @@ export class Elmo {
     return this.surprisalDocuments(alone(checkSentences(sentences)), options).flat();
   }
 
-  /** Compute the surprisal of every token of sentences in their documents; see index.d.ts. */
+  /** Compute the surprisal of every token in documents; see index.d.ts. */
   surprisalDocuments(documents, { nExpected = 0, cache = false } = {}) {
     this.#checkPredicts();
     if (nExpected) checkCount("nExpected", nExpected);
@@ -191,7 +191,7 @@ export class Elmo {
     for (const [position, scores] of this.#scores(top, 0, read.length)) {
       const chances = cached?.expected.map((of) => of[position]);
       const byCache = chances?.map((one) => one?.probabilities.get(cached.numbers[position]) ?? 0);
-      // An unknown word that is in a cache is a word of its own, whose letters are part of its nats.
+      // An unknown word in a cache counts as a word of its own, whose nats include its letters.
       const spelled = isUnknown[position] && byCache?.some((probability) => probability > 0) ? spelling[position] : 0;
       scores.forEach((one, direction) => {
         if (!one) return;
@@ -238,13 +238,13 @@ export class Elmo {
     return top.subarray(begin, begin + dim);
   }
 
-  /** Compute the surprisal of every word of raw texts, as it is written between spaces; see index.d.ts. */
+  /** Compute the surprisal of every word of raw texts, as written between spaces; see index.d.ts. */
   wordSurprisal(texts, { documents = false, cache = false, wrapped } = {}) {
     if (!Array.isArray(texts) || !texts.every((text) => typeof text === "string")) throw new TypeError("Expected an array of raw texts.");
     const split = texts.map((text) => textTokens(text, wrapped));
     const tokens = split.map((sentences) => sentences.map((sentence) => sentence.map(({ text }) => text)));
     if (cache && !documents) throw new Error("cache only works with documents. Also pass { documents: true }.");
-    // All of them at once, as batches of many sentences take less time.
+    // All texts at once, because batches of many sentences take less time.
     const scored = this.surprisalDocuments(documents ? tokens : alone(tokens.flat()), { cache }).flat();
     return texts.flatMap((text, number) =>
       sumByWord(text, split[number], scored.splice(0, tokens[number].length), this.config.directions, number),
@@ -266,7 +266,7 @@ export class Elmo {
     checkCount("n", n);
     const settings = cacheSettings(cache);
     const words = settings && this.#documentCache(settings);
-    let last = null; // the top layer of the sentence, and what the cache expects in it
+    let last = null; // the sentence's top layer, and what the cache expects in it
     for (const { tokens: own, vectors } of this.#readSentences([[...before, tokens]], [this.config.nLayers], 0)) {
       last = { vectors, cached: words && this.#readCache(words, this.#withBoundaries(own).map(this.#read), vectors) };
     }
@@ -275,7 +275,7 @@ export class Elmo {
     return this.#expectedWords(scores, [chosen], n, specialWords, words, chances)[chosen];
   }
 
-  /** What `substitutes` can answer for: each direction, and both together if there are two. */
+  /** The directions that `substitutes` supports: each direction, and both together if there are two. */
   get expectations() {
     const { directions } = this.config;
     return directions.length > 1 ? [...directions, "both"] : directions;
@@ -321,7 +321,7 @@ export class Elmo {
     }
   }
 
-  /** Put what the directions computed for a sentence side by side; zero at the boundary that a direction does not read. */
+  /** Concatenate the directions' results for a sentence; zero at the boundary that a direction does not read. */
   #joined(directions, nLayers, first, nPositions, nEdges) {
     const { dim, outputDim, readBackward } = this.config;
     const n = nPositions - 2 * nEdges;
@@ -341,12 +341,12 @@ export class Elmo {
     return joined;
   }
 
-  /** Return a sentence with boundaries, in the case in which it is read. */
+  /** Return a sentence with boundaries, in the case in which the model reads it. */
   #withBoundaries(tokens) {
     return [BEGIN_SENTENCE, ...this.#read.withCase(tokens), END_SENTENCE];
   }
 
-  /** Add boundaries, and number the distinct tokens. */
+  /** Add boundaries and number the distinct tokens. */
   #number(sentences) {
     const numbers = new Map();
     const rows = sentences.map((tokens) =>
@@ -358,7 +358,7 @@ export class Elmo {
     return { ids: this.#encode([...numbers.keys()]), rows };
   }
 
-  /** Return what the token layer reads: characters, after the row of the word if there is a table of words. */
+  /** Return the token layer's input: characters, preceded by the word's row if there is a word table. */
   #encode(tokens) {
     const { nTableWords, nIds, charCnn } = this.config;
     tokens = tokens.map(this.#read);
@@ -405,7 +405,7 @@ export class Elmo {
     }
   }
 
-  /** Find the words that are expected by the scores of each direction; with a cache, by what it expects, too. */
+  /** Find the words expected by each direction's scores and, if there is one, the cache. */
   #expectedWords(scores, directions, n, specialWords, cache, chances) {
     const { vocabulary } = this;
     const { unknownId, specialIds } = vocabulary;
@@ -418,12 +418,12 @@ export class Elmo {
   }
 }
 
-/** Return the nats of a word with what a cache expects, whose weight is w: -ln((1 - w) p_model + w p_cache). */
+/** Return the nats of a word with a cache of weight w: -ln((1 - w) p_model + w p_cache). */
 function withCache(nats, weight, probability) {
   return Math.max(0, -addLogs(Math.log1p(-weight) - nats, Math.log(weight * probability)));
 }
 
-/** Return the content of config.json; null if it is something else, such as a page that a server sends for any address. */
+/** Return the content of config.json; null if it is something else, such as a server's fallback page. */
 function parsed(bytes, text) {
   try {
     return JSON.parse(text(bytes));
@@ -432,7 +432,7 @@ function parsed(bytes, text) {
   }
 }
 
-/** Return the row of a word in the table of words; 0 for a word outside of it, which is its spelling alone. */
+/** Return a word's row in the word table; 0 for words outside the table, of which only the spelling is used. */
 function tableId(vocabulary, word) {
   const id = vocabulary.id(word);
   return id === vocabulary.unknownId ? 0 : id + 1;
@@ -491,7 +491,7 @@ function openSoftmax(library, bytes, model, { kind, inner_dim: innerDim = 0 }, v
       "inner.reduce.bias": [dim],
     }),
   });
-  // Row 0 of a table that the softmax shares belongs to no word.
+  // Row 0 of a table shared with the softmax is not a word.
   const readRows = (first, last) =>
     isTied ? model.read(WORD_TABLE, first + 1, last + 1) : tensors.read("weight", first, last);
   const words = new PackedMatrix(library, readRows, tensors.read("bias"), dim);
@@ -506,7 +506,7 @@ function openSoftmax(library, bytes, model, { kind, inner_dim: innerDim = 0 }, v
   return { multiply: (rows) => words.multiply(throughInnerLayer(rows, expand, reduce)) };
 }
 
-/** Add to the outputs of the LSTM what the units of a softmax's inner layer make of them. */
+/** Add the outputs of a softmax's inner layer to the LSTM's outputs. */
 function throughInnerLayer(rows, expand, reduce) {
   const units = expand.multiply(rows).map((row) => row.map((value) => Math.max(value, 0)));
   const changes = reduce.multiply(units);
@@ -518,7 +518,7 @@ const zeroState = ({ nDirections, nLayers, dim, hiddenDim }) => ({
   cell: new Float32Array(nDirections * nLayers * hiddenDim),
 });
 
-/** Return the state that every sentence starts from; null for that after an empty sentence. */
+/** Return the state that every sentence starts from; null means the state after an empty sentence. */
 function startState(start, tensors, config) {
   if (start === "zero") return zeroState(config);
   if (!tensors.has("warm_state.hidden")) return null;
@@ -533,7 +533,7 @@ function checkSentences(sentences) {
   if (!Array.isArray(sentences)) throw new TypeError(`Expected an array of tokenized sentences. ${split}`);
   for (const tokens of sentences) {
     if (!Array.isArray(tokens)) throw new TypeError(`Expected a sentence as an array of tokens, but got ${typeof tokens}. ${split}`);
-    const wrong = tokens.findIndex((token) => typeof token !== "string"); // which may be undefined
+    const wrong = tokens.findIndex((token) => typeof token !== "string"); // may be undefined
     if (wrong >= 0) throw new TypeError(`Expected tokens to be strings, but got ${typeof tokens[wrong]}.`);
   }
   return sentences;
@@ -545,10 +545,10 @@ function checkDocuments(documents) {
   return documents;
 }
 
-/** Make a document of each sentence. */
+/** Convert each sentence to a document. */
 const alone = (sentences) => sentences.map((tokens) => [tokens]);
 
-/** Yield documents that are read side by side, in order: their numbers, and their sentences. */
+/** Yield groups of documents that are computed together, in order: their indices and sentences. */
 function* batches(documents) {
   let batch = [];
   let nPositions = 0;

@@ -11,8 +11,8 @@ const ROWS_AT_ONCE = 4096; // of a softmax
 let compiled = null; // the module, compiled once for all models
 
 /**
- * Start the engine, with memory of its own.
- * @param {ArrayBuffer|Uint8Array|URL|string} [source] The WebAssembly file, or where it is; that of this package if not given.
+ * Start the engine, with its own memory.
+ * @param {ArrayBuffer|Uint8Array|URL|string} [source] The WebAssembly file, or its location; by default, this package's file.
  * @returns {Promise<Library>}
  */
 export async function openLibrary(source) {
@@ -27,7 +27,7 @@ async function compileOwn() {
   try {
     return await compile(new URL("./elmokit.wasm", import.meta.url));
   } catch (error) {
-    compiled = null; // so that the next call tries again
+    compiled = null; // the next call tries again
     throw error;
   }
 }
@@ -43,7 +43,7 @@ async function compile(source) {
   }
 }
 
-/** The functions of `elmokit.h`, by their names without `elmokit_`, and the memory that they work on. */
+/** The functions of `elmokit.h`, named without `elmokit_`, and their memory. */
 export class Library {
   constructor(exports) {
     this.exports = exports;
@@ -53,7 +53,7 @@ export class Library {
     }
   }
 
-  /** Call a function with an arena, whose memory is given back when the function returns. */
+  /** Call a function with an arena, whose memory is freed when the function returns. */
   within(work) {
     const arena = new Arena(this.exports);
     try {
@@ -73,7 +73,7 @@ export class Library {
     return new Float32Array(this.exports.memory.buffer, address, n).slice();
   }
 
-  /** Throw the error of a reason that a C function returned; do nothing for 0. */
+  /** Throw the error for a C function's return code; 0 means success. */
   check(reason) {
     if (!reason) return;
     const name = Object.keys(CONSTANTS).find((key) => CONSTANTS[key] === reason);
@@ -102,7 +102,7 @@ class Arena {
     for (const address of this.#taken.splice(0)) this.#exports.free(address);
   }
 
-  /** @param {ArrayLike<number>|null|undefined} numbers None gives a null pointer. */
+  /** @param {ArrayLike<number>|null|undefined} numbers null gives a null pointer. */
   floats(numbers) {
     if (!numbers) return 0;
     const address = this.take(4 * numbers.length);
@@ -117,7 +117,7 @@ class Arena {
     return address;
   }
 
-  /** Whole numbers of 64 bits. */
+  /** 64-bit integers. */
   ids(numbers) {
     const address = this.take(8 * numbers.length);
     const halves = new Int32Array(this.#exports.memory.buffer, address, 2 * numbers.length);
@@ -134,7 +134,7 @@ class Arena {
     return address;
   }
 
-  /** Structs of one kind, one after the other. Fields that are not given are 0. */
+  /** An array of structs. Missing fields are 0. */
   structs(name, listed) {
     const { size, fields } = layout(name);
     const address = this.take(size * listed.length);
@@ -151,7 +151,7 @@ class Arena {
   }
 }
 
-/** Where C puts the fields of a struct: each at a multiple of its size, and the whole at one of the largest. */
+/** The offsets of a struct's fields in C: each is a multiple of its size, and the struct's size one of the largest. */
 function layout(name) {
   let end = 0;
   const fields = STRUCTS[name].map(([field, kind]) => {
@@ -163,7 +163,7 @@ function layout(name) {
   return { size: Math.ceil(end / alignment) * alignment, fields };
 }
 
-/** Copy the table of words into the engine's memory: as integers if it is stored so. */
+/** Copy the word table into the engine's memory, as integers if it is stored as integers. */
 function packTable(tensors, arena) {
   const { integers, scales } = tensors.integers(WORD_TABLE) ?? {};
   if (!integers) return { words: arena.floats(tensors.read(WORD_TABLE)) };
@@ -181,7 +181,7 @@ export class Engine {
    * @param {Library} library
    * @param {import("./config.js").Config} config
    * @param {import("./files.js").Tensors} tensors Each is read once, when it is packed.
-   * @param {string} precision The lowest one in which weights may be computed.
+   * @param {string} precision The minimum precision of the weights.
    */
   constructor(library, config, tensors, precision) {
     this.#library = library;
@@ -190,7 +190,7 @@ export class Engine {
       return library.precision(arena.bytes(new TextEncoder().encode(`${precision}\0`)));
     });
     if (number < 0) throw new Error(`precision is '${precision}'. Use 'float32', 'bfloat16', 'int8' or 'int7'.`);
-    // The largest layers first: their weights in float32 are freed before the packed ones have reached their full size.
+    // The largest layers come first: their float32 weights are freed before the packed weights reach their full size.
     this.#lstm = this.#packLayers(tensors, number);
     this.#tokens = this.#packTokens(tensors, number);
   }
@@ -270,7 +270,7 @@ export class Engine {
   }
 
   /**
-   * Compute the layers of some sentences.
+   * Compute the layers of a batch of sentences.
    * @param {Int32Array} ids Of each distinct token its row in the table of words, if there is one, and its characters; one token
    *   after the other.
    * @param {number[][][]} inputs For each direction and sentence, the distinct token at each position that the direction reads.
@@ -336,7 +336,7 @@ export class Engine {
  * @typedef {{hidden: Float32Array, cell: Float32Array}} State
  */
 
-/** A matrix of a softmax, packed in parts of some thousand words, so that its weights in float32 take little memory. */
+/** A softmax matrix, packed in parts of a few thousand words, so its float32 weights take little memory. */
 export class PackedMatrix {
   #library;
   #parts = [];
@@ -355,7 +355,7 @@ export class PackedMatrix {
       const packed = library.within((arena) => {
         const weight = arena.floats(readRows(first, first + n));
         const handle = arena.take(4);
-        const precision = 0; // float32: the most precise one has the lowest number
+        const precision = 0; // float32: the highest precision has the lowest number
         library.check(
           library.open_matrix(precision, n, nInputs, weight, arena.floats(bias.subarray(first, first + n)), handle),
         );

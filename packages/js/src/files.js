@@ -29,13 +29,13 @@ export async function readBytes(where) {
 }
 
 /**
- * Return a URL as messages show it: that of a file as its path.
+ * Return a URL for use in messages: a file URL as its path.
  * @param {URL} url
  */
 export const shown = (url) => (url.protocol === "file:" ? decodeURIComponent(url.pathname) : url.href);
 
 /**
- * Return the URL of a directory, which ends with a slash, so that names of files can be added.
+ * Return the URL of a directory, ending with a slash so that file names can be appended.
  * @param {URL|string} where
  */
 export function directoryUrl(where) {
@@ -91,14 +91,14 @@ export class Tensors {
     return new Error(`${this.name} is not a readable safetensors file (${problem}). Download or copy it again.`);
   }
 
-  /** Whether there is a tensor of this name. */
+  /** Whether a tensor exists. */
   has(tensor) {
     return tensor in this.#entries;
   }
 
   /**
-   * Check that tensors have the shapes that the architecture needs, and that they are all there: the engine reads as many
-   * numbers as it was told of.
+   * Check that all tensors exist and have the shapes that the architecture needs, because the engine reads as many numbers as
+   * the sizes say.
    * @param {Object<string, number[]>} shapes
    */
   check(shapes) {
@@ -118,7 +118,7 @@ export class Tensors {
     return this.has(tensor) ? this.read(tensor) : null;
   }
 
-  /** Return the shape of a tensor; undefined if there is none of this name. */
+  /** Return the shape of a tensor; undefined if it does not exist. */
   shape(tensor) {
     return this.#entries[tensor]?.shape;
   }

@@ -34,7 +34,7 @@ function withoutTreebank(token) {
 const WITHOUT_BOUNDARIES = "Remove them: sentence boundaries are added when the text is read.";
 const JOIN_SUBWORDS = "Join them into words, which the model knows.";
 
-// Each: its name, a pattern of a whole token, what to do, and what a token is read as; without that, it is read as a word.
+// Each has a name, a pattern for whole tokens, advice, and the plain form of a token; without one, it is read as a word.
 const FOREIGN = {
   escapes: {
     name: "escapes of HTML and the Moses tokenizer (&apos; &quot; &amp; &lt; &gt; &#124; &#91; &#93;)",
@@ -85,7 +85,7 @@ const PATTERN = new RegExp(`^(?:${Object.entries(FOREIGN).map(([key, { pattern }
 const NEVER_WORDS = new Set(["s", "eos", "cls", "endoftext", "padding"]); // no program should read them as words
 const WORD_ALONE = /^[\p{L}\p{N}]+$/u;
 
-/** Return the key of the marks that a token is or has, or undefined. */
+/** Return the key of the marks in a token, or undefined. */
 function findForeign(token) {
   if (WORD_ALONE.test(token)) return undefined;
   const groups = PATTERN.exec(token)?.groups ?? {};
@@ -93,10 +93,9 @@ function findForeign(token) {
 }
 
 /**
- * Return a function that says what a token with marks of another program is read as, and warns of it; undefined for a token
- * without such marks.
- * @param {Map<string, number>} words Those of the model. Marks of a program that are among them are words.
- * @param {boolean} exact Read every token as it is, and warn only of what is never a word.
+ * Return a function that reads a token with another program's marks, with a warning. It returns undefined for other tokens.
+ * @param {Map<string, number>} words The model's words. Marks of programs in its vocabulary are words.
+ * @param {boolean} exact Read every token as it is, and only warn about marks that are never words.
  */
 export function foreignReader(words, exact = false) {
   const own = new Set([...words.keys()].filter((word) => word !== UNKNOWN).map(findForeign));

@@ -1,28 +1,28 @@
-// What the letters of unknown words cost, in nats. As in elmokit/lm/spelling.py and elmokit/pretrained/letter_model.py.
+// The surprisal of the letters of unknown words, in nats. As in elmokit/lm/spelling.py and elmokit/pretrained/letter_model.py.
 
 import { largestAndSum } from "./predictions.js";
 
-const EDGE = 256; // the symbol of both edges of a word; the others are bytes
+const EDGE = 256; // the symbol for both edges of a word; other symbols are bytes
 const N_SYMBOLS = 257;
-const ORDER = 4; // bytes: the predicted one and three before it
+const ORDER = 4; // bytes: the predicted one and the three before it
 
-/** Return the bytes of a word and the edge at its end. */
+/** Return the bytes of a word, and the edge at its end. */
 function symbolsOf(word) {
   return [...new TextEncoder().encode(word.replace(/[\ud800-\udfff]/gu, "?")), EDGE];
 }
 
-/** Prices words with a function of their symbols, and remembers the prices. */
+/** Computes the nats of words from their symbols, and caches them. */
 class Spelling {
   #known = new Map();
 
-  /** Return minus the logarithm of the probability of a word's letters. */
+  /** Return the negative logarithm of the probability of a word's letters. */
   nats(word) {
     if (!this.#known.has(word)) this.#known.set(word, this.symbolNats(symbolsOf(word)));
     return this.#known.get(word);
   }
 }
 
-/** The letter model of a model, which was trained on unknown words. */
+/** A model's letter model, which was trained on unknown words. */
 export class LetterSpelling extends Spelling {
   /** @param {import("./files.js").Tensors} tensors */
   constructor(tensors) {
@@ -71,9 +71,9 @@ function product({ weight, bias }, inputs) {
   return outputs;
 }
 
-/** A byte n-gram model of the words of a vocabulary, for models without a letter model. */
+/** A byte n-gram model of vocabulary words, for models without a letter model. */
 export class NgramSpelling extends Spelling {
-  #after = new Map(); // by context, the count of each symbol after it
+  #after = new Map(); // the count of each symbol after each context
 
   constructor(words) {
     super();

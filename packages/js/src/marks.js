@@ -1,4 +1,4 @@
-// How a model reads a token: with the marks and the character codes that its words have. As in elmokit/text/marks.py.
+// How a model reads a token: with the marks and character codes of its own words. As in elmokit/text/marks.py.
 
 import { foreignReader } from "./foreign.js";
 import { warnOnce } from "./warnings.js";
@@ -19,7 +19,7 @@ const READ_AS = {
 };
 /** How typographic marks, such as the apostrophe U+2019, are read: as the ASCII marks that models know. */
 export const MARKS = new Map(Object.entries(READ_AS).flatMap(([plain, marks]) => [...marks].map((mark) => [mark, plain])));
-/** Soft hyphens and marks without a width. */
+/** Soft hyphens and zero-width marks. */
 export const INVISIBLE = new Set(READ_AS[""]);
 const EN_DASH = "\u2013";
 const NOT_ASCII = /[^\0-\x7f]/;
@@ -43,13 +43,13 @@ for (const [first, stop] of FORM_RANGES) {
   }
 }
 
-/** Return a text with other marks. */
+/** Replace marks in a text. */
 export const translate = (text, marks) => [...text].map((char) => marks.get(char) ?? char).join("");
 
-/** Return the marks of a table that a model does not know. */
+/** Return the marks in a table that a model does not know. */
 const unknownOf = (table, known) => new Map([...table].filter(([mark]) => !known.has(mark)));
 
-/** Yield other spellings of a word, those first that most models know. */
+/** Yield other spellings of a word, starting with those that most models know. */
 function* spellings(token) {
   const plainForms = translate(token, FORMS);
   for (const form of ["NFC", "NFD"]) {
@@ -59,7 +59,7 @@ function* spellings(token) {
   }
 }
 
-/** Whether a token is in capitals, as Python's `isupper` says. */
+/** Whether a token is in capitals, like Python's `isupper`. */
 const isUpper = (token) => UPPER_CASE.test(token) && !OTHER_CASE.test(token);
 
 /**
@@ -91,7 +91,7 @@ export function readCapitals(tokens, ranks) {
   return isInCapitals ? read : tokens;
 }
 
-/** Return a sentence as `readCapitals` reads it, and say so. */
+/** Return a sentence as read by `readCapitals`, with a warning. */
 function withCase(tokens, words) {
   const read = readCapitals(tokens, words);
   if (read !== tokens) warnOnce("Sentences in capitals are read in the case that their words have in the vocabulary.");
@@ -99,11 +99,11 @@ function withCase(tokens, words) {
 }
 
 /**
- * Return a function that says how a model reads a token. One that it knows is read as it is. Another word is read with plain
- * marks, composed or decomposed, if the model knows it so. All else is composed, with ASCII marks in place of those that the
- * model does not know. Marks of other programs are read as plain ones, with a warning. Its method `withCase` returns the tokens of
- * a sentence in the case in which the model knows them.
- * @param {Map<string, number>} words Those that it knows.
+ * Return a function that reads a token as the model knows it. A known token is read unchanged. Another word is read with plain
+ * marks, composed or decomposed, if the model knows that spelling. Other tokens are composed, and marks that the model does not
+ * know are replaced with ASCII marks. Marks of other programs are read as plain ones, with a warning. The function's method
+ * `withCase` returns the tokens of a sentence in the case in which the model knows them.
+ * @param {Map<string, number>} words The model's words.
  * @param {boolean} exact Read every token as it is, as the original programs do.
  */
 export function markReader(words = new Map(), exact = false) {
@@ -113,14 +113,14 @@ export function markReader(words = new Map(), exact = false) {
     return Object.assign(read, { withCase: (tokens) => tokens });
   }
   const known = new Set([...words.keys()].join(""));
-  // Only the frequent words of its text are listed. If they have typographic marks, rare ones were there, too; en dashes often
-  // stay in a text that was changed to ASCII marks. And so with wide letters and other forms of characters.
+  // Only the frequent words of the training text are listed. If they have typographic marks, the text had rare ones, too; but
+  // en dashes often stay in a text converted to ASCII marks. The same holds for wide letters and other forms of characters.
   for (const kind of [[...MARKS.keys()].filter((mark) => mark !== EN_DASH), [...FORMS.keys()]]) {
     if (kind.some((mark) => known.has(mark))) kind.forEach((mark) => known.add(mark));
   }
   const marks = unknownOf(MARKS, known);
   const forms = unknownOf(FORMS, known);
-  // If a word has an accent of its own, its text had not one code for each letter.
+// If a word has a separate accent, the training text was not composed.
   const composes = [...words.keys()].every((word) => word === word.normalize("NFC"));
   const read = (token) => {
     if (ASCII_WORD.test(token) || words.has(token)) return token;

@@ -1,13 +1,13 @@
-// The occurrences of words in some sentences that are most similar to a word in another one (Peters et al. 2018, table 4).
+// The occurrences of words most similar to a word in another sentence (Peters et al. 2018, table 4).
 
 import { markReader } from "./marks.js";
 import { checkCount, largest } from "./predictions.js";
 
 const read = markReader();
-/** Whether words differ in typographic marks only. */
+/** Whether words only differ in typographic marks. */
 const isSpelling = (word, other) => read(word) === read(other);
 
-/** An index in memory of every token of some sentences. Vectors have the precision of float16, as in Python's index. */
+/** An in-memory index of every token in some sentences. Vectors have float16 precision, as in Python's index. */
 export class NeighborIndex {
   /**
    * @param {import("./elmo.js").Elmo} elmo
@@ -16,7 +16,7 @@ export class NeighborIndex {
   constructor(elmo, sentences) {
     this.elmo = elmo;
     this.sentences = sentences;
-    this.tokens = []; // for each token its sentence, its position there, and its word
+    this.tokens = []; // each token's sentence, position in it, and word
     const layers = Array.from({ length: elmo.nLayers }, () => []);
     const words = new Map();
     elmo.embed(sentences).forEach((found, sentence) => {
@@ -64,7 +64,7 @@ export class NeighborIndex {
     const cosines = Float64Array.from(searched, (at) => dot(this.layers[layer][at], vector));
     const order = [...searched.keys()].sort((a, b) => cosines[b] - cosines[a]);
     const found = [];
-    const seen = new Set([JSON.stringify(words)]); // not the sentence itself, and of equal sentences only one
+    const seen = new Set([JSON.stringify(words)]); // skip the sentence itself, and duplicates of a sentence
     for (const at of order) {
       if (found.length === n) break;
       const { sentence, token } = this.tokens[searched[at]];
@@ -88,14 +88,14 @@ function dot(a, b) {
   return sum;
 }
 
-/** Round numbers to those that float16 can hold: 11 binary digits, or multiples of 2^-24. */
+/** Round numbers to float16: 11 binary digits, or multiples of 2^-24. */
 function roundToFloat16(vector) {
   return vector.map((value) => {
     const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value) || 1)));
     const step = 2 ** (exponent - 10);
     const multiple = value / step;
     const nearest = Math.round(multiple);
-    // Ties to even; Math.round takes the larger one.
+    // Ties to even; Math.round rounds them up.
     return step * (nearest - multiple === 0.5 && nearest % 2 ? nearest - 1 : nearest);
   });
 }

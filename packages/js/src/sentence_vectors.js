@@ -28,11 +28,11 @@ function areLayers(layers, nLayers) {
 }
 
 /**
- * Return the settings in a table of config.json, with defaults for those that are not there. Without a table, there is no map,
- * and a model without word frequencies has plain means, as in Python.
+ * Return the settings in a section of config.json, with defaults for missing ones. Without a section, there is no map, and a
+ * model without word frequencies uses plain means, as in Python.
  * @param {Object|undefined} table
  * @param {string} name For error messages.
- * @param {number} nLayers Layer 0 included.
+ * @param {number} nLayers Including layer 0.
  * @param {boolean} hasFrequencies Whether the model has a vocabulary.
  */
 export function poolingSettings(table, name, nLayers, hasFrequencies) {
@@ -55,12 +55,12 @@ function chosenLayers({ layers }, nLayers) {
   return Array.isArray(layers) ? layers : [layers];
 }
 
-/** Return the size of a vector that is pooled, before it is mapped. */
+/** Return the size of a pooled vector before the map. */
 export function pooledDim(settings, nLayers, dim) {
   return settings.layers === "average" ? dim : chosenLayers(settings, nLayers).length * dim;
 }
 
-/** Return a capitalized word in lower case if it is more frequent so; words are sorted by frequency. Not US or IT. */
+/** Return a capitalized word in lower case if that is more frequent (words are sorted by frequency); but not US or IT. */
 function foldCase(token, ids) {
   const lower = token.toLowerCase();
   const [first = ""] = token; // its first character, which may be two code units
@@ -81,7 +81,7 @@ export class SentencePooling {
   #tableRow = null;
 
   /**
-   * @param {Object} settings What `poolingSettings` returns.
+   * @param {Object} settings From `poolingSettings`.
    * @param {{mean: Float32Array, projection: Float32Array, wordWeights: Float32Array|null,
    *   tableRow: ((token: string) => Float32Array)|null}|null} map `tableRow` if it reads the table of words after the vector.
    * @param {import("./vocabulary.js").Vocabulary|null} vocabulary For the frequencies of words.
@@ -99,7 +99,7 @@ export class SentencePooling {
     this.#nComponents = this.#projection.length / this.#mean.length;
   }
 
-  /** Return the layers whose vectors are needed. */
+  /** Return the required layers. */
   layers(nLayers) {
     return chosenLayers(this.#settings, nLayers);
   }
@@ -118,7 +118,7 @@ export class SentencePooling {
     return isContextFree ? plain.map((token) => foldCase(token, known)) : plain;
   }
 
-  /** Return an unknown token with plain marks if it is known so, else as the model reads it. */
+  /** Return an unknown token with plain marks if that spelling is known, otherwise as the model reads it. */
   #plain(token, known) {
     if (known.has(token)) return token;
     const plain = TREEBANK_QUOTES[token] ?? translate(token, PLAIN_MARKS);
@@ -136,7 +136,7 @@ export class SentencePooling {
     const weights = this.#weights(tokens);
     const total = weights.reduce((sum, weight) => sum + weight, 0);
     tokens.forEach((word, token) => {
-      const vector = new Float64Array(size); // of all layers: their average, or one after the other
+      const vector = new Float64Array(size); // of all layers: their average, or concatenated
       for (let layer = 0; layer < nLayers; layer++) {
         const first = (layer * tokens.length + token) * dim;
         for (let at = 0; at < dim; at++) vector[(layer * dim + at) % size] += (vectors[first + at] * size) / (nLayers * dim);
@@ -155,12 +155,12 @@ export class SentencePooling {
       const difference = vector[at] - this.#mean[at];
       for (let k = 0; k < sums.length; k++) sums[k] += difference * this.#projection[at * sums.length + k];
     }
-    const mapped = Float32Array.from(sums); // infinite where Python's are
+    const mapped = Float32Array.from(sums); // infinite if Python's is
     const length = Math.hypot(...mapped);
     return length ? mapped.map((value) => value / length) : mapped;
   }
 
-  /** Where words are weighted, punctuation has no weight, unless there is nothing else. */
+  /** If words are weighted, punctuation has no weight, unless there is nothing else. */
   #weights(tokens) {
     const onlyWords = WEIGHTINGS[this.#settings.weighting] && tokens.some((token) => LETTER_OR_DIGIT.test(token));
     return tokens.map((token) => (onlyWords && !LETTER_OR_DIGIT.test(token) ? 0 : this.#weight(token)));

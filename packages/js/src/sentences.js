@@ -24,7 +24,7 @@ const TRAILING_SPACE = new RegExp(`${PYTHON_SPACE}+$`, "u");
 const NUMBER = /^-?[.,]?\p{Decimal_Number}[\p{Decimal_Number},.-]*$/u;
 const INITIAL = new RegExp(`^(?!\\p{Decimal_Number})[${WORD}]\\.$`, "u");
 
-/** Split raw text into sentences; see index.d.ts. The end of a line ends a sentence, too, unless lines are wrapped. */
+/** Split raw text into sentences; see index.d.ts. A line break also ends a sentence, unless lines are wrapped. */
 export function splitSentences(text, { wrapped, ...options } = {}) {
   const joined = withJoinedLines(text, wrapped);
   const found = [];
@@ -46,7 +46,7 @@ function spans(text) {
     start = next === undefined ? stop : stop + after.length - next.length;
   }
   found.push([start, text.replace(TRAILING_SPACE, "").length]);
-  // Quotes and brackets after the end belong to the sentence before them.
+  // Quotes and brackets after the end belong to the preceding sentence.
   let shift = 0;
   const aligned = found.map(([from, to], number) => {
     const first = from + shift;
@@ -59,7 +59,7 @@ function spans(text) {
   return aligned.filter(([from, to]) => from < to);
 }
 
-/** Yield the marks that may end a sentence, each with where its word begins; of a word with several, the last. */
+/** Yield the marks that may end a sentence, each with the start of its word; only the last one of each word. */
 function* possibleEnds(text) {
   let last = null;
   let [word, stop] = [0, 0]; // of the last one

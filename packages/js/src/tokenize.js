@@ -1,12 +1,12 @@
 // Split a raw English sentence into tokens in the style of the Penn Treebank, as elmokit/text/english.py does.
 //
-// The regular expressions of Python have other classes of characters than JavaScript's, so these are written out.
+// Python's regular expressions have different character classes than JavaScript's, so they are written out.
 
 import { INVISIBLE } from "./marks.js";
 
-/** Unicode's white space, for a class of characters. */
+/** Unicode white space, for a character class. */
 export const SPACE = "\\t-\\r\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
-/** The characters that Python's `split` and `strip` take for spaces. `trim` takes U+FEFF for one, too, and not all of these. */
+/** The characters that Python's `split` and `strip` treat as spaces. `trim` also treats U+FEFF as one, and not all of these. */
 export const PYTHON_SPACE = `[${SPACE}\\x1c-\\x1f]`;
 export const WORD = "\\p{Alphabetic}\\p{M}\\p{Decimal_Number}\\p{Pc}\\u200c\\u200d";
 const START = "(?<![\\p{L}\\p{N}_])"; // of a contraction: Python's \b before a letter
@@ -24,7 +24,7 @@ const STARTING_QUOTES = [
   rule(`(?<![${WORD}])(')(?!${CLITIC})(?=[${WORD}])`, "$1 ", "i"),
 ];
 const PUNCTUATION = [
-  // The lookahead keeps the spaces that it has taken, so that a long run of them takes linear time.
+  // The lookahead prevents backtracking into the spaces, so a long run of them takes linear time.
   rule(`([^.])(\\.)(?=([\\])}>"'»”’› ]*))\\3[${SPACE}]*$`, "$1 $2 $3 "),
   rule("([:,])([^\\p{Decimal_Number}])", " $1 $2"),
   rule("([:,])(?=\\n?$)", " $1 "),
@@ -46,7 +46,7 @@ const ENDING_QUOTES = [
   rule("([^' ])('[sS]|'[mM]|'[dD]|') ", "$1 $2 "),
   rule("([^' ])('ll|'LL|'re|'RE|'ve|'VE|n't|N'T) ", "$1 $2 "),
 ];
-// Python's "i" has forms that JavaScript's has not, and the reverse: JavaScript's would make U+0345 a letter of START and END.
+// Case-insensitive matching differs from Python's: JavaScript would match U+0345 as a letter in START and END.
 const FORMS = { i: "iI\u0130\u0131", s: "sS\u017f" };
 const anyCase = (letters) => letters.replace(/[a-z]/g, (one) => `[${FORMS[one] ?? one + one.toUpperCase()}]`);
 const CONTRACTIONS = [
@@ -65,11 +65,11 @@ export function tokenize(sentence, options) {
   return parts(sentence, withoutInvisible((visible) => spans(withApostrophes(visible)), sentence), options);
 }
 
-/** Return parts of a text, each as a string, or with its offsets. */
+/** Return parts of a text, as strings or with their offsets. */
 export const parts = (text, spans, { offsets = false } = {}) =>
   spans.map(([start, stop]) => (offsets ? { text: text.slice(start, stop), start, stop } : text.slice(start, stop)));
 
-/** Find spans as if there were no soft hyphens and zero-width characters, which hide the end of a word. */
+/** Find spans ignoring soft hyphens and zero-width characters, which would hide the end of a word. */
 export function withoutInvisible(spans, text) {
   const positions = [];
   for (let at = 0; at < text.length; at++) if (!INVISIBLE.has(text[at])) positions.push(at);
@@ -83,7 +83,7 @@ const withApostrophes = (text) => text.replace(/[\u02bc\u00b4\u2032]/g, "'").rep
 function spans(sentence) {
   let text = replaceAll(sentence, [...STARTING_QUOTES, ...PUNCTUATION]);
   text = replaceAll(` ${text} `, [...ENDING_QUOTES, ...CONTRACTIONS]);
-  // The rules write quotes as `` and ''. They get back the form that they have in the sentence.
+  // The rules convert quotes to `` and ''. Restore their form in the sentence.
   const quotes = /"|''/.test(sentence) ? sentence.match(/``|''|"/g).values() : null;
   let stop = 0;
   return text.split(SPACES).filter(Boolean).map((token) => {
@@ -95,14 +95,14 @@ function spans(sentence) {
   });
 }
 
-/** Split a sentence that is tokenized already, with spaces or tabs between the tokens. Other Unicode spaces are part of their token. */
+/** Split an already tokenized sentence at spaces and tabs. Other Unicode spaces are part of their token. */
 export function splitAtSpaces(text) {
   return text.split(/[ \t\r\n]+/).filter(Boolean);
 }
 
 const replaceAll = (text, rules) => rules.reduce((changed, [pattern, replacement]) => changed.replace(pattern, replacement), text);
 
-/** Leave out white space at both ends, in linear time: a pattern for its end would start again at each space of a line. */
+/** Remove white space at both ends, in linear time: a pattern for the end would restart at each space of a line. */
 export function withoutSpacesAtEnds(line) {
   let [start, end] = [0, line.length];
   while (start < end && ONE_SPACE.test(line[start])) start++;

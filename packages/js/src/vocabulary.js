@@ -7,9 +7,9 @@ import { withoutSpacesAtEnds } from "./tokenize.js";
 export const UNKNOWN = "<UNK>";
 const IGNORED_LINE = "!!!MAXTERMID"; // the last line of some published files, which is not a word
 
-/** A list of words. The id of a word is its index. */
+/** A list of words. A word's id is its index. */
 export class Vocabulary {
-  /** @param {string[]} words With `<S>`, `</S>` and `<UNK>` among them. */
+  /** @param {string[]} words Including `<S>`, `</S>` and `<UNK>`. */
   constructor(words) {
     this.words = words;
     this.ids = new Map(words.map((word, id) => [word, id]));
@@ -29,12 +29,12 @@ export class Vocabulary {
     return new Vocabulary(lines.filter((line) => line !== IGNORED_LINE));
   }
 
-  /** Return the id of a word, or that of `<UNK>`. */
+  /** Return the id of a word, or the id of `<UNK>`. */
   id(word) {
     return this.ids.get(word) ?? this.unknownId;
   }
 
-  /** Return how probable a word is in running text, by Zipf's law; that of the rarest word if it is not listed. */
+  /** Estimate a word's probability in running text by Zipf's law; unlisted words count like the rarest word. */
   probability(word) {
     const id = this.ids.get(word);
     const isWord = id !== undefined && !this.specialIds.includes(id);
@@ -43,7 +43,7 @@ export class Vocabulary {
 
   #rarest = 1;
 
-  /** Return the logarithm of each word's probability by its rank; special words are as frequent as the most frequent one. */
+  /** Return each word's log probability by rank; special words count like the most frequent word. */
   #logUnigram() {
     const nWords = this.words.length - this.specialIds.length;
     let harmonic = 0;

@@ -1,11 +1,11 @@
-// Words that a document has had are expected again (Grave, Joulin and Usunier 2017). As in elmokit/lm/word_cache.py.
+// A cache that makes words of a document more probable (Grave, Joulin and Usunier 2017). As in elmokit/lm/word_cache.py.
 
 const MAX_THETA = 40;
 const SIZES = [50, 150, 400, 1000]; // numbers of words in the cache at which its weight changes
 const FORWARD_WEIGHTS = [0.028, 0.077, 0.117, 0.153, 0.2];
 const BACKWARD_WEIGHTS = [0.026, 0.071, 0.11, 0.148, 0.191];
 
-/** Return the settings that an option `cache` means; null for no cache. */
+/** Return the settings for the option `cache`; null for no cache. */
 export function cacheSettings(cache) {
   if (!cache) return null;
   const { theta = 15, size = 2000 } = cache === true ? {} : cache;
@@ -14,7 +14,7 @@ export function cacheSettings(cache) {
   return { theta, size };
 }
 
-/** The last words of a document in the order in which one direction read them. */
+/** The last words of a document, in the order in which one direction has read them. */
 class WordCache {
   #vectors = [];
   #words = [];
@@ -24,8 +24,8 @@ class WordCache {
   }
 
   /**
-   * Return what is expected at the next position, and remember its word.
-   * @param {Float32Array} hidden What predicts it.
+   * Return the cache's expectations at the next position, and add its word.
+   * @param {Float32Array} hidden The vector that predicts it.
    * @param {number} word Its number.
    * @returns {{weight: number, probabilities: Map<number, number>}} The weight of the cache, and each word in it.
    */
@@ -67,13 +67,13 @@ export class DocumentCache {
   constructor(settings, readBackward, spell) {
     this.readBackward = readBackward;
     this.spell = spell;
-    /** The unknown words of the document, in the order in which they came, and the nats of their letters. */
+    /** The document's unknown words, in order of appearance, and the nats of their letters. */
     this.strings = [];
     this.spelling = [];
     this.#caches = readBackward.map((backward) => new WordCache(settings, backward ? BACKWARD_WEIGHTS : FORWARD_WEIGHTS));
   }
 
-  /** Return the number of an unknown word: below 0. */
+  /** Return the number of an unknown word, which is negative. */
   #number(word) {
     if (!this.#numbers.has(word)) {
       this.#numbers.set(word, -1 - this.strings.length);
@@ -84,9 +84,9 @@ export class DocumentCache {
   }
 
   /**
-   * Read the next sentence, and remember its words.
+   * Read the next sentence and add its words.
    * @param {(number|string)[]} words With boundaries: the ids of known words, and unknown words.
-   * @param {function(number, number): Float32Array|null} hiddenAt What predicts a position in a direction; null at its edge.
+   * @param {function(number, number): Float32Array|null} hiddenAt The vector that predicts a position in a direction; null at its edge.
    * @returns {{numbers: number[], expected: Object[][]}} The number of each word, and by direction and position what the cache
    *   expected there.
    */
@@ -104,13 +104,13 @@ export class DocumentCache {
     return { numbers, expected };
   }
 
-  /** Return the log probability of each word of a vocabulary, and after them of the document's unknown words, with the cache. */
+  /** Return log probabilities, with the cache, of the vocabulary's words, followed by the document's unknown words. */
   mix({ values, logSum }, { weight, probabilities }, unknownId) {
     const nWords = values.length;
     const mixed = new Float64Array(nWords + this.strings.length).fill(-Infinity);
     for (let id = 0; id < nWords; id++) mixed[id] = values[id] - logSum + Math.log1p(-weight);
     const unknown = mixed[unknownId];
-    let named = 0; // the probability that the letters of an unknown word are those of one in the cache
+    let named = 0; // the probability that an unknown word's letters are those of a word in the cache
     for (const [number, probability] of probabilities) {
       let column = number;
       if (number < 0) {
@@ -127,7 +127,7 @@ export class DocumentCache {
   }
 }
 
-/** Return the logarithm of the sum of what two numbers are the logarithms of. */
+/** Return log(e^a + e^b). */
 export function addLogs(one, other) {
   const [low, high] = one < other ? [one, other] : [other, one];
   return high === -Infinity ? high : high + Math.log1p(Math.exp(low - high));

@@ -1,4 +1,4 @@
-// The words of a raw text, as its author wrote them, and the surprisal of each: the sum over its tokens.
+// The words of a raw text, as written, and the surprisal of each: the sum over its tokens.
 
 import { splitSentences } from "./sentences.js";
 import { PYTHON_SPACE, tokenize } from "./tokenize.js";
@@ -14,11 +14,11 @@ export function textTokens(text, wrapped) {
 }
 
 /**
- * Return a row for each word of a text. One with nothing but invisible marks is no word.
+ * Return a row for each word of a text. A string of invisible marks is not a word.
  * @param {string} text
- * @param {import("./index.js").Token[][]} sentences What `textTokens` returns.
+ * @param {import("./index.js").Token[][]} sentences From `textTokens`.
  * @param {import("./index.js").Surprisal[]} scored The surprisal of each sentence.
- * @param {string[]} directions Those of the model.
+ * @param {string[]} directions The model's directions.
  * @returns {import("./index.js").WordSurprisal[]}
  */
 export function sumByWord(text, sentences, scored, directions, textIndex = 0) {

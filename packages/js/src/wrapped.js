@@ -1,4 +1,4 @@
-// Whether the lines of a raw text are wrapped, as in e-mail or a book. As in elmokit/text/raw_lines.py.
+// Whether the lines of a raw text are wrapped, as in e-mail or a book. As in elmokit/text/first_lines.py.
 
 import { PYTHON_SPACE, withoutSpacesAtEnds } from "./tokenize.js";
 import { warnOnce } from "./warnings.js";
@@ -13,9 +13,9 @@ const SMALL_LETTER = /^\p{Lowercase}/u;
 const SPACES = new RegExp(`${PYTHON_SPACE}+`, "u");
 
 /**
- * Return a text of the same length in which the wrapped lines of a paragraph are joined by spaces.
+ * Join the wrapped lines of each paragraph with spaces. The text keeps its length.
  * @param {string} text
- * @param {"auto"|"yes"|"no"} wrapped Whether lines are wrapped; "auto" decides by the first ones, and says so.
+ * @param {"auto"|"yes"|"no"} wrapped Whether lines are wrapped; "auto" decides from the first lines, with a warning.
  */
 export function withJoinedLines(text, wrapped = "auto") {
   if (!CHOICES.includes(wrapped)) throw new Error(`wrapped is ${JSON.stringify(wrapped)}. Expected one of ${CHOICES.join(", ")}.`);
@@ -25,7 +25,7 @@ export function withJoinedLines(text, wrapped = "auto") {
   return parts.map((part, at) => (at % 2 && lines[(at - 1) / 2] && lines[(at + 1) / 2] ? " ".repeat(part.length) : part)).join("");
 }
 
-/** Decide whether lines are wrapped, and warn if they are, or may be. */
+/** Decide whether lines are wrapped, and warn if they are or may be. */
 function areWrapped(lines) {
   const pairs = pairwise(lines).filter(([line, after]) => line && after);
   const inside = pairs.filter(([line]) => !endsSentence(line));
@@ -54,18 +54,18 @@ function areMostFull(lines, pairs, inside) {
   return width >= MIN_WIDTH && 2 * full.length > pairs.length && nSmall >= MIN_CONTINUED;
 }
 
-/** Whether most lines go on with a small letter, in a text whose sentences begin with capitals. */
+/** Whether most lines continue with a lower-case letter, in a text whose sentences begin with capitals. */
 function doMostGoOn(lines, pairs, continued) {
   return continued.length >= MIN_CONTINUED && 2 * continued.length > pairs.length && doSentencesBeginWithCapitals(lines);
 }
 
-/** Whether nearly all lines that surely begin a sentence do not begin with a small letter. */
+/** Whether nearly no line that certainly begins a sentence starts with a lower-case letter. */
 function doSentencesBeginWithCapitals(lines) {
   const begins = pairwise(["", ...lines]).filter(([line, after]) => after && (!line || endsSentence(line)));
   return 5 * begins.filter(([, after]) => SMALL_LETTER.test(after)).length <= begins.length;
 }
 
-/** Whether a line ends in the end of a sentence, after which there may be other marks. */
+/** Whether a line ends with the end of a sentence, possibly followed by other marks. */
 function endsSentence(line) {
   const characters = [...line];
   for (let at = characters.length - 1; at >= 0 && !LETTER_OR_DIGIT.test(characters[at]); at--) {
