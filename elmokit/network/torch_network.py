@@ -72,7 +72,7 @@ class ModuleArrays(Mapping[str, Floats]):
 
 def module_arrays(module: nn.Module) -> dict[str, Floats]:
     """Copy the weights of a module to NumPy arrays."""
-    return {name: array.copy() for name, array in ModuleArrays(module).items()}
+    return {name: _numpy(tensor).copy() for name, tensor in module.state_dict().items()}
 
 
 def word_softmax(module: SoftmaxModule, arrays: Mapping[str, Floats] | None = None) -> WordSoftmax:
