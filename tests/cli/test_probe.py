@@ -38,6 +38,7 @@ POS = ("evaluate", "pos", "tags.conllu", "tags.conllu", "--model", "model", "--e
 WSD = ("evaluate", "wsd", "train.data.xml", "one.data.xml", "two.data.xml", "--model", "model")
 
 
+@pytest.mark.slow
 def test_pos_prints_an_accuracy_for_each_layer(shell: Shell) -> None:
     ran = shell(*POS)
     lines = ran.out.splitlines()

@@ -283,6 +283,7 @@ def test_parameters_carry_allennlp_s_values(files: Files) -> None:
         np.testing.assert_array_equal(table[1:], file["char_embed"][...])
 
 
+@pytest.mark.slow
 def test_a_trained_checkpoint_loads_strictly_and_gives_the_same_vectors(files: Files, tmp_path: Path) -> None:
     trained = ElmoTokenEmbedder(files.options, files.weights, requires_grad=True, dropout=0, projection_dim=5)
     optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)

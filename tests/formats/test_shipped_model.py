@@ -45,6 +45,7 @@ def test_it_predicts_english_and_less_well_scrambled_english() -> None:
     assert all(bad > 5 * good for good, bad in zip(scores[0].per_direction, scores[1].per_direction, strict=True))
 
 
+@pytest.mark.slow
 def test_it_predicts_from_the_boundary_state_nearly_as_well_as_from_its_own() -> None:
     model = open_model()
     own, boundary = (

@@ -145,7 +145,7 @@ def test_a_padded_batch_equals_the_reference_in_values_states_and_gradients(
 @pytest.mark.parametrize("projects", [False, True])
 def test_gradients_equal_finite_differences(projects: bool, reverse: bool) -> None:
     torch.manual_seed(0)
-    dim, hidden_dim = 2 if projects else 5, 5
+    dim, hidden_dim = 2 if projects else 3, 3
     sizes = [(3, 4, dim), (3, dim), (3, hidden_dim), (4 * hidden_dim, 2 * dim), (4 * hidden_dim,)]
     tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
     if projects:

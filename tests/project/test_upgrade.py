@@ -84,6 +84,7 @@ def test_an_index_is_built_anew_on_request(folder: Path) -> None:
     assert not Path("index/checksums").exists()
 
 
+@pytest.mark.slow
 def test_a_training_is_started_anew_on_request_and_its_model_opens(shell: Shell) -> None:
     Path("text.txt").write_text(TEXT)
     settings: dict[str, Any] = {**SETTINGS, "held_out": "text.txt", "out": "run", "report": Reports()}

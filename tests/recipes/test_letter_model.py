@@ -12,6 +12,7 @@ from elmokit.pretrained.model import PretrainedBiLM
 from recipes import letter_model
 
 
+@pytest.mark.slow
 def test_letters_of_unknown_words_are_learned_and_stored(
     model: PretrainedBiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

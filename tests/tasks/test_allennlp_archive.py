@@ -164,7 +164,9 @@ def test_official_scores_are_those_of_allennlp(name: str, version: str) -> None:
         assert scores[0][ours] == pytest.approx(100 * found["metrics"][theirs], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", EXPECTED["2.10.1"])
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "ner" else pytest.param(kind, marks=pytest.mark.slow) for kind in EXPECTED["2.10.1"]]
+)
 def test_an_archive_written_as_a_run_predicts_the_same(kind: str, tmp_path: Path) -> None:
     archive = open_run(archive_of(kind))
     save_as_run(open_task_archive(archive_of(kind)), tmp_path / "run")

@@ -85,6 +85,7 @@ def test_the_folder_is_named_by_all_that_the_layers_depend_on(elmo: Elmo, tmp_pa
     assert ["dog"] not in LayerCache(tmp_path, elmo, "float32")
 
 
+@pytest.mark.slow
 def test_layers_that_another_precision_computed_are_not_taken(tmp_path: Path) -> None:
     exact, rounded = (Elmo.from_pretrained(precision=precision) for precision in ("float32", "int8"))
     if exact.computer.network.computation() == rounded.computer.network.computation():

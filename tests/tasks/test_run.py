@@ -345,6 +345,7 @@ def finetuned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
+@pytest.mark.slow
 def test_a_bilm_is_fine_tuned_on_whole_sentences(tmp_path: Path, bilm: str, finetuned: list[tuple[Any, ...]]) -> None:
     """Phrases are drawn by their sentences, and empty sides of pairs are skipped."""
     elmo, short = {"model": bilm, "finetune": {}}, {"epochs": 1}

@@ -95,7 +95,9 @@ def test_each_parameter_is_in_one_group_with_the_rate_of_its_layer(tmp_path: Pat
     assert [group["initial_lr"] for group in parameter_groups(model, None, 0.01)] == [0.01]
 
 
-@pytest.mark.parametrize("name", ["ner", "sst", "nli", "srl", "coref", "qa"])
+@pytest.mark.parametrize(
+    "name", ["ner", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sst", "nli", "srl", "coref", "qa"))]
+)
 def test_gradients_reach_each_unfrozen_layer_and_no_frozen_one(name: str, tmp_path: Path, bilm: str) -> None:
     setup, model, examples = setup_and_model(tmp_path, bilm, name)
     config = ElmoConfig(trainable=True, freeze_epochs=1, unfreeze_every=1)
@@ -220,6 +222,7 @@ def test_interrupted_at_any_step_the_result_is_the_same(
     assert kept(tmp_path / "straight/seed-0") == kept(tmp_path / "broken/seed-0")
 
 
+@pytest.mark.slow
 def test_every_seed_starts_from_the_pretrained_weights(tmp_path: Path, bilm: str) -> None:
     task, config = config_for(tmp_path, bilm, epochs=2)
     train_task(task, changed(config, seeds=(1, 2)), tmp_path / "both")

@@ -183,6 +183,7 @@ def test_commands_read_marks_as_they_are_where_asked(shell: Shell, model: Pretra
     assert "typographic marks" in shell("info", "--model", "copy", "--all").out
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_keeps_how_it_reads_marks(model: PretrainedBiLM, folder: Path) -> None:
     Path("text.txt").write_text("the ’ cat sat\n" * 20, encoding="utf-8")
     settings: dict[str, Any] = {**SETTINGS, "held_out": "text.txt", "out": "run", "report": Reports()}

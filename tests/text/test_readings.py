@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from elmokit.cli.evaluation_commands import _read_raw_texts
 from elmokit.embedding.reading import corpus_rows
 from elmokit.errors import ElmoError
@@ -216,6 +218,7 @@ def digests(paths: Sequence[Path]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_reader_yields_the_same_sentences_as_before(tmp_path: Path) -> None:
     frozen = {name: sampled for name, (sampled, _) in json.loads(DIGESTS.read_text()).items()}
     found = digests(write_texts(tmp_path, N_SAMPLED))

@@ -138,6 +138,7 @@ def test_a_short_wrapped_text_is_joined_and_a_doubtful_one_reported(shell: Shell
         elmokit.tokenize(SHORT, wrapped="maybe")  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_a_flag_of_each_command_that_reads_raw_text_says_whether_its_lines_are_wrapped(shell: Shell) -> None:
     Path("raw.txt").write_text(SHORT)
     for wrapped, n in (("yes", 4), ("no", 8)):

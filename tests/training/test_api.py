@@ -81,7 +81,9 @@ def test_train_returns_the_best_model_and_its_perplexity(corpus: Path) -> None:
         assert replace(result, best_model=None).model
 
 
-@pytest.mark.parametrize("kind", ["train", "finetune", "distill"])
+@pytest.mark.parametrize(
+    "kind", ["train", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("finetune", "distill"))]
+)
 def test_a_training_that_diverges_names_the_remedy(kind: str, corpus: Path) -> None:
     reports = Reports()
     result = start(kind, "run", report=reports, tokens=200, learning_rate=3.0)
