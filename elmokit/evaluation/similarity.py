@@ -161,7 +161,7 @@ def read_scored_pairs(
             if not row:
                 continue
             cells = _choose_cells(row, columns)
-            if number == 1 and cells and math.isnan(_number(cells[2])):
+            if number == 1 and cells and _number(cells[2]) is None:
                 continue  # a header
             pair = _as_pair(cells, tokenize)
             if pair is None:
@@ -201,7 +201,7 @@ def _as_pair(cells: list[str], tokenize: Callable[[str], list[str]]) -> ScoredPa
     if not cells:
         return None
     first, second, score = tokenize(cells[0]), tokenize(cells[1]), _number(cells[2])
-    if not first or not second or not math.isfinite(score):
+    if not first or not second or score is None or not math.isfinite(score):
         return None
     return ScoredPair(first, second, score)
 
@@ -369,12 +369,11 @@ def _agreement(vectors: NDArray[np.float32], pairs: Sequence[ScoredPair]) -> Sim
     return SimilarityScores(cosines, spearman, pearson=_correlation(rounded, scores))
 
 
-def _number(text: str) -> float:
-    """Parse a number; NaN if it is not one."""
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        return math.nan
+        return None
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -234,8 +234,9 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], refuse: bool = F
     """
     sentences = list(sentences)
     doubtful = list(takewhile(_MARKS.isdisjoint, sentences))
-    check_split(name, doubtful, refuse)
-    check_split(name, sentences[len(doubtful) :])
+    first_marked = len(doubtful)
+    if check_split(name, sentences[: first_marked + 1], refuse):
+        return
     attached = list(filter(_ATTACHED.fullmatch, chain.from_iterable(doubtful)))  # tokens such as "mat."
     if len(attached) >= MIN_ATTACHED:
         _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse)
@@ -243,15 +244,22 @@ def check_tokens(name: str, sentences: Iterable[Sequence[str]], refuse: bool = F
         ends = [tokens[-1] for tokens in filter(None, doubtful)]
         is_clear = any(map(_ENDS_SENTENCE.search, ends))
         _report(name, f"{attached[0]!r} is read as one token", "--raw", refuse and is_clear)
+    else:
+        check_split(name, sentences[first_marked:])
 
 
-def check_split(name: str, sentences: Iterable[Sequence[str]], refuse: bool = False) -> None:
-    """Warn, or raise a TextError to ``refuse``, if a token is too long to be a word of a script without spaces."""
+def check_split(name: str, sentences: Iterable[Sequence[str]], refuse: bool = False) -> bool:
+    """Warn, or raise a TextError to ``refuse``, if a token is too long to be a word of a script without spaces.
+
+    Returns:
+        Whether there is such a token.
+    """
     for token in chain.from_iterable(sentences):
         if len(token) > MAX_CHARACTERS and len(_UNSPLIT.findall(token)) > MAX_CHARACTERS:
             what = f"{token[:10]!r}..., {len(token)} characters, is read as one token"
             _report(name, what, "--raw --language CODE", refuse)
-            return
+            return True
+    return False
 
 
 def _report(name: str, what: str, flags: str, refuse: bool) -> None:
