@@ -44,7 +44,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -290,10 +290,10 @@ def _described(function: Callable[..., Any]) -> dict[str, Any]:
     """Derive the arguments of a click command from a function."""
     text, sections = parse_docstring(function.__doc__ or "")
     examples = sections.pop("Examples", [])
+    sections[COMMON] = sections.pop("Args", [])
     entries: dict[str, DocumentedParameter] = {}
     for heading, lines in sections.items():
-        for entry in parse_entries(heading, lines):
-            entries[entry.name] = entry
+        entries |= parse_entries(heading, lines)
     has_underscores = getattr(function, "has_underscores", False)
     hints = typing.get_type_hints(function, include_extras=True)
     params: list[click.Parameter] = []
@@ -381,7 +381,6 @@ class DocumentedParameter(NamedTuple):
     """A parameter's entry in a docstring."""
 
     heading: str
-    name: str
     metavar: str | None
     help: str
 
@@ -400,18 +399,20 @@ def parse_docstring(docstring: str) -> tuple[str, dict[str, list[str]]]:
     return "\n".join(text).strip("\n"), sections
 
 
-def parse_entries(heading: str, lines: Iterable[str]) -> Iterator[DocumentedParameter]:
-    """Parse the parameters in a section of a docstring."""
-    heading = COMMON if heading == "Args" else heading
+def parse_entries(heading: str, lines: Iterable[str]) -> dict[str, DocumentedParameter]:
+    """Parse the parameters in a section of a docstring, by name."""
     texts: list[list[str]] = []
     for line in lines:
         if match := ENTRY.fullmatch(line):
             texts.append([*match.groups(default="")])
         else:
             texts[-1][2] += f" {line.strip()}"
+    entries = {}
     for names, metavar, text in texts:
+        shown = re.sub(r" +\[default:", "  [default:", text)
         for name in names.split(", "):
-            yield DocumentedParameter(heading, name, metavar or None, re.sub(r" +\[default:", "  [default:", text))
+            entries[name] = DocumentedParameter(heading, metavar or None, shown)
+    return entries
 
 
 def _extra(hint: Any, kind: type[Extra]) -> Extra | None:

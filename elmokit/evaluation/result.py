@@ -78,8 +78,10 @@ class Table:
 def tabulate(rows: Sequence[Row], digits: int) -> Table:
     """Return a table of rows, with numbers rounded to ``digits`` decimal places."""
     head = list(dict.fromkeys(title for row in rows for title in row))
-    cells = [[_format(row.get(title), digits) for title in head] for row in rows]
-    return Table(head, cells, len(name_columns(rows)))
+    lines = []
+    for row in rows:
+        lines.append([_format(row.get(title), digits) for title in head])
+    return Table(head, lines, len(name_columns(rows)))
 
 
 def name_columns(rows: Sequence[Row]) -> list[str]:

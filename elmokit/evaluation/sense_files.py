@@ -181,4 +181,7 @@ def read_inventory(path: str | Path) -> dict[LemmaPos, tuple[str, ...]]:
             )
     if not numbered:
         raise TextError(f"{path} lists no senses.")
-    return {entry: tuple(key for _, key in sorted(senses)) for entry, senses in numbered.items()}
+    inventory = {}
+    for entry, senses in numbered.items():
+        inventory[entry] = tuple(key for _, key in sorted(senses))
+    return inventory

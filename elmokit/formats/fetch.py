@@ -111,7 +111,9 @@ def fetch(url: str | Path) -> Path:
 def cached_file(url: str) -> Path | None:
     """Return the cached file of a URL without reading it; None if it has not been downloaded."""
     path, record = _cached_files(urldefrag(url)[0])
-    return path if path.is_file() and record.is_file() else None
+    if path.is_file() and record.is_file():
+        return path
+    return None
 
 
 def _cached_files(url: str) -> tuple[Path, Path]:

@@ -268,4 +268,8 @@ def _shape(data: bytes) -> Shape:
 
 def _messages(data: bytes, number: int) -> list[bytes]:
     """List the messages in a field of a protocol buffer."""
-    return [content for field, content in _proto_fields(data) if field == number and isinstance(content, bytes)]
+    messages = []
+    for field, content in _proto_fields(data):
+        if field == number and isinstance(content, bytes):
+            messages.append(content)
+    return messages

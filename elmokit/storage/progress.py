@@ -140,7 +140,8 @@ class ProgressBar:
         self.close()
         self._stage, self._first, self._is_warm = stage, done, False
         self._stage_unit = stage.unit if isinstance(stage, Stage) else self._unit
-        if not self._lines and not _quiet and (sys.stderr.isatty() or "ipykernel.kernelapp" in sys.modules):
+        shows_bars = sys.stderr.isatty() or "ipykernel.kernelapp" in sys.modules
+        if shows_bars and not self._lines and not _quiet:
             from tqdm.auto import tqdm  # uses widgets in notebooks; elsewhere, a bar would print a mess of lines
 
             self._bar = tqdm(

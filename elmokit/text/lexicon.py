@@ -65,7 +65,7 @@ class Lexicon:
         is ``(tokens, 1)`` without a character table, and ``(tokens, max_chars)`` without a word table.
         """
         sentence_marks = {BEGIN_SENTENCE: self.marks.begin_sentence, END_SENTENCE: self.marks.end_sentence}
-        entries = [sentence_marks.get(token) or token[: self.max_chars - 2] for token in tokens]
+        entries = [sentence_marks.get(token, token[: self.max_chars - 2]) for token in tokens]
         columns: list[NDArray[np.int64]] = []
         if self.words is not None:
             rows = self._word_rows
