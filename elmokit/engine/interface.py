@@ -34,7 +34,7 @@ class NetworkInput(NamedTuple):
 class Network(Protocol):
     """A biLM for inference.
 
-    The LSTM state is an argument and a result; the network stores none. Several threads may use one network at a time.
+    The LSTM state is an argument and a result; the network stores none. Several threads can use it simultaneously.
     """
 
     @property

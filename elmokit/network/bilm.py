@@ -105,6 +105,10 @@ class BiLM(nn.Module):
     Layer 0 is the context-free token vector, repeated once per direction; layer k is the output of LSTM layer k,
     forward and backward concatenated.
 
+    Most programs use :class:`~elmokit.Elmo` or :class:`~elmokit.ElmoModule`, which contain a biLM, batch sentences and
+    add their boundaries. Use this class for your own training loop, which passes the LSTM state from window to window.
+    :meth:`PretrainedBiLM.build_bilm <elmokit.PretrainedBiLM.build_bilm>` creates one with the weights of a model.
+
     The constructor does not initialize the weights; call :meth:`reset_parameters`, or load them. A model can therefore
     be created without allocating memory, under ``torch.device("meta")``, and then filled with memory-mapped weights.
 
@@ -245,6 +249,9 @@ class BiLM(nn.Module):
             mask: ``(batch, time)`` bool, True on a real token.
             state: The initial state of each direction.
             vectors: Token vectors ``(batch, time, projection_dim)``, instead of ``ids``.
+
+        Returns:
+            All layers, and the state after each row's last token.
         """
         if vectors is None:
             assert ids is not None

@@ -19,14 +19,18 @@ LAYER_NORM_EPSILON = 1e-12  # as in bilm-tf
 class ScalarMix(nn.Module):
     """A learned weighted sum of layers: ``gamma * sum_k softmax(weight)_k * layer_k``.
 
-    Peters et al. 2018, equation 1.
+    The task learns which layers it needs (Peters et al. 2018, equation 1). :class:`~elmokit.ElmoModule` contains a mix
+    for each of its outputs; use this class for layers that you compute or read from a file yourself.
 
     Args:
-        n_layers: Number of layers, layer 0 included.
+        n_layers: Number of layers, including layer 0.
         layer_norm: Normalize each layer first, as bilm-tf does, with one mean and one variance over all real positions
             of the batch and all features. The sentences of a batch then depend on each other.
         chosen: The layers to mix; None for all. With a single layer, only gamma is trained.
         learn_weights: If False, the weights stay equal (a plain mean), and only gamma is trained.
+
+    Raises:
+        ConfigError: A chosen layer does not exist.
 
     Example:
         >>> mix = ScalarMix(n_layers=3)
@@ -71,6 +75,9 @@ class ScalarMix(nn.Module):
 
         Returns:
             ``(batch, time, dim)``
+
+        Raises:
+            ValueError: The number of layers is not ``n_layers``.
         """
         if len(layers) != self.n_layers:
             raise ValueError(f"ScalarMix mixes {self.n_layers} layers, including layer 0, but got {len(layers)}.")
@@ -105,7 +112,7 @@ def make_scalar_mix(layers: MixedLayers, n_layers: int, layer_norm: bool = False
 
     Args:
         layers: "all", "top", "average" (equal weights), a layer's number, or several numbers.
-        n_layers: Number of layers, layer 0 included.
+        n_layers: Number of layers, including layer 0.
         layer_norm: As in ``ScalarMix``.
 
     Raises:
