@@ -199,13 +199,13 @@ def test_ids_outside_of_their_table_are_an_error(name: str, open_network: Open) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda batch: batch["words"].__setitem__(4, 12), "do not fit"),
-        (lambda batch: batch["lengths"].__setitem__(0, 6), "do not fit"),
-        (lambda batch: batch.update(lengths=np.array([-1, 19, 0, 0, 0])), "do not fit"),
+        (lambda batch: batch["words"].__setitem__(4, 12), "do not match"),
+        (lambda batch: batch["lengths"].__setitem__(0, 6), "do not match"),
+        (lambda batch: batch.update(lengths=np.array([-1, 19, 0, 0, 0])), "do not match"),
         (lambda batch: batch.update(vectors=batch["vectors"][:, :-1].copy()), r"vectors must be .* \(12, 23\)"),
         (lambda batch: batch.update(vectors=batch["vectors"].astype(np.float64)), "vectors must be .* float64"),
         (lambda batch: batch.update(words=batch["words"].astype(np.int32)), "words must be .* int32"),
-        (lambda batch: batch.update(wanted=[3]), "do not fit"),
+        (lambda batch: batch.update(wanted=[3]), "do not match"),
     ],
 )
 def test_a_batch_that_would_read_foreign_memory_is_an_error(
