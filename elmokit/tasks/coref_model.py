@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from elmokit.config import MAX_LAYERS, MAX_UNITS, check_at_least, check_fraction, setting
 from elmokit.tasks.inputs import InputLayer, TokenBatch, concatenated
 from elmokit.tasks.nn.gated_lstm import CoupledLSTMStack
-from elmokit.tasks.nn.spans import FeedForwardScorer, MentionScorer, SpanVectors, all_spans, prune_spans
+from elmokit.tasks.nn.spans import FeedForwardScorer, MentionScorer, Spans, SpanVectors, all_spans, prune_spans
 from elmokit.tasks.scores import Clusters, Mention
 from elmokit.tasks.task import TaskModel
 
@@ -401,53 +401,50 @@ class CorefModel(TaskModel[CorefBatch, Clusters]):
         """Prune the spans of a document, and score the antecedents of the kept spans."""
         context, heads = self._encode(document)
         starts, ends = all_spans(document.sentence_ends, self.config.max_width)
-        widths = self.vectors.widths(starts, ends)
-        mention_scores = self._mention_scores(document.sentence_ends, context, heads, starts, ends, widths)
+        spans = self.vectors.spans(starts, ends)
+        mention_scores = self._mention_scores(document.sentence_ends, context, heads, spans)
         # Lee et al. 2017 keep 0.4 spans per word. The loss cannot raise the scores of pruned gold mentions; dropout
         # makes up for it, because it sometimes lets such spans in.
         n_best = max(1, int(self.config.keep * len(context)))
         # The greedy choice has no gradient, so it is plain Python.
         best = self.prune(mention_scores.tolist(), starts.tolist(), ends.tolist(), n_best)
         kept = torch.tensor(best, dtype=torch.int64, device=starts.device)
+        mention_scores = mention_scores[kept]
+        spans = spans[kept]
         # Only kept spans get vectors: the vectors of all spans of a document would not fit in memory.
-        starts, ends, mention_scores = starts[kept], ends[kept], mention_scores[kept]
-        spans = self.vectors(context, heads, starts, ends, widths[kept])
+        vectors = self.vectors(context, heads, spans)
         if self.coarse is None:
             candidates = nearest_antecedents(mention_scores, self.config.antecedents)
         else:
-            candidates = self.coarse(spans, mention_scores, self.config.antecedents)
-        speakers = document.speakers[starts]
-        scores = self._scores(spans, candidates, speakers, document.genre)
+            candidates = self.coarse(vectors, mention_scores, self.config.antecedents)
+        speakers = document.speakers[spans.starts]
+        scores = self._scores(vectors, candidates, speakers, document.genre)
         # Later rounds score the same candidates again with refined span vectors, but keep the coarse scores (Lee et al.
         # 2018).
         for _ in range(self.config.rounds - 1):
             assert self.refine is not None
-            spans = self.refine(spans, candidates, scores)
-            scores = self._scores(spans, candidates, speakers, document.genre)
-        return ScoredAntecedents(starts.tolist(), ends.tolist(), candidates, scores)
+            vectors = self.refine(vectors, candidates, scores)
+            scores = self._scores(vectors, candidates, speakers, document.genre)
+        return ScoredAntecedents(spans.starts.tolist(), spans.ends.tolist(), candidates, scores)
 
-    def _scores(self, spans: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
+    def _scores(self, vectors: Tensor, candidates: Candidates, speakers: Tensor, genre: Tensor) -> Tensor:
         """Return the full antecedent scores, ``(spans, 1 + candidates)``, "none" first."""
-        scores = candidates.scores + self.pairs(spans, candidates, speakers, genre)
+        scores = candidates.scores + self.pairs(vectors, candidates, speakers, genre)
         # The score of "none" is 0, so a positive score means that there is an antecedent.
         return torch.cat([scores.new_zeros(len(scores), 1), scores], dim=1)
 
-    def _mention_scores(
-        self, sentence_ends: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
-    ) -> Tensor:
+    def _mention_scores(self, sentence_ends: Tensor, context: Tensor, heads: Tensor, spans: Spans) -> Tensor:
         """Return the mention score of each span, ``(spans,)``, computed for several sentences at a time."""
         attention = self.vectors.attention_scores(context, heads)  # (tokens,)
         scores = []
         for first, stop in token_ranges(sentence_ends.tolist(), TOKENS_AT_ONCE):
             # Spans are ordered by first token and end within their sentence, so the spans of a range of sentences are
             # consecutive.
-            bounds = torch.tensor([first, stop], device=starts.device)
-            first_span, stop_span = torch.searchsorted(starts, bounds).tolist()
-            here = slice(first_span, stop_span)
+            bounds = torch.tensor([first, stop], device=context.device)
+            first_span, stop_span = torch.searchsorted(spans.starts, bounds).tolist()
+            of_range = spans[first_span:stop_span].relative_to(first)
             tokens = slice(first, stop)
-            vectors = (attention[tokens], context[tokens], heads[tokens])
-            spans = (starts[here] - first, ends[here] - first, widths[here])
-            scores.append(self.mentions(*vectors, *spans))
+            scores.append(self.mentions(attention[tokens], context[tokens], heads[tokens], of_range))
         if not scores:
             return attention
         return torch.cat(scores)

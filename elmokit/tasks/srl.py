@@ -336,7 +336,7 @@ class SrlModel(TaskModel[SrlBatch, Frames]):
 
     def decode(self, scores: Tensor, mask: Tensor) -> list[list[int]]:
         """Return the best sequence of tags of each row."""
-        return viterbi(scores.log_softmax(dim=-1), mask, *self.penalties())
+        return viterbi(scores.log_softmax(dim=-1), mask, self.penalties())
 
 
 def _likely_predicates(examples: Sequence[Proposition]) -> list[str]:

@@ -46,7 +46,7 @@ def test_decoding_like_allennlp_finds_the_tags_that_allennlp_found() -> None:
         mask = torch.ones(probabilities.shape[:2], dtype=torch.bool)
         for version, paths in case["paths"].items():
             assert viterbi_of_allennlp(probabilities, mask, rules, lowest_of_ties=version == "0.9.0") == paths
-        exact = viterbi(probabilities, mask, *RulePenalties(len(case["tags"]), rules)())
+        exact = viterbi(probabilities, mask, RulePenalties(len(case["tags"]), rules)())
         assert all(ours != theirs for ours, theirs in zip(exact, case["paths"]["2.10.1"], strict=True))
 
 
@@ -80,7 +80,7 @@ def test_padding_changes_nothing_in_decoding_like_allennlp() -> None:
 def test_rules_that_allow_no_path_are_broken() -> None:
     nothing = TagRules(torch.zeros(2, 2, dtype=torch.bool), *(torch.zeros(2, dtype=torch.bool) for _ in range(2)))
     emissions = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
-    assert viterbi(emissions, torch.ones(1, 2, dtype=torch.bool), *RulePenalties(2, nothing)()) == [[1, 0]]
+    assert viterbi(emissions, torch.ones(1, 2, dtype=torch.bool), RulePenalties(2, nothing)()) == [[1, 0]]
 
 
 def test_the_predicate_makes_the_difference(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ class TagRules(NamedTuple):
     end: Tensor  # (tags,): the tag may be the last
 
 
+class TagScores(NamedTuple):
+    """Scores of tags by their order, which are added to the scores of tags at each token."""
+
+    follow: Tensor  # (tags, tags): added if the column's tag comes directly after the row's tag
+    start: Tensor  # (tags,): added for the first tag
+    end: Tensor  # (tags,): added for the last tag
+
+
 class RulePenalties(nn.Module):
     """Rules as numbers to add to scores: 0 for allowed tags, ``FORBIDDEN`` for others.
 
@@ -43,33 +51,32 @@ class RulePenalties(nn.Module):
             penalties = FORBIDDEN * (~allowed).float()
             self.register_buffer(name, penalties, persistent=False)
 
-    def add_to(self, follow: Tensor, start: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the penalties to learned scores of transitions, first tags and last tags."""
-        return follow + self.follow, start + self.start, end + self.end
+    def add_to(self, scores: TagScores) -> TagScores:
+        """Add the penalties to learned scores."""
+        return TagScores(scores.follow + self.follow, scores.start + self.start, scores.end + self.end)
 
-    def forward(self) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self) -> TagScores:
         """Return the penalties alone, for ``viterbi``."""
-        return self.follow, self.start, self.end
+        return TagScores(self.follow, self.start, self.end)
 
 
 @torch.no_grad()
-def viterbi(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> list[list[int]]:
+def viterbi(emissions: Tensor, mask: Tensor, scores: TagScores) -> list[list[int]]:
     """Return the tags with the highest sum of scores for each sentence (Viterbi 1967). Ties go to the lower tag.
 
     Args:
         emissions: Scores of each tag at each token, ``(batch, time, tags)``.
         mask: ``(batch, time)`` bool, without gaps. A row may be empty.
-        follow: ``(tags, tags)``, added if the column's tag comes directly after the row's tag.
-        start, end: ``(tags,)``, added for the first and the last tag.
+        scores: Scores of the order of tags.
     """
-    best = emissions[:, 0] + start  # (batch, tags): the score of the best path that ends in each tag
+    best = emissions[:, 0] + scores.start  # (batch, tags): the score of the best path that ends in each tag
     origins = []
     for step in range(1, emissions.shape[1]):
         # (batch, previous tag, tag): the best previous tag for each tag.
-        candidates, origin = (best[:, :, None] + follow).max(dim=1)
+        candidates, origin = (best[:, :, None] + scores.follow).max(dim=1)
         best = torch.where(mask[:, step, None], candidates + emissions[:, step], best)
         origins.append(origin)
-    last = (best + end).argmax(dim=1, keepdim=True)
+    last = (best + scores.end).argmax(dim=1, keepdim=True)
     return follow_back(last, origins, mask)
 
 
@@ -126,41 +133,39 @@ class CRF(nn.Module):
         scores = self._scores(self.rules_in_training)
         # Both terms use the same scores: with the rules in the partition alone, the loss of a forbidden gold sequence
         # could be negative.
-        partition = self._partition(emissions, mask, *scores)
-        cost = partition - self._gold(emissions, tags, mask, *scores)
+        cost = _partition(emissions, mask, scores) - _gold(emissions, tags, mask, scores)
         return torch.where(mask[:, 0], cost, torch.zeros_like(cost))
 
     def decode(self, emissions: Tensor, mask: Tensor) -> list[list[int]]:
         """Return the best tags of each sentence under the rules. Ties go to the lower tag."""
-        return viterbi(emissions, mask, *self._scores(with_rules=True))
+        return viterbi(emissions, mask, self._scores(with_rules=True))
 
-    def _scores(self, with_rules: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the scores of transitions, of first tags and of last tags."""
-        follow = self.transitions
-        start = torch.zeros_like(follow[0]) if self.start is None else self.start
-        end = torch.zeros_like(follow[0]) if self.end is None else self.end
-        if with_rules:
-            return self.penalties.add_to(follow, start, end)
-        return follow, start, end
+    def _scores(self, with_rules: bool) -> TagScores:
+        """Return the learned scores, with the penalties of the rules added or not."""
+        zeros = torch.zeros_like(self.transitions[0])
+        start = zeros if self.start is None else self.start
+        end = zeros if self.end is None else self.end
+        scores = TagScores(self.transitions, start, end)
+        return self.penalties.add_to(scores) if with_rules else scores
 
-    @staticmethod
-    def _partition(emissions: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """Return the log of the sum over all sequences, ``(batch,)``, by the forward algorithm."""
-        alpha = emissions[:, 0] + start
-        for step in range(1, emissions.shape[1]):
-            # alpha[b, t]: log of the sum over all sequences that end in tag t at this step. Padding does not change it.
-            reached = (alpha[:, :, None] + follow).logsumexp(dim=1) + emissions[:, step]
-            alpha = torch.where(mask[:, step, None], reached, alpha)
-        return (alpha + end).logsumexp(dim=1)
 
-    @staticmethod
-    def _gold(emissions: Tensor, tags: Tensor, mask: Tensor, follow: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """Return the scores of the given sequences, ``(batch,)``."""
-        of_tags = emissions.gather(2, tags[..., None])[..., 0]
-        emitted = (of_tags * mask).sum(dim=1)
-        before, after = tags[:, :-1], tags[:, 1:]
-        transitions = (follow[before, after] * mask[:, 1:]).sum(dim=1)
-        # The clamp is for empty rows, whose result `loss` discards.
-        last_token = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0)
-        last = tags.gather(1, last_token)[:, 0]
-        return emitted + transitions + start[tags[:, 0]] + end[last]
+def _partition(emissions: Tensor, mask: Tensor, scores: TagScores) -> Tensor:
+    """Return the log of the sum over all sequences, ``(batch,)``, by the forward algorithm."""
+    alpha = emissions[:, 0] + scores.start
+    for step in range(1, emissions.shape[1]):
+        # alpha[b, t]: log of the sum over all sequences that end in tag t at this step. Padding does not change it.
+        reached = (alpha[:, :, None] + scores.follow).logsumexp(dim=1) + emissions[:, step]
+        alpha = torch.where(mask[:, step, None], reached, alpha)
+    return (alpha + scores.end).logsumexp(dim=1)
+
+
+def _gold(emissions: Tensor, tags: Tensor, mask: Tensor, scores: TagScores) -> Tensor:
+    """Return the scores of the given sequences, ``(batch,)``."""
+    of_tags = emissions.gather(2, tags[..., None])[..., 0]
+    emitted = (of_tags * mask).sum(dim=1)
+    before, after = tags[:, :-1], tags[:, 1:]
+    transitions = (scores.follow[before, after] * mask[:, 1:]).sum(dim=1)
+    # The clamp is for empty rows, whose result `loss` discards.
+    last_token = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+    last = tags.gather(1, last_token)[:, 0]
+    return emitted + transitions + scores.start[tags[:, 0]] + scores.end[last]

@@ -8,10 +8,28 @@ therefore scores spans without computing their vectors, and only the spans that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans of a document's tokens."""
+
+    starts: Tensor  # (spans,): first tokens
+    ends: Tensor  # (spans,): last tokens, inclusive
+    widths: Tensor  # (spans, width_dim): vectors of the widths after dropout, shared by mention scores and span vectors
+
+    def __getitem__(self, index: Tensor | slice) -> Spans:
+        """Select some of the spans."""
+        return Spans(self.starts[index], self.ends[index], self.widths[index])
+
+    def relative_to(self, token: int) -> Spans:
+        """Return the spans with positions counted from a token."""
+        return Spans(self.starts - token, self.ends - token, self.widths)
 
 
 def all_spans(sentence_ends: Tensor, max_width: int) -> tuple[Tensor, Tensor]:
@@ -169,35 +187,34 @@ class SpanVectors(nn.Module):
         scores: Tensor = self.attention(context)[:, 0]
         return scores
 
-    def widths(self, starts: Tensor, ends: Tensor) -> Tensor:
-        """Return the vectors of the spans' widths, ``(spans, width_dim)``, after dropout.
+    def spans(self, starts: Tensor, ends: Tensor) -> Spans:
+        """Return the spans with the vectors of their widths, given first and last tokens, ``(spans,)``.
 
-        Mention scores and span vectors use the same ones, so both see the same dropout mask.
+        Dropout is applied here, so mention scores and span vectors see the same dropout mask.
         """
-        dropped: Tensor = self.dropout(self.width(ends - starts))
-        return dropped
+        return Spans(starts, ends, self.dropout(self.width(ends - starts)))
 
-    def forward(self, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor) -> Tensor:
+    def forward(self, context: Tensor, heads: Tensor, spans: Spans) -> Tensor:
         """Return the vectors of spans.
 
         Args:
             context: Contextual vectors of the tokens, ``(tokens, context_dim)``.
             heads: Context-free vectors of the tokens, ``(tokens, head_dim)``.
-            starts, ends: First and last tokens, both inclusive, ``(spans,)``.
-            widths: The result of ``widths``, ``(spans, width_dim)``.
+            spans: The spans, from ``spans``.
 
         Returns:
             ``(spans, output_dim)``
         """
-        tokens = starts[:, None] + torch.arange(self.max_width, device=starts.device)  # (spans, max_width)
-        inside = tokens <= ends[:, None]
+        positions = torch.arange(self.max_width, device=context.device)
+        tokens = spans.starts[:, None] + positions  # (spans, max_width)
+        inside = tokens <= spans.ends[:, None]
         # Positions after the last token of the text get no weight, but need a valid index.
         tokens = tokens.clamp(max=max(len(context) - 1, 0))
         scores = self.attention_scores(context, heads)[tokens]
         lowest = torch.finfo(context.dtype).min
         weights = scores.masked_fill(~inside, lowest).softmax(dim=1)
         attended = torch.einsum("sw,swd->sd", weights, heads[tokens])
-        return torch.cat([context[starts], context[ends], widths, attended], dim=-1)
+        return torch.cat([context[spans.starts], context[spans.ends], spans.widths, attended], dim=-1)
 
 
 class MentionScorer(nn.Module):
@@ -214,9 +231,7 @@ class MentionScorer(nn.Module):
         self.max_width = vectors.max_width
         self.scorer = FeedForwardScorer(vectors.output_dim, hidden_dim, n_layers, dropout)
 
-    def forward(
-        self, attention: Tensor, context: Tensor, heads: Tensor, starts: Tensor, ends: Tensor, widths: Tensor
-    ) -> Tensor:
+    def forward(self, attention: Tensor, context: Tensor, heads: Tensor, spans: Spans) -> Tensor:
         """Score spans.
 
         Args:
@@ -232,6 +247,7 @@ class MentionScorer(nn.Module):
         by_head = windowed_means(attention, heads @ of_head.t(), self.max_width)
         by_start = context @ of_start.t()
         by_end = context @ of_end.t()
-        by_width = widths @ of_width.t()
+        by_width = spans.widths @ of_width.t()
+        starts, ends = spans.starts, spans.ends
         sums = by_start[starts] + by_end[ends] + by_head[starts, ends - starts]
         return self.scorer.from_first_layer(sums + by_width + self.scorer.first.bias)

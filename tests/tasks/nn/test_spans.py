@@ -66,7 +66,7 @@ def test_a_span_vector_is_start_end_width_and_attended_tokens() -> None:
     vectors = SpanVectors(4, 3, max_width=3, width_dim=2, dropout=0.0)
     context, heads = torch.randn(7, 4), torch.randn(7, 3)
     starts, ends = torch.tensor([1, 4]), torch.tensor([1, 6])
-    found = vectors(context, heads, starts, ends, vectors.widths(starts, ends))
+    found = vectors(context, heads, vectors.spans(starts, ends))
     assert found.shape == (2, vectors.output_dim) == (2, 13)
     attention = vectors.attention(context)[:, 0]
     for row, (start, end) in enumerate([(1, 1), (4, 6)]):
@@ -81,10 +81,9 @@ def test_scores_without_span_vectors_equal_scores_of_span_vectors() -> None:
     mentions = MentionScorer(vectors, hidden_dim=5, n_layers=2, dropout=0.0).double()
     context = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
     heads = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
-    starts, ends = all_spans(SENTENCE_ENDS, 3)
-    widths = vectors.widths(starts, ends)  # dropped once, for both
-    fast = mentions(vectors.attention(context)[:, 0], context, heads, starts, ends, widths)
-    plain = mentions.scorer(vectors(context, heads, starts, ends, widths))
+    spans = vectors.spans(*all_spans(SENTENCE_ENDS, 3))  # their widths are dropped once, for both
+    fast = mentions(vectors.attention(context)[:, 0], context, heads, spans)
+    plain = mentions.scorer(vectors(context, heads, spans))
     assert torch.allclose(fast, plain)
     weights = [context, heads, *mentions.parameters(), *vectors.parameters()]
     upstream = torch.randn_like(plain)
