@@ -25,7 +25,8 @@ from elmokit.network.scalar_mix import ScalarMix, make_scalar_mix
 from elmokit.tasks.nn.layers import CharFeatures
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, Spelling, WordsConfig
 
-Texts = Sequence[Sequence[Sequence[str]]]
+Sentences = Sequence[Sequence[str]]
+Texts = Sequence[Sentences]
 """For each text of an example, such as premise and hypothesis, the sentences of all examples."""
 
 Value = TypeVar("Value")
@@ -88,7 +89,7 @@ class ElmoShape:
         return cls(elmo.n_layers, elmo.output_dim)
 
 
-def mask_of(sentences: Sequence[Sequence[str]]) -> Tensor:
+def mask_of(sentences: Sentences) -> Tensor:
     """Return ``(batch, time)`` bool, True on a token. The time is the length of the longest sentence, at least 1."""
     lengths = [len(sentence) for sentence in sentences]
     time = max([1, *lengths])
@@ -179,14 +180,14 @@ class Inputs:
         self._word_ids = {name: _numbered(table.words) for name, table in vocabularies.tables.items()}
         self._char_ids = _numbered(vocabularies.chars or ())
 
-    def batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
+    def batch(self, sentences: Sentences) -> TokenBatch:
         """Make a batch of sentences: padded ids and, with ELMo, the biLM's layers, or the sentences if the model
         contains the biLM.
         """
         (batch,) = self.batches(sentences)
         return batch
 
-    def batches(self, *texts: Sequence[Sequence[str]]) -> tuple[TokenBatch, ...]:
+    def batches(self, *texts: Sentences) -> tuple[TokenBatch, ...]:
         """Make one batch per text of the examples, in the order in which AllenNLP reads the texts.
 
         Args:
@@ -205,7 +206,7 @@ class Inputs:
                 batches[k] = replace(batch, layers=padded)
         return tuple(batches)
 
-    def _batch(self, sentences: Sequence[Sequence[str]]) -> TokenBatch:
+    def _batch(self, sentences: Sentences) -> TokenBatch:
         mask = mask_of(sentences)
         time = mask.shape[1]
         words: dict[str, Tensor] = {}
@@ -220,7 +221,7 @@ class Inputs:
         char_index = self._padded(rows, time)
         return TokenBatch(words, self._char_rows(list(numbers)), char_index, None, mask)
 
-    def _ids_in(self, name: str, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+    def _ids_in(self, name: str, sentences: Sentences) -> list[list[int]]:
         """Return the ids of the words in one table."""
         ids = self._word_ids[name]
         lowercase = self.vocabularies.tables[name].lowercase

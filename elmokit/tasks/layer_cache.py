@@ -26,7 +26,7 @@ from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, OtherVersionError, Workspace, read_workspace
-from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Texts, mask_of, pad_layers
+from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Sentences, Texts, mask_of, pad_layers
 from elmokit.text.batching import READ_AHEAD_BATCHES, check_sentence, read_ahead
 
 KEY_BYTES = 16
@@ -66,7 +66,7 @@ class LayerCache(ElmoLayers):
     def __contains__(self, sentence: Sequence[str]) -> bool:
         return _key(sentence) in self._rows
 
-    def layers(self, sentences: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+    def layers(self, sentences: Sentences) -> list[NDArray[Any]]:
         """Return one array per sentence, ``(layers, tokens, dim)``. Missing layers are computed, but not stored."""
         keys = [_key(sentence) for sentence in sentences]
         if not self._rows.keys() >= set(keys):
@@ -101,7 +101,7 @@ class LayerCache(ElmoLayers):
         advice = 'Choose float32 (dtype="float32"; for a task, elmo.cache_dtype, and restart the run with --overwrite).'
         return as_stored(layers, self.dtype, advice)
 
-    def batch(self, sentences: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+    def batch(self, sentences: Sentences) -> tuple[Tensor, Tensor]:
         """Return the padded layers of sentences, as input for a ``ScalarMix``.
 
         Returns:

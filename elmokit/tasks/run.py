@@ -59,7 +59,7 @@ from elmokit.tasks.run_folder import (
     write_facts,
     write_start,
 )
-from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup, Tokenize
+from elmokit.tasks.task import AnyModel, AnyTask, Labels, TaskSetup, Tokenize
 from elmokit.tasks.task_config import ElmoConfig, expand_paths
 from elmokit.tasks.task_loop import EvaluationCallback, TaskTraining, train_seed
 from elmokit.tasks.task_vocabulary import (
@@ -238,7 +238,7 @@ def _train_seeds(training: TaskTraining, folder: Path) -> dict[str, Any]:
 class TaskRun(TaskSetup):
     """A trained model for evaluation and prediction. :func:`open_run` opens one."""
 
-    model: TaskModel[Any, Any]
+    model: AnyModel
     seed: int
 
     def cache_layers(self, examples: Sequence[Any], progress: ProgressCallback | None = None) -> None:

@@ -146,6 +146,9 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
         raise ConfigError("Several predictions (--best) are only supported for question answering.")
 
 
+AnyModel = TaskModel[Any, Any]
+
+
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):
     """Base class of tasks: reading examples, batching, building the model and scoring. ``task_table.TASKS`` lists them.
 
@@ -273,9 +276,7 @@ class TaskSetup:
     labels: Labels
     device: torch.device
 
-    def build(
-        self, initial_vectors: Mapping[str, Tensor] | None = None, bilm: ElmoModule | None = None
-    ) -> TaskModel[Any, Any]:
+    def build(self, initial_vectors: Mapping[str, Tensor] | None = None, bilm: ElmoModule | None = None) -> AnyModel:
         """Build a new model on the CPU.
 
         Args:
@@ -286,10 +287,10 @@ class TaskSetup:
         self.task.check_inputs(config)
         tables = self.task.word_configs(config)
         inputs = InputLayer(self.inputs, tables, config.chars, config.elmo, initial_vectors, bilm)
-        model: TaskModel[Any, Any] = self.task.build(config, inputs, self.labels)
+        model: AnyModel = self.task.build(config, inputs, self.labels)
         return model
 
-    def batch(self, examples: Sequence[Any], model: TaskModel[Any, Any]) -> Any:
+    def batch(self, examples: Sequence[Any], model: AnyModel) -> Any:
         """Turn examples into a batch on the device. A biLM inside the model adds its layers."""
         batch = self.task.collate(examples, self.inputs, self.labels, self.config)
         batch = move_to(batch, self.device)
@@ -300,7 +301,7 @@ class TaskSetup:
 
     def predict_with(
         self,
-        model: TaskModel[Any, Any],
+        model: AnyModel,
         examples: Sequence[Any],
         progress: ProgressCallback | None = None,
         n_best: int | None = None,

@@ -24,7 +24,7 @@ from elmokit.network.tensors import save_tensors
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
 from elmokit.tasks.run_folder import BEST_WEIGHTS, ELMO_WEIGHTS, RESULT, load_best_weights, read_result
-from elmokit.tasks.task import TaskModel, TaskSetup
+from elmokit.tasks.task import AnyModel, TaskModel, TaskSetup
 from elmokit.tasks.trained_bilm import (
     copy_for_training,
     parameter_groups,
@@ -76,14 +76,14 @@ class TaskCounters:
 class TaskTrainingState:
     """Everything that the next training step depends on."""
 
-    model: TaskModel[Any, Any]
+    model: AnyModel
     optimizer: torch.optim.Optimizer
     averaged: AveragedModel | None
     device: torch.device
     counters: TaskCounters
 
     @property
-    def evaluated_model(self) -> TaskModel[Any, Any]:
+    def evaluated_model(self) -> AnyModel:
         """The model to evaluate and store: the one with averaged weights, if there is one."""
         if self.averaged is None:
             return self.model
@@ -117,7 +117,7 @@ class TaskTrainingState:
             self.counters = from_dict(TaskCounters, run.progress["counters"], str(checkpoint.path))
 
 
-def build_state(setup: TaskSetup, model: TaskModel[Any, Any]) -> TaskTrainingState:
+def build_state(setup: TaskSetup, model: AnyModel) -> TaskTrainingState:
     """Build the initial training state of a model."""
     config = setup.config.train
     averaged = None

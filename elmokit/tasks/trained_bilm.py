@@ -8,7 +8,6 @@ weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from elmokit.formats.folder import load_folder, save_folder
 from elmokit.network.bilm import BiLM
 from elmokit.storage.atomic import atomic_write
 from elmokit.storage.progress import ProgressCallback
-from elmokit.tasks.inputs import InputLayer
+from elmokit.tasks.inputs import InputLayer, Sentences
 from elmokit.tasks.run_folder import OWN_BILM
-from elmokit.tasks.task import TaskModel
+from elmokit.tasks.task import AnyModel
 from elmokit.tasks.task_config import ElmoConfig, FinetuneConfig
 from elmokit.training import api
 from elmokit.training.reports import TrainingProgress, TrainingReport
@@ -71,9 +70,7 @@ def trained_fingerprint(folder: Path, start: str) -> str:
     return fingerprint(load_folder(folder / OWN_BILM), start)
 
 
-def parameter_groups(
-    model: TaskModel[Any, Any], config: ElmoConfig | None, learning_rate: float
-) -> list[dict[str, Any]]:
+def parameter_groups(model: AnyModel, config: ElmoConfig | None, learning_rate: float) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups: the task's model, then the layers of a trainable biLM from the top."""
     layers: list[list[Parameter]] = []
     if model.inputs.elmo is not None:
@@ -132,7 +129,7 @@ def unfreeze(inputs: InputLayer, config: ElmoConfig, epoch: int) -> tuple[int, .
 
 def finetune_for_task(
     model: str | None,
-    sentences: Sequence[Sequence[str]],
+    sentences: Sentences,
     config: FinetuneConfig,
     folder: Path,
     device: torch.device,
@@ -175,7 +172,7 @@ def finetune_for_task(
     save_folder(result.model, folder)
 
 
-def _write_sentences(path: Path, sentences: Sequence[Sequence[str]]) -> None:
+def _write_sentences(path: Path, sentences: Sentences) -> None:
     lines = [" ".join(tokens) + "\n" for tokens in sentences]
     with atomic_write(path, overwrite=True) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8", newline="\n")

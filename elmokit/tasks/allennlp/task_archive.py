@@ -47,7 +47,7 @@ from elmokit.tasks.run_folder import (
 )
 from elmokit.tasks.sst import distinct_classes
 from elmokit.tasks.tags import rules_of
-from elmokit.tasks.task import AnyTask, Labels, TaskModel, TaskSetup
+from elmokit.tasks.task import AnyModel, AnyTask, Labels, TaskSetup
 from elmokit.tasks.task_config import Spelling
 
 ArchiveStart = Literal["allennlp", "zero", "warm"]
@@ -65,7 +65,7 @@ class OpenedArchive:
 
     setup: TaskSetup
     """The task with its config, vocabularies and labels, for the CPU."""
-    model: TaskModel[Any, Any]
+    model: AnyModel
     elmo: Elmo | None
     """The ELMo inside the archive."""
     archive: TaskArchive
