@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import json
 import re
 import subprocess
@@ -59,6 +60,15 @@ def engine_sources() -> dict[str, bytes]:
     return {name: content for name, content in source_files().items() if name in names}
 
 
+def sources_digest() -> str:
+    """Compute a digest of the C files without their comments, so that a test without zig knows whether they changed."""
+    digest = hashlib.sha256()
+    for name, content in sorted(engine_sources().items()):
+        code = re.sub(rb"/\*.*?\*/", b"", content, flags=re.DOTALL)
+        digest.update(name.encode() + b"\n" + b" ".join(code.split()) + b"\n")
+    return digest.hexdigest()[:16]
+
+
 def header_module() -> str:
     """Return a JavaScript module with the structs, functions and constants of the public header."""
     declared = parse_header(engine_sources()[PUBLIC].decode())
@@ -67,7 +77,10 @@ def header_module() -> str:
     }
     functions = {name: [_KINDS[kind] for kind in arguments] for name, (arguments, _) in declared.functions.items()}
     parts = {"CONSTANTS": declared.constants, "STRUCTS": structs, "FUNCTIONS": functions}
-    lines = [f"// What {PUBLIC} declares. Made by build.py."]
+    lines = [
+        f"// What {PUBLIC} declares. Made by build.py.",
+        f"// elmokit.wasm was made from C files with the digest {sources_digest()}.",
+    ]
     for name, values in parts.items():
         rows = "".join(f"  {key}: {json.dumps(value)},\n" for key, value in values.items())
         lines.append(f"export const {name} = {{\n{rows}}};")

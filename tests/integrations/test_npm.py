@@ -33,7 +33,7 @@ def run(command: list[object], folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def test_what_javascript_knows_of_the_header_is_current() -> None:
+def test_the_header_in_javascript_and_the_webassembly_file_were_made_from_these_c_files() -> None:
     assert (PACKAGE / "src/header.js").read_text() == BUILD["header_module"](), "run: make wasm"
 
 

@@ -1,4 +1,5 @@
 // What elmokit.h declares. Made by build.py.
+// elmokit.wasm was made from C files with the digest a1a37db31850cde4.
 export const CONSTANTS = {
   NO_MEMORY: 1,
   BAD_SIZES: 2,
