@@ -29,6 +29,7 @@ from elmokit.formats import tf_checkpoint
 from elmokit.formats.bilm_tf import bilm_tf_rows, config_from_options, options_from_config, read_options
 from elmokit.formats.format import FORMATS, Format, Storage, guess_foreign
 from elmokit.formats.sidecars import (
+    ARCHIVED,
     OPTIONS,
     VOCABULARY,
     find_options,
@@ -54,7 +55,6 @@ from elmokit.storage.hdf5_files import (
     read_dataset,
 )
 
-_ARCHIVED = "weight_file"
 _GROUPS = {"char_embed", "embedding", "CNN", "CNN_proj", "RNN_0", "RNN", "rnn", "lm"}
 # Leftovers of a training checkpoint besides the biLM.
 _LEFTOVERS = ("softmax/", "global_step", "train_perplexity")
@@ -90,8 +90,6 @@ class BilmTFHDF5(Format):
             weights = _only_model(path)
         elif path.suffix == ".json":
             options, weights = options or path, _weights_of(path)
-        if options is None and weights.name.endswith(_ARCHIVED):
-            options = weights.with_name(f"{weights.name.removesuffix(_ARCHIVED)}options_file")
         _check_content(weights)
         model = read_hdf5(options or find_options(weights), weights)
         model = with_words(model, given_or_found(words, find_vocabulary(weights)))
@@ -257,7 +255,7 @@ def _only_model(folder: Path) -> Path:
 
 def _archived(folder: Path) -> list[Path]:
     """List the weights in an unpacked AllenNLP archive."""
-    return visible_files(folder / "fta", f"*{_ARCHIVED}")
+    return visible_files(folder / "fta", f"*{ARCHIVED}")
 
 
 def _without_copies(files: list[Path]) -> list[Path]:

@@ -30,6 +30,8 @@ from elmokit.text.vocabulary import Vocabulary, first_difference, read_words, ro
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
+ARCHIVED = "weight_file"
+"""The end of the name of weights in an archive of AllenNLP; that of their options ends in ``options_file``."""
 VOCABULARY_NAMES = (VOCABULARY, f"{VOCABULARY}.gz")
 
 
@@ -52,6 +54,8 @@ def own_file(weights: Path, name: str) -> Path:
 
 def find_options(weights: Path) -> Path:
     """Find a weight file's options file: its own, or ``options.json``."""
+    if weights.name.endswith(ARCHIVED):
+        return weights.with_name(f"{weights.name.removesuffix(ARCHIVED)}options_file")
     # Otherwise, the only other file with "options" in its name that does not belong to another model.
     own, plain = own_file(weights, OPTIONS), weights.with_name(OPTIONS)
     if own.exists():
