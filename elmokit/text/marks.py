@@ -192,8 +192,8 @@ def read_capitals(tokens: Sequence[str], ranks: Mapping[str, int]) -> Sequence[s
     if n_others > MAX_LOWER * n_capitals:
         return tokens
     read = [_in_usual_case(token, ranks) for token in tokens]
-    changed = [word for token, word in zip(tokens, read, strict=True) if token not in ranks]
-    if ranks.keys().isdisjoint(changed):
+    unknown_in_capitals = [word for token, word in zip(tokens, read, strict=True) if token not in ranks]
+    if ranks.keys().isdisjoint(unknown_in_capitals):
         return tokens
     first = list(map(str.isupper, tokens)).index(True)
     capitalized = tokens[first][:1] + read[first][1:]

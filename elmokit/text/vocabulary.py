@@ -318,10 +318,10 @@ def find_columns(words: Sequence[str]) -> WordColumns | None:
 def _word_column(rows: Sequence[Sequence[str]]) -> int:
     """Return the first column without numbers: counts can come before the words, too."""
     several = [row for row in rows if len(row) > 1]
-    for column in range(min(map(len, several))):
-        n_numbers = sum(_NUMBER.fullmatch(row[column]) is not None for row in several)
-        if 2 * n_numbers <= len(several):
-            return column
+    for number, cells in enumerate(zip(*several, strict=False)):  # lines can have more columns than others
+        numbers = list(filter(_NUMBER.fullmatch, cells))
+        if 2 * len(numbers) <= len(several):
+            return number
     return 0
 
 
