@@ -24,6 +24,7 @@ from elmokit.config import check_choice
 from elmokit.embedding.elmo import Elmo
 from elmokit.embedding.fingerprint import vector_settings
 from elmokit.embedding.outputs.output_format import as_stored, stored_dtype
+from elmokit.errors import OutputError
 from elmokit.storage.progress import ProgressCallback, StageCounter
 from elmokit.storage.workspace import Committed, OtherVersionError, Workspace, read_workspace
 from elmokit.tasks.inputs import ElmoLayers, ElmoShape, Sentences, Texts, mask_of, pad_layers
@@ -171,6 +172,8 @@ class LayerCache(ElmoLayers):
         self._layers = contents.memory_map("layers", self.dtype, width)
         keys = contents.memory_map("keys", np.uint8, KEY_BYTES)
         ends = contents.memory_map("ends", np.int64).tolist()
+        if ends != sorted(ends) or ends[-1:] != [len(self._layers)]:
+            raise OutputError(f"{self.folder / 'ends'} is damaged: delete the directory to compute the layers again.")
         rows: dict[bytes, tuple[int, int]] = {}
         start = 0
         for key, end in zip(keys, ends, strict=True):

@@ -12,7 +12,7 @@ import torch
 
 from elmokit import Elmo
 from elmokit.embedding.fingerprint import fingerprint
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, OutputError
 from elmokit.network.scalar_mix import ScalarMix
 from elmokit.tasks.layer_cache import LayerCache
 from tests.conftest import edited_model, model_beyond_float16, random_model
@@ -118,6 +118,15 @@ def test_two_writers_share_a_cache_in_which_they_commit_often(
     assert all(sentence in cache for sentence in sentences)
     for stored, plain in zip(cache.layers(sentences), elmo.embed(sentences), strict=True):
         np.testing.assert_allclose(stored, plain, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("ends", [[1 << 40, 4, 4], [3, 3, 3]], ids=["not in order", "not all rows"])
+def test_a_damaged_list_of_sentences_is_named(elmo: Elmo, tmp_path: Path, ends: list[int]) -> None:
+    cache = LayerCache(tmp_path, elmo, "float16")
+    cache.fill(SENTENCES[:3])  # of 3, 1 and 0 tokens
+    np.array(ends, np.int64).tofile(cache.folder / "ends")
+    with pytest.raises(OutputError, match="ends is damaged: delete the directory"):
+        LayerCache(tmp_path, elmo, "float16")
 
 
 def test_carried_state_cannot_be_cached(tmp_path: Path) -> None:
