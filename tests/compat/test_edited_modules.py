@@ -156,7 +156,9 @@ CHANGED = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", ["a hook", *(pytest.param(change, marks=pytest.mark.slow) for change in CHANGES if change != "a hook")]
+)
 def test_a_changed_layer_is_used(change: str, files: tuple[str, str]) -> None:
     for inner in CHANGED:
         case, expected = new_case("Elmo", files), new_case("Elmo", files)
