@@ -192,23 +192,28 @@ def _questions(content: _Squad, name: str, unanswerable: Unanswerable, skip_mism
             passage = _passage(paragraph.context, f"{name}, article {article.title!r}")
             for question in paragraph.qas:
                 where = f"{name}, question {question.id!r}"
-                has_no_answer = question.is_impossible or question.answers == []
-                if has_no_answer and unanswerable == "skip":
+                answers, span = _gold(question, passage, where, skip_mismatched)
+                if answers == () and unanswerable == "skip":
                     continue
-                if has_no_answer and unanswerable == "error":
+                if answers == () and unanswerable == "error":
                     raise TextError(
                         f"{where}: no answer, as in SQuAD v2.0. Set model.no_answer = true to train on such "
                         "questions, or data.skip_unanswerable = true to skip them."
                     )
-                answers: tuple[str, ...] | None = None
-                span = None
-                if has_no_answer:
-                    answers = ()
-                elif question.answers is not None:
-                    answers = tuple(answer.text for answer in question.answers)
-                    span = _most_frequent_span(question.answers, passage, where, skip_mismatched)
                 tokens = _question(question.question, where)
                 yield QaExample(where, question.id, question.question, tokens, passage, answers, span)
+
+
+def _gold(
+    question: _Question, passage: Passage, where: str, skip_mismatched: bool
+) -> tuple[tuple[str, ...] | None, tuple[int, int] | None]:
+    """Return the acceptable answers, and the span of the one to train on."""
+    if question.is_impossible or question.answers == []:
+        return (), None
+    if question.answers is None:
+        return None, None
+    answers = tuple(answer.text for answer in question.answers)
+    return answers, _most_frequent_span(question.answers, passage, where, skip_mismatched)
 
 
 def _most_frequent_span(

@@ -383,9 +383,8 @@ def open_run(run: str | Path, seed: int | None = None, device: str | torch.devic
         return run_of_archive(opened, torch_device)
     task, config = load_config(run / CONFIG)
     finished = finished_seeds(run)
-    if seed is None and finished:
-        dev_scores = {number: read_result(run / f"seed-{number}")["dev"] for number in finished}
-        seed = max(finished, key=lambda number: dev_scores[number].get(task.metric, 0.0))
+    if seed is None:
+        seed = _best_seed(run, finished, task.metric)
     seed = _check_seed(run, seed, finished)
     vocabularies, labels = read_vocabulary(run)
     layers: ElmoLayers | None = None
@@ -411,6 +410,17 @@ def _layers_of(elmo: Elmo, config: ElmoConfig, cache: str | Path) -> ElmoLayers:
     if elmo.start == "stateful":
         return ComputedLayers(elmo)
     return LayerCache(cache, elmo, config.cache_dtype)
+
+
+def _best_seed(run: Path, finished: Sequence[int], metric: str) -> int | None:
+    """Return the seed with the best dev score; the first of equal ones, and None if no training is finished."""
+    best: int | None = None
+    best_score = 0.0
+    for seed in finished:
+        score = read_result(run / f"seed-{seed}")["dev"].get(metric, 0.0)
+        if best is None or score > best_score:
+            best, best_score = seed, score
+    return best
 
 
 def _check_seed(run: Path, seed: int | None, finished: Sequence[int]) -> int:

@@ -264,8 +264,7 @@ class _SeedLoop:
             counters.n_steps += 1
             # Training ends with an evaluation in any case, so the last step does not need another one.
             is_last = counters.step == len(batches) and counters.epoch + 1 == config.epochs
-            is_due = config.eval_every is not None and counters.n_steps % config.eval_every == 0
-            if is_due and not is_last:
+            if self._evaluation_is_due() and not is_last:
                 self._evaluate()
                 self._save()
             elif time.monotonic() - self.saved > CHECKPOINT_SECONDS:
@@ -275,6 +274,11 @@ class _SeedLoop:
                 raise TrainingInterrupted(
                     f"Stopped after step {counters.n_steps:,} of seed {self.seed}, and saved a checkpoint."
                 )
+
+    def _evaluation_is_due(self) -> bool:
+        """Check whether the steps so far call for an evaluation within the epoch."""
+        every = self.config.eval_every
+        return every is not None and self.state.counters.n_steps % every == 0
 
     def _save(self) -> None:
         self.state.save(self.run)

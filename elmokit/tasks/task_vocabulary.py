@@ -109,14 +109,11 @@ def make_table(name: str, config: WordsConfig, training: Counter[str], others: C
         if config.dim is None:
             raise ConfigError(f"{name} has neither vectors nor dim; it must have one of them.")
         return InitialTable(WordTable(seen, config.dim, config.lowercase), None, None)
-    wanted = training.keys() | others.keys()
-    read = [read_word_vectors(path, wanted) for path in files]
+    read = [read_word_vectors(path, training.keys() | others.keys()) for path in files]
     dim = sum(of_file.dim for of_file in read)
     if config.dim not in (None, dim):
         raise ConfigError(f"{name}.dim is {config.dim}, but the vectors in {', '.join(files)} have {dim} numbers.")
-    known: set[str] = set()
-    for of_file in read:
-        known.update(of_file.vectors)
+    known = set(itertools.chain.from_iterable(of_file.vectors for of_file in read))
     if not known:
         raise ConfigError(f"None of the training words is in {', '.join(files)}.")
     words = seen + sorted(known - set(seen))
@@ -237,14 +234,18 @@ def _read_text(path: str, file: IO[bytes], first: bytes, number: int, dim: int, 
     for line_number, line in enumerate(lines, start=number):
         parts = line.split(separator, 1)
         if not parts or parts[0] not in wanted_bytes:
-            continue
-        if separator is None:
-            line = line.strip()
-        word, *numbers = line.rstrip().rsplit(separator, dim)
-        name = word.decode("utf-8", "replace")
+            continue  # as most lines
+        name, numbers = _word_and_numbers(line, separator, dim)
         if name in wanted and name not in vectors:
             vectors[name] = _checked(_to_vector(numbers), dim, f"{path}, line {line_number}", name)
     return WordVectors(vectors, dim)
+
+
+def _word_and_numbers(line: bytes, separator: bytes | None, dim: int) -> tuple[str, list[bytes]]:
+    if separator is None:
+        line = line.strip()
+    word, *numbers = line.rstrip().rsplit(separator, dim)
+    return word.decode("utf-8", "replace"), numbers
 
 
 def _separator(line: bytes, dim: int) -> bytes | None:

@@ -145,12 +145,7 @@ def convert_counts(top: ConfigTable, tables: Tables) -> None:
 def convert_penalty(model: ConfigTable, tables: Tables) -> None:
     """Convert a ``regularizer`` of the mix weights. Others are reported."""
     penalty = 0.0
-    entries = model.content.pop("regularizer", None) or []
-    if isinstance(entries, dict):
-        entries = entries.get("regexes") or [entries]
-    if not isinstance(entries, list):
-        entries = [entries]
-    for entry in entries:
+    for entry in _regularizer_entries(model.content.pop("regularizer", None)):
         alpha = _mix_penalty(entry, model.path_of("regularizer"))
         if alpha is None:
             model.differs("regularizer", f": {to_json(entry)}")
@@ -162,6 +157,15 @@ def convert_penalty(model: ConfigTable, tables: Tables) -> None:
             mix["penalty"] = penalty
     if penalty and not elmo:
         model.differs("regularizer", f": {penalty} on the mix weights, but there is no mix")
+
+
+def _regularizer_entries(regularizer: Any) -> list[Any]:
+    """Return the entries of a ``regularizer``, which is a list, or since version 1.0 a table with one."""
+    if isinstance(regularizer, dict):
+        regularizer = regularizer.get("regexes") or [regularizer]
+    if not regularizer:
+        return []
+    return regularizer if isinstance(regularizer, list) else [regularizer]
 
 
 def _mix_penalty(entry: Any, path: str) -> float | None:
