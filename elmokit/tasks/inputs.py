@@ -26,6 +26,7 @@ from elmokit.tasks.nn.layers import CharFeatures
 from elmokit.tasks.task_config import CharsConfig, ElmoConfig, MixConfig, Spelling, WordsConfig
 
 Sentences = Sequence[Sequence[str]]
+"""Tokenized sentences."""
 Texts = Sequence[Sentences]
 """For each text of an example, such as premise and hypothesis, the sentences of all examples."""
 

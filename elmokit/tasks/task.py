@@ -147,6 +147,7 @@ class TaskModel(nn.Module, ABC, Generic[Batch, Prediction]):
 
 
 AnyModel = TaskModel[Any, Any]
+"""The model of any task."""
 
 
 class Task(ABC, Generic[Config, Example, Batch, Prediction]):

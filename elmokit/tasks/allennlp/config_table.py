@@ -125,12 +125,6 @@ class ConfigTable:
         """Return the full path of a key."""
         return f"{self.path}.{key}" if self.path else key
 
-    def add_table(self, content: Any, key: str, exists: bool = True) -> ConfigTable:
-        """Return a table inside this one. ``report_unused`` will also report its unused keys."""
-        table = ConfigTable(content, self.path_of(key), self.differences, exists, self.mark)
-        self.inner.append(table)
-        return table
-
     def take(self, key: str, kind: type[Value], default: Value) -> Value:
         """Remove and return a value, or return the default if the key is missing or null.
 
@@ -159,32 +153,30 @@ class ConfigTable:
             return None
         return choices[name]
 
-    def same(
-        self,
-        key: str,
-        kind: type[Value],
-        ours: Value,
-        name: str,
-        mark: Mark | None = None,
-        default: Value | None = None,
-    ) -> Value:
-        """Remove a value that must equal our setting ``model.NAME``, and return the setting's value, ``ours``."""
-        value = self.take(key, kind, ours if default is None else default)
+    def same(self, key: str, ours: float, name: str, mark: Mark | None = None, default: float | None = None) -> None:
+        """Remove a number that must equal our setting ``model.NAME``, whose value is ``ours``; report another one.
+
+        ``default`` is AllenNLP's, if a missing number means another one than ours.
+        """
+        value = self.take(key, type(ours), ours if default is None else default)
         if value != ours:
             self.differs(key, f" = {to_json(value)}: here it is model.{name}", mark)
-        return ours
 
     def table(self, key: str) -> ConfigTable:
         """Remove and return a table inside this one. If it is missing or null, it is empty and ``exists`` is False.
 
-        AllenNLP allows a string instead of a table, which is the table's type.
+        AllenNLP allows a string instead of a table, which is the table's type. ``report_unused`` of this table also
+        reports the unused keys of the returned one.
         """
         content = self.content.pop(key, None)
+        exists = content is not None
         if content is None:
-            return self.add_table({}, key, exists=False)
-        if isinstance(content, str):
+            content = {}
+        elif isinstance(content, str):
             content = {"type": content}
-        return self.add_table(content, key)
+        table = ConfigTable(content, self.path_of(key), self.differences, exists, self.mark)
+        self.inner.append(table)
+        return table
 
     def layers(self, key: str) -> ConfigTable:
         """Remove and return a table of layers. Lists with the same value for each layer become that value."""

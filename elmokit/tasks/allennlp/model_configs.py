@@ -302,7 +302,8 @@ def _encoder(model: ConfigTable, name: str, same: int | None = None) -> int:
     layer.expect("num_layers", 1)
     layer.expect("dropout", 0.0, mark="training")
     if same is not None:
-        return layer.same("hidden_size", int, same, "hidden")
+        layer.same("hidden_size", same, "hidden")
+        return same
     return layer.take("hidden_size", int, 0)
 
 
@@ -458,7 +459,7 @@ def _dropout_between(layers: ConfigTable, dropout: float) -> None:
     if layers.content.get("num_layers", 1) == 1:
         layers.drop("dropout")
     elif layers.exists:
-        layers.same("dropout", float, dropout, "dropout", "training", 0.0)
+        layers.same("dropout", dropout, "dropout", "training", 0.0)
 
 
 def sst_config(model: ConfigTable, reader: ConfigTable) -> ArchivedSstConfig:
@@ -554,10 +555,10 @@ def nli_config(model: ConfigTable, reader: ConfigTable) -> ArchivedNliConfig:
     project.expect("dropout", 0.0, mark="training")
     output = _feedforward_layer(model, "output_feedforward")
     if output.exists:
-        output.same("dropout", float, dropout, "dropout", "training", 0.0)
+        output.same("dropout", dropout, "dropout", "training", 0.0)
     for layer in (project, output):
         if layer.exists:
-            layer.same("hidden_dims", int, hidden, "hidden")
+            layer.same("hidden_dims", hidden, "hidden")
     _feedforward_layer(model, "output_logit", "linear").drop("hidden_dims")
     return ArchivedNliConfig(
         data=_pairs(reader), model=ArchivedNliModelConfig(hidden=hidden, dropout=dropout, attention_dropout=0.0)
@@ -644,12 +645,12 @@ def coref_config(model: ConfigTable, reader: ConfigTable) -> ArchivedCorefConfig
     n_layers = mentions.take("num_layers", int, 2)
     dropout = mentions.take("dropout", float, 0.0)
     if antecedents.exists:
-        antecedents.same("hidden_dims", int, units, "scorer_hidden", default=150)
-        antecedents.same("num_layers", int, n_layers, "scorer_layers", default=2)
-        antecedents.same("dropout", float, dropout, "dropout", "training", 0.0)
+        antecedents.same("hidden_dims", units, "scorer_hidden", default=150)
+        antecedents.same("num_layers", n_layers, "scorer_layers", default=2)
+        antecedents.same("dropout", dropout, "dropout", "training", 0.0)
     max_width = model.take("max_span_width", int, 10)
     if reader.content.get("max_span_width") is not None:
-        reader.same("max_span_width", int, max_width, "max_width")
+        reader.same("max_span_width", max_width, "max_width")
     return ArchivedCorefConfig(
         model=ArchivedCorefModelConfig(
             network="allennlp",
@@ -682,7 +683,7 @@ def bidaf_config(model: ConfigTable, reader: ConfigTable) -> ArchivedQaConfig:
     n_modeling = ArchivedQaModelConfig.modeling_layers
     if modeling.exists:
         _bidirectional(modeling, "lstm")
-        modeling.same("hidden_size", int, hidden, "hidden")
+        modeling.same("hidden_size", hidden, "hidden")
         _dropout_between(modeling, dropout)
         n_modeling = modeling.take("num_layers", int, 1)
     _encoder(model, "span_end_encoder", same=hidden)
