@@ -279,7 +279,7 @@ class OccurrenceIndex:
         counts = np.zeros(len(self.types), dtype=np.int64)
         for start in range(0, self.n_tokens, COUNT_ROWS):
             counts += np.bincount(self.tokens[start : start + COUNT_ROWS], minlength=len(self.types))
-        cosines = np.concatenate([rows @ vector for _, rows in _blocks(self.type_vectors)])
+        cosines = np.concatenate([self._cosines(rows, vector) for _, rows in _blocks(self.type_vectors)])
         is_shown = ~self._is_spelling_of(word) & (counts >= min_count)
         order = np.argsort(-cosines, kind="stable")
         best = order[is_shown[order]][:n_neighbors]
@@ -287,6 +287,14 @@ class OccurrenceIndex:
         for kind in best.tolist():
             words.append(SimilarWord(float(cosines[kind]), self.types[kind], int(counts[kind])))
         return words
+
+    def _cosines(self, rows: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the cosines of normalized rows with a normalized vector."""
+        with np.errstate(invalid="ignore"):
+            cosines: NDArray[np.float32] = rows @ vector
+        if not np.isfinite(cosines).all():
+            raise OutputError(f"The index {self.path} is damaged: it has non-finite vectors. Build it again.")
+        return cosines
 
     def _is_spelling_of(self, word: str) -> NDArray[np.bool_]:
         """Mark the distinct words that only differ from a word in marks or character codes: ``(types,)``."""
@@ -299,7 +307,7 @@ class OccurrenceIndex:
         is_spelling = self._is_spelling_of(words[token])
         best: list[Occurrence] = []
         for start, rows in _blocks(self.layers[layer]):
-            cosines = rows @ vector
+            cosines = self._cosines(rows, vector)
             if among != "any":
                 is_own = is_spelling[self.tokens[start : start + len(rows)]]
                 is_searched = is_own if among == "same" else ~is_own

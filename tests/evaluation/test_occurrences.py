@@ -137,6 +137,17 @@ def test_an_index_is_resumed_only_with_the_same_settings(tmp_path: Path, monkeyp
     assert recorded.items() >= before.settings().items()
 
 
+def test_a_damaged_index_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    build_index(ELMO, corpus, folder)
+    for name in ("layer-1.f16", "types.f16"):
+        numbers = np.fromfile(folder / name, np.float16)
+        np.full_like(numbers, np.inf).tofile(folder / name)
+        with pytest.raises(OutputError, match="is damaged"):
+            OccurrenceIndex(folder).neighbors(ELMO, ["the", "dog"], 1)
+        numbers.tofile(folder / name)
+
+
 def test_a_corpus_can_be_text_or_annotated_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the cat\n\nsat\n")
     (tmp_path / "b.conllu").write_text("1\tGo" + "\t_" * 8 + "\n")
