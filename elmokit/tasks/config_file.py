@@ -44,8 +44,9 @@ def config_of(content: dict[str, Any], where: str) -> tuple[AnyTask, Any]:
     """
     content = dict(content)
     name = check_choice(f"{where}: task", content.pop("task", None), {**TASKS, **ARCHIVED_TASKS})
-    task = ARCHIVED_TASKS[name]
-    if name in TASKS and not is_archived(name, content):
+    if name not in TASKS or (name in ARCHIVED_TASKS and is_archived(name, content)):
+        task = ARCHIVED_TASKS[name]
+    else:
         task = TASKS[name]
     return task, read_config(task, content, where)
 
