@@ -125,6 +125,12 @@ def test_elmo_gives_as_many_mixes_as_requested(files: Files) -> None:
     assert not first[0, 3:].any()
 
 
+def test_elmo_mixes_the_layers_of_a_given_module(files: Files) -> None:
+    ids = batch_to_ids(SENTENCES)
+    given = Elmo(None, None, 1, dropout=0.0, module=_ElmoBiLm(files.options, files.weights))
+    torch.testing.assert_close(given(ids), Elmo(files.options, files.weights, 1, dropout=0.0)(ids))
+
+
 def test_boundaries_can_be_kept_for_inputs_of_any_rank(files: Files) -> None:
     elmo = Elmo(files.options, files.weights, 2, dropout=0.0, keep_sentence_boundaries=True)
     output = elmo(batch_to_ids(SENTENCES))

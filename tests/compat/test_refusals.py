@@ -236,6 +236,7 @@ def elsewhere(given: Given) -> BidirectionalLanguageModel:
 BILM: list[Row] = [
     (lambda of: BidirectionalLanguageModel(of.weights, of.options), FormatError, "swapped"),
     (lambda of: Vocabulary(of.file("v", "<S>", "cat"), validate_file=True), FormatError, "lacks </S>, <UNK>"),
+    (lambda of: Vocabulary(of.file("v", "the 5", "a 3"), validate_file=True), FormatError, "<UNK>. The lines have"),
     (lambda of: UnicodeCharsVocabulary(of.file("v", "the"), 2), ConfigError, "at least 3"),
     (
         lambda of: TokenBatcher(of.file("v", "<S>", "</S>", "the")).batch_sentences([["the", "zebra"]]),

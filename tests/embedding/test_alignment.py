@@ -85,6 +85,12 @@ def test_an_alignment_is_stored_with_the_model(model: PretrainedBiLM, rotated: P
         open_model(tmp_path / "model")
 
 
+@pytest.mark.parametrize(("matrices", "offsets"), [((2, 2), (2, 2)), ((3, 2, 4), (3, 2)), ((3, 2, 2), (2, 2))], ids=str)
+def test_an_alignment_of_other_shapes_is_an_error(matrices: tuple[int, ...], offsets: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="Expected matrices"):
+        LayerAlignment(np.zeros(matrices, np.float32), np.zeros(offsets, np.float32))
+
+
 def test_published_matrices_give_the_vectors_of_allennlps_class(model: PretrainedBiLM, tmp_path: Path) -> None:
     dim = model.config.output_dim
     matrix = np.random.default_rng(0).normal(size=(dim, dim))

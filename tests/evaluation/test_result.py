@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from elmokit.evaluation.result import Result, Row
+from elmokit.evaluation.result import Result, Row, name_columns
 
 ROWS: list[Row] = [
     {"pairs": "a|b", "layers": "0", "n": 1234, "mean": 0.5, "weights": "0.1 0.9"},
@@ -37,3 +37,7 @@ def test_rows_become_aligned_text_with_notes() -> None:
         "",
         "Two rows.",
     ]
+
+
+def test_the_text_columns_before_the_first_number_name_the_rows() -> None:
+    assert name_columns(ROWS[:1]) == name_columns(ROWS) == ["pairs", "layers"]

@@ -17,6 +17,7 @@ from elmokit.formats.open import as_model, open_model
 from elmokit.formats.save import save_model
 from elmokit.lm.language_model import LanguageModel
 from elmokit.pretrained.model import FORMER_NAMES, PretrainedBiLM
+from tests.conftest import random_model
 from tests.helpers.every_format import write_model
 from tests.helpers.weights import same_weights
 
@@ -71,6 +72,12 @@ def test_every_path_to_a_published_model_opens(model: PretrainedBiLM, tmp_path: 
         assert (opened.family, same_weights(model, opened)) == ("bilm-tf", True)
     (tmp_path / "a" / "options.json").rename(tmp_path / "elsewhere.json")
     assert same_weights(model, open_model(tmp_path / "a" / "weights.hdf5", options=tmp_path / "elsewhere.json"))
+
+
+def test_an_options_file_opens_the_weights_that_use_it(model: PretrainedBiLM, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "a_weights.hdf5")
+    save_model(random_model(seed=1), tmp_path / "b_weights.hdf5")
+    assert same_weights(model, open_model(tmp_path / "a_options.json"))
 
 
 def test_an_options_file_for_a_model_without_one_is_refused(model: PretrainedBiLM, tmp_path: Path) -> None:

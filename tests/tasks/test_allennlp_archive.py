@@ -121,7 +121,9 @@ def test_answers_are_those_of_allennlp(version: str) -> None:
         for ours, which in zip(found, ("start", "end"), strict=True):
             theirs = torch.tensor(expected[f"span_{which}_logits"]).log_softmax(0)
             torch.testing.assert_close(ours[0], theirs, atol=1e-5, rtol=1e-5)
-        assert answer_text(example, run.predict([example])[0]) == expected["best_span_str"]
+        (answer,) = run.predict([example], best=1)
+        assert answer_text(example, answer) == expected["best_span_str"]
+        assert [best[:2] for best in answer.best] == [answer[:2]]
 
 
 @pytest.mark.parametrize(("name", "version"), [archive for archive in ARCHIVES if archive[0].startswith("parsing")])

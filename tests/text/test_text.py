@@ -38,6 +38,8 @@ OTHER_FORMATS = {
         "<!DOCTYPE html>\n<title>The cat</title>",
         "<html lang='en'>\n<body>\nThe cat sat .\n</body>\n</html>",
         "<p>The cat sat .</p>\n<p>A dog ran .</p>",
+        "<b>The cat</b> sat .\n<b>A dog</b> ran .",
+        "The cat <b>sat</b>\nA dog <b>ran</b>",
         '<seg id="1">The cat sat .</seg>\n<seg id="2">A dog ran .</seg>',
         "<?xml version='1.0'?>\n<text/>",
         '<doc id="1" url="http://x" title="Cats">\nCats\n\nCats are animals .\n</doc>',
@@ -81,6 +83,7 @@ HONEST = [
     "\u7684\n\u6211\n\u4f60",
     "a\nb\nc",
     "The\tcat\tsat\nA\tdog\nBirds\tfly\tvery\thigh\nIt\tran\tto\tme\t.",
+    "The\tcat\tsat\t.\nDogs\trun\t.",
     "\tIt was a night .\n\tThe dog ran .",
     "The cat\tsat .\nA dog ran .\nIt slept .",
     "a\tb",
@@ -98,6 +101,8 @@ HONEST = [
     "@user hello\nACGT\n+ 1\nnope",
     "At 10:00 --> 11:00 , we ate .\n1\n2\n00:00:01,000 --> 00:00:03,000",
     "THE\nCAT\nSAT",
+    "The counts come after this line :\n\\data\\\nThe model begins .",
+    "ngram 1=3 is the first count\nngram 2=2 is the second",
     "\n\n",
 ]
 

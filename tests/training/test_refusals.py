@@ -127,7 +127,7 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("distill", {"temperature": 0.0}, ConfigError, "temperature"),
         ("distill", {"layer_weight": 0.0, "text_weight": 0.0, "prediction_weight": 0.0}, ConfigError, "layer_weight"),
         ("distill", {"max_words": 6, "prediction_weight": 2.0}, ConfigError, "prediction_weight"),
-        ("distill", {"model": FORWARD}, ConfigError, "forward"),
+        ("distill", {"model": FORWARD}, ConfigError, "only reads forward, but the student reads forward and backward"),
     ],
 )
 def test_a_call_is_refused_before_anything_is_written(

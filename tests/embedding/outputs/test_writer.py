@@ -46,6 +46,14 @@ def test_another_text_is_not_resumed(output: Path, text: list[CorpusSentence]) -
     assert partial_folder(output).is_dir()
 
 
+def test_a_long_text_is_read_with_and_without_a_report_of_it(output: Path) -> None:
+    corpus, seen = TEXT * 700, []
+    for report in (None, lambda stage, done, total: seen.append(done)):
+        with open_resumable(output, SETTINGS, overwrite=True) as writer:
+            assert writer.read_text(corpus, report).n_sentences == 2100
+    assert seen == [1000, 2000]
+
+
 def test_the_lstm_state_is_stored_with_the_progress_it_belongs_to(output: Path) -> None:
     run_killed_after_one(output, STATE)
     with open_resumable(output, SETTINGS) as writer:
