@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from elmokit import Elmo, LanguageModel, tokenize
+from elmokit.embedding.computer import Computer
 from elmokit.engine.architecture import PRESETS
 from elmokit.errors import FormatError, TextError
 from elmokit.formats.save import save_model
@@ -27,6 +28,14 @@ TEXT = [["the", "cat", "sat", "."], ["dog"], ["the", "zebra", "ran", "."]]
 
 def as_lists(sentences: object) -> list[tuple[list[str], list[list[float]]]]:
     return [(s.tokens, np.nan_to_num(s.nats).tolist()) for s in sentences]
+
+
+def test_the_softmax_moves_with_the_model(model: PretrainedBiLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elmokit.embedding.computer.check_device", lambda device: None)  # "meta" computes nothing
+    bilm, softmax = model.build_modules()
+    assert softmax is not None
+    Computer(model, bilm=bilm, softmax=softmax).to("meta")
+    assert {parameter.device.type for parameter in softmax.parameters()} == {"meta"}
 
 
 def test_methods_return_what_the_functions_return(model: PretrainedBiLM) -> None:

@@ -62,6 +62,14 @@ def replace_parameter(module: nn.Module) -> nn.Module:
     return module
 
 
+def transpose_weight(module: nn.Module) -> nn.Module:
+    """Replace the parameter by one whose columns are contiguous, not its rows."""
+    axes = range(weight_of(module).ndim)
+    columns = (2 * weight_of(module)).permute(*reversed(axes)).contiguous()
+    module.weight = nn.Parameter(columns.permute(*reversed(axes)), requires_grad=False)
+    return module
+
+
 def parametrize_weight(module: nn.Module) -> nn.Module:
     parametrize.register_parametrization(module, "weight", Twice())
     return module
@@ -97,6 +105,7 @@ EDITS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "a write to .data": write_data,
     "a write through NumPy": write_numpy,
     "another parameter": replace_parameter,
+    "a parameter in another order": transpose_weight,
     "a step of a fused optimizer": step_fused,
     "a parametrization": parametrize_weight,
     "a pruned weight": prune_weight,

@@ -204,6 +204,7 @@ def test_a_short_training_is_evaluated_five_times_and_not_stopped_early(
     run_training(tmp_path, dataclasses.replace(config, learning_rate=1e-9), reports)
     assert [line.n_steps for line in reports.lines] == expected
     assert all(line.held_out for line in reports.lines)
+    assert not reports.notices  # such as of a training that diverges
 
 
 @pytest.mark.usefixtures("rare_evaluations")
