@@ -78,8 +78,7 @@ def set_limits(*, max_line_bytes: Annotated[int | None, click.IntRange(1, LARGES
     """Compute ELMo embeddings, train ELMo models, and use them in tasks.
 
     With --raw, text is split into sentences and tokens. Otherwise, it must have one sentence per line, with spaces
-    between
-    tokens: "It rained , so we left ." Text files must be in UTF-8.
+    between tokens: "It rained , so we left ." Text files must be in UTF-8.
 
     `elmokit completion --help` shows how to set up Tab completion.
 

@@ -71,6 +71,7 @@ REFUSED: list[tuple[Read, str, str, type[ElmoError], str]] = [
         (read_scored_pairs, "x.csv", f"a,b,1\n{row}\n", TextError, "row 2: expected two sentences and a number")
         for row in ("only one,field", "a,b,c", "a,b,1,more", "a,b,nan", "a,b,inf", " ,b,1", "a, ,1")
     ),
+    (read_scored_pairs, "x.csv", "a,b,nan\n", TextError, "row 1: expected two sentences and a number"),  # no header
     (read_scored_pairs, "x.tsv", "a\tb\n", TextError, "row 1: expected two sentences and a number, separated by tabs"),
     (read_scored_pairs, "x.csv", "", TextError, "contains no "),
     (read_scored_pairs, "x.csv", "first,second,score\n", TextError, "contains no "),

@@ -14,8 +14,9 @@ import pytest
 import elmokit
 from elmokit import Elmo, tokenize
 from elmokit.embedding.reading import corpus_rows
-from elmokit.errors import ConfigError
+from elmokit.errors import ConfigError, TextError
 from elmokit.evaluation.occurrences import OccurrenceIndex
+from elmokit.text.first_lines import check_tokens
 from elmokit.text.marks import INVISIBLE
 from elmokit.text.text import Text
 from elmokit.text.tokenize import Word, get_span_tokenizer, get_tokenizer, group_words, locate_tokens
@@ -184,6 +185,12 @@ def test_a_line_without_spaces_is_noticed_once(tmp_path: Path) -> None:
     path.write_text("猫 が 窓辺 に 座っ て いる 。\nDonaudampfschifffahrtsgesellschaft\n", encoding="utf-8")
     with warnings.catch_warnings(action="error"):
         list(Text(path).token_lists())
+
+
+@pytest.mark.parametrize("sentence", [[JAPANESE], [JAPANESE, "。"]], ids=["alone", "with a mark"])
+def test_a_first_sentence_without_spaces_is_refused(sentence: list[str]) -> None:
+    with pytest.raises(TextError, match="24 characters, is read as one token"):
+        check_tokens("ja.txt", [sentence], refuse=True)
 
 
 def test_a_tokenization_is_chosen_by_its_name() -> None:
