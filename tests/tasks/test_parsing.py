@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elmokit.tasks.allennlp.parsing import _Scored, _spacy_tagger, without_crossing
+from elmokit.tasks.allennlp.parsing import ParsingModel, _Scored, _spacy_tagger, without_crossing
 from elmokit.tasks.config_file import config_of
 from elmokit.tasks.run import open_run, train_task
 from elmokit.tasks.trees import Span, Tree, chains_of, evalb, read_trees, to_brackets
@@ -100,6 +101,14 @@ SCORED: list[tuple[str, str, tuple[int, int, int]]] = [
     ("(S (NP (NN a)))", "(NO (LABEL (NP (NN a))))", (1, 3, 2)),
     ("(X (. .))", "(NP (. .))", (0, 0, 0)),  # nothing is left of it
 ]
+
+
+def test_without_learned_ends_the_first_token_stands_in_for_both() -> None:
+    keeps = torch.nn.Identity()
+    model: Any = types.SimpleNamespace(before=None, after=None, feedforward=keeps, to_labels=keeps)
+    hidden = torch.tensor([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])  # one unit forward, one backward
+    ends = {(0, 0): (0, 10), (0, 1): (1, 30), (0, 2): (3, 0), (1, 1): (1, 20), (1, 2): (3, -10), (2, 2): (2, -30)}
+    assert ParsingModel._of_spans(model, hidden).tolist() == [list(map(float, pair)) for pair in ends.values()]
 
 
 @pytest.mark.parametrize(("gold", "predicted", "counts"), SCORED)

@@ -306,7 +306,8 @@ def test_rows_restart_from_zero_at_sentences_but_for_bilm_tf(
     forward = WindowLosses.forward
 
     def recorded(self: WindowLosses, *arguments: torch.Tensor) -> Any:
-        starts.append(arguments[4].abs().amax(dim=(1, 3)))  # of the cell: (directions, batch)
+        hidden, cell = (part.abs().amax(dim=(1, 3)) for part in arguments[3:5])  # (directions, batch)
+        starts.append(torch.stack([hidden, cell], dim=-1))
         return forward(self, *arguments)
 
     monkeypatch.setattr(WindowLosses, "forward", recorded)

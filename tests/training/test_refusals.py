@@ -91,6 +91,7 @@ FORWARD = random_model(dataclasses.replace(PRESETS["tiny"], bidirectional=False)
         ("train", {"epochs": 1.0}, ConfigError, "epochs"),
         ("train", {"softmax": "adaptive"}, ConfigError, "'adaptive'"),
         ("train", {"frozen_layers": (3,)}, ConfigError, "frozen_layers"),
+        ("train", {"frozen_layers": "top"}, ConfigError, "expected type: list of integer"),
         ("train", {"frozen_layers": (0, 1, 2), "freeze_softmax": True}, ConfigError, "nothing to train"),
         ("train", {"input": "words", "softmax": "tied", "freeze_softmax": True}, ConfigError, "frozen_layers"),
         ("train", {"input": "bytes"}, ConfigError, "input"),
