@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from torch import Tensor
 
 from elmokit.embedding.elmo import Elmo
 from elmokit.errors import ConfigError, TextError
+from elmokit.evaluation import pos
 from elmokit.evaluation.pos import LinearSettings, PosRow, predict_linear, probe_pos, train_linear
 from elmokit.evaluation.tagged import TaggedSentence
 from elmokit.pretrained.model import PretrainedBiLM
@@ -111,3 +116,18 @@ def test_the_classifier_depends_on_the_seed_only() -> None:
     ]
     np.testing.assert_array_equal(weights[0], weights[1])
     assert np.abs(weights[0] - weights[2]).max() > 1e-4
+
+
+def test_an_epoch_reads_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[int]] = []
+
+    def recorded(layers: pos.LayerRows, chosen: NDArray[np.int64]) -> Tensor:
+        batches.append(chosen.tolist())
+        return rows_of(layers, chosen)
+
+    rows_of = pos._rows
+    monkeypatch.setattr(pos, "_rows", recorded)
+    train_linear([SIGNAL], LABELS, N_CLASSES, settings=replace(FEW, epochs=4))
+    steps = batches[-76:]  # four epochs of 19 batches; the mean was computed before
+    epochs = [steps[first : first + 19] for first in range(0, 76, 19)]
+    assert [sorted(chain.from_iterable(epoch)) for epoch in epochs] == [list(range(N_TOKENS))] * 4
