@@ -126,6 +126,10 @@ def test_model_card_says_what_the_model_says_about_itself(whitened: PretrainedBi
     assert "http" not in card.text
 
 
+def test_model_card_of_a_model_that_was_not_evaluated_has_no_results(model: PretrainedBiLM) -> None:
+    assert "model-index" not in HubModel(model).generate_model_card().data.to_dict()
+
+
 def test_model_card_tells_the_unknown_words_beside_the_perplexity(whitened: PretrainedBiLM) -> None:
     text = [["the", "cat"], ["xyzzy", "sat", "plugh"]]
     whitened.card["held_out"] = dataclasses.asdict(perplexity(whitened, text))
