@@ -206,6 +206,7 @@ REPORTED: list[tuple[str, str, Any, str | None]] = [  # a value of a published c
     ("nli", f"{EMBEDDERS}.elmo.options_file", "elsewhere.json", ' = "elsewhere.json": options are expected next to'),
     ("ner", "model.regularizer", [[".*", {"type": "l2", "alpha": 0.5}]], ': [".*", '),
     ("ner", "model.regularizer", [["encoder", {"type": "l2", "alpha": 0.5}]], ': ["encoder", '),
+    ("sst", "model.elmo", "elmo_token_embedder", '.type = "elmo_token_embedder"'),
 ]
 
 
@@ -431,6 +432,13 @@ def test_a_bilm_that_requires_gradients_is_trained_at_the_optimizers_rate(tmp_pa
     assert (config.elmo.freeze_epochs, config.elmo.unfreeze_every, config.elmo.layer_decay) == (0, None, 1.0)
     assert "requires_grad" not in reported
     assert not imported(tmp_path, PUBLISHED[name]()).config.elmo.trainable
+
+
+@pytest.mark.parametrize("value", [None, {}, []])
+def test_an_empty_regularizer_is_not_reported(tmp_path: Path, value: Any) -> None:
+    config, _, reported = imported(tmp_path, with_value(PUBLISHED["ner"](), "model.regularizer", value))
+    assert config.elmo.input.penalty == 0.0
+    assert "regularizer" not in reported
 
 
 def test_groups_of_parameters_and_penalties_of_other_weights_are_reported(tmp_path: Path) -> None:

@@ -161,10 +161,10 @@ def convert_penalty(model: ConfigTable, tables: Tables) -> None:
 
 def _regularizer_entries(regularizer: Any) -> list[Any]:
     """Return the entries of a ``regularizer``, which is a list, or since version 1.0 a table with one."""
-    if isinstance(regularizer, dict):
-        regularizer = regularizer.get("regexes") or [regularizer]
     if not regularizer:
         return []
+    if isinstance(regularizer, dict):
+        regularizer = regularizer.get("regexes") or [regularizer]
     return regularizer if isinstance(regularizer, list) else [regularizer]
 
 

@@ -790,12 +790,13 @@ def counterpart_of(model: ConfigTable) -> Counterpart:
 def convert_model(counterpart: Counterpart, model: ConfigTable, reader: ConfigTable) -> tuple[Any, ModelInputs]:
     """Convert the tables of a model and its dataset reader. Returns the task's config, and the model's inputs."""
     inputs = read_inputs(model, reader)
-    elmo_files = model.content.get("elmo")
+    elmo = model.content.get("elmo")
+    elmo_files = dict(elmo) if isinstance(elmo, dict) else {}
     config = counterpart.convert(model, reader)
     if config.elmo is not None:
         if inputs.elmo is not None:
             model.differs("elmo", ": a second ELMo besides the text_field_embedder's; only one is supported")
-        inputs = replace(inputs, elmo=config.elmo, elmo_files=dict(elmo_files or {}))
+        inputs = replace(inputs, elmo=config.elmo, elmo_files=elmo_files)
     return replace(config, words=inputs.words, chars=inputs.chars, elmo=inputs.elmo), inputs
 
 
