@@ -144,10 +144,12 @@ class MinimalPairsResult(Result):
 
     def table_rows(self, by_paradigm: bool = False) -> list[Row]:
         """Return accuracies in percent: one row per phenomenon or paradigm, and one for all."""
-        groups = self._groups()
         if by_paradigm:
-            groups = {**{paradigm.name: [paradigm] for paradigm in self.paradigms}, OVERALL: self.paradigms}
-        return [self._row(name, paradigms) for name, paradigms in groups.items()]
+            groups = [(paradigm.name, [paradigm]) for paradigm in self.paradigms]
+        else:
+            groups = [(name, self._of(name)) for name in self.phenomena]
+        # One of them can have the name of the last row, too.
+        return [self._row(name, paradigms) for name, paradigms in [*groups, (OVERALL, self.paradigms)]]
 
     def _groups(self) -> dict[str, list[ParadigmScore]]:
         """Return the paradigms of each phenomenon, and all of them."""

@@ -156,6 +156,13 @@ def test_published_results_are_averaged_over_the_same_paradigms(tmp_path: Path) 
     json.dumps(result.to_dict(), allow_nan=False)
 
 
+def test_a_paradigm_can_have_the_name_of_the_last_row() -> None:
+    paradigms = [dataclasses.replace(PARADIGMS[0], name="overall", rows=[]), *PARADIGMS[1:]]
+    rows = evaluate_minimal_pairs(random_model(), paradigms, str.split).table_rows(by_paradigm=True)
+    assert [row["accuracy (%)"] for row in rows] == [*(one.name for one in paradigms), "overall"]
+    assert rows[0]["pairs"] == len(PARADIGMS[0].pairs)
+
+
 def test_the_command_prints_a_table_or_json(shell: Shell) -> None:
     write_pairs(Path("pairs.jsonl"))
     Path("published.tsv").write_text(PUBLISHED)
