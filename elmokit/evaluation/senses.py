@@ -205,8 +205,8 @@ def _read_gold(tests: Sequence[SenseSet]) -> dict[str, dict[str, tuple[str, ...]
     rows = names if len(names) == 1 else [*names, POOLED]
     if not names or len(set(rows)) < len(rows):
         raise TextError(
-            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found "
-            f"{len(names)}: {', '.join(names)}."
+            f"The probe needs one or more test sets with different names, none of them {POOLED!r}; found: "
+            f"{', '.join(names) or 'none'}."
         )
     return {test.name: read_keys(test.gold) for test in tests}
 

@@ -82,7 +82,9 @@ def test_files_that_do_not_match_are_refused(elmo: Elmo, tmp_path: Path) -> None
     empty = write_set(tmp_path, "empty", TRAIN[2:3])
     with pytest.raises(TextError, match="no instances to learn senses from"):
         train_senses(elmo, empty)
-    for tests in ([], [test, test], [test, write_set(tmp_path, "all", TEST)]):
+    with pytest.raises(TextError, match=r"found: none\.$"):
+        probe_senses(elmo, train, [])
+    for tests in ([test, test], [test, write_set(tmp_path, "all", TEST)]):
         with pytest.raises(TextError, match="different names, none of them 'all'"):
             probe_senses(elmo, train, tests)
 
