@@ -53,6 +53,7 @@ class _Columns:
             self.names = header.removeprefix(PLUS).split()
         self.wanted = [find_column(path, self.names, name) for name in wanted]
         self.has_ids = self.names[0] == "ID"
+        self.id_column = self.names.index("ID") if "ID" in self.names else None
 
     def row(self, line: str, number: int) -> tuple[str, ...] | None:
         """Return the wanted columns of a line; None if it is not a word."""
@@ -60,7 +61,7 @@ class _Columns:
         if len(cells) != len(self.names):
             n_columns = count_of(len(cells), "column")
             raise TextError(f"{self.path}, line {number}: {n_columns}, expected {len(self.names)} separated by tabs.")
-        if self.has_ids and not cells[0].isdigit():
+        if self.id_column is not None and not cells[self.id_column].isdigit():
             return None
         return tuple(cells[column] for column in self.wanted)
 

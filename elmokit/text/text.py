@@ -163,9 +163,11 @@ class Text:
             return f"raw {self.language}" + ("" if self.wrapped == "auto" else f", wrapped: {self.wrapped}")
         if isinstance(self.kind, str):
             return self.kind
-        # Methods of built-in types have no module, and callable objects have no name.
-        module = getattr(self.kind, "__module__", "builtins")
-        return f"{module}.{getattr(self.kind, '__qualname__', self.kind)}"
+        name = getattr(self.kind, "__qualname__", None)
+        if name is None:  # an object that is called
+            return repr(self.kind)
+        module = getattr(self.kind, "__module__", None) or "builtins"  # methods of built-in types have none
+        return f"{module}.{name}"
 
     def lines(self) -> Iterator[Line]:
         """Yield all lines with their sentences.
@@ -300,7 +302,7 @@ class Text:
             yield Line(number, line, [split(line)])
 
     def _tokenized_lines_of(self, path: str | Path, on_bytes: Callable[[int], object] | None) -> Iterator[Line]:
-        if callable(self.kind) and self.kind is not str.split:
+        if callable(self.kind) and _is_foreign(self.kind):
             # A caller's own function can select the column of a table.
             numbered = self.numbered_lines(path, on_bytes, formats=None)
         else:
@@ -313,10 +315,10 @@ class Text:
             yield Line(number, line, [tokens])
 
     def _check_head(self, name: str, sentences: list[list[str]]) -> None:
-        if self.kind == "lines":
-            check_split(name, sentences)
-        else:
+        if self.split in (split_tokens, str.split):
             check_tokens(name, sentences, self.refuse_raw)
+        else:
+            check_split(name, sentences)
 
     def _numbered_sentences(
         self, path: str | Path, on_bytes: Callable[[int], object] | None = None
@@ -385,3 +387,8 @@ def _cells_of(tables: Sequence[InputTable], column: str) -> Iterator[RawPassage]
 
 def _words_of(line: str) -> list[list[str]]:
     return [line.split()]
+
+
+def _is_foreign(function: Tokenize) -> bool:
+    """Check whether a function is the caller's own, not one of elmokit or a method of Python's."""
+    return not (getattr(function, "__module__", None) or "elmokit").startswith("elmokit")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,6 +21,7 @@ from elmokit.evaluation.probe_corpus import read_corpus_files
 from elmokit.pretrained.model import PretrainedBiLM
 from elmokit.text.first_lines import HEAD_LINES, JSON, check_split, check_tokens, refuse_other_formats
 from elmokit.text.text import Text
+from elmokit.text.tokenize import Tokenization, get_tokenizer
 from elmokit.text.vocabulary_files import WordCounts
 from elmokit.training.shards import ReadingOrder, SentenceBlocks
 from tests.conftest import SHARED
@@ -170,6 +173,8 @@ def test_sentences_of_conllu_have_the_lines_of_their_first_words(tmp_path: Path)
     plus = tmp_path / "text.conllup"
     plus.write_text("# global.columns = TAG FORM\nO\tHello\nO\t.\n\nO\tGo\n")
     assert [(one.line, one) for one in Text(plus).sentences()] == [(2, ["Hello", "."]), (5, ["Go"])]
+    plus.write_text("# global.columns = FORM ID\ndu\t1-2\nde\t1\nle\t2\n")
+    assert list(Text(plus).token_lists()) == [["de", "le"]]
     plus.write_text("# global.columns = TAG LEMMA\nO\tHello\n")
     with pytest.raises(ConfigError, match="no column 'FORM'"):
         list(Text(plus).token_lists())
@@ -187,6 +192,20 @@ def test_a_caller_can_accept_a_format_or_select_the_column_of_a_table(tmp_path: 
     assert list(text.token_lists()) == [["The", "cat"], ["A", "dog"]]
     with pytest.raises(TextError, match="looks like a table"):
         list(Text(path).token_lists())
+
+
+def test_text_for_a_tokenizer_of_elmokit_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text('{"text": "The cat"}\n')
+    for tokenization in get_args(Tokenization):
+        with pytest.raises(TextError, match="looks like JSON"):
+            list(Text(path, kind=get_tokenizer(tokenization)).token_lists())
+
+
+def test_a_tokenizer_without_a_module_is_named_like_one_of_python(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The cat\n")
+    for split, name in ((str.split, "str.split"), (re.compile(" ").split, "Pattern.split")):
+        assert Text(tmp_path / "text.txt", kind=split).splitter_name == f"builtins.{name}"
 
 
 def test_the_surprisal_of_conllu_is_that_of_its_words(model: PretrainedBiLM, tmp_path: Path) -> None:
