@@ -422,6 +422,7 @@ class Workspace:
         with contextlib.suppress(OSError):
             if self._is_started:
                 self._remove_files()
+                recover_interrupted(self.folder)  # Ctrl-C may have ended the cleanup of an atomic write
                 (self.folder / JOURNAL).unlink(missing_ok=True)
             if (self.folder / JOURNAL).exists():
                 return

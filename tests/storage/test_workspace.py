@@ -89,6 +89,13 @@ def test_a_run_without_commits_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_interrupted_while_it_wrote_its_first_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    with contextlib.suppress(KeyboardInterrupt), Workspace(tmp_path / "run", SETTINGS) as run:
+        (run.folder / ".config.toml.0a1b2c3d/new").mkdir(parents=True)  # as `atomic_write` does
+        raise KeyboardInterrupt
+    assert not (tmp_path / "run").exists()
+
+
 def test_commits_are_due_after_some_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Workspace(tmp_path / "run", SETTINGS) as run:
         assert not run.commit_is_due()
