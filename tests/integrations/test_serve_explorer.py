@@ -288,17 +288,26 @@ def test_pictures_are_saved_as_svg_and_png(page: Any, view: str, tmp_path: Path)
     assert size == [2 * int(root.attrib[name]) for name in ("width", "height")]
 
 
-def test_a_saved_picture_breaks_long_sentences_into_lines(page: Any, tmp_path: Path) -> None:
-    sentence = " ".join(["The steep bank was covered with flowers, trees and a row of old chestnuts"] * 3)
+def compare_two(page: Any, word: str, *sentences: str) -> None:
+    """Compare a word of one's own in two sentences."""
     page.click("summary:has-text('Try your own word')")
-    page.get_by_label("A word", exact=True).fill("bank")
-    page.get_by_label("Sentences that contain it").fill(f"A bank lends money.\n\n{sentence}")
+    page.get_by_label("A word", exact=True).fill(word)
+    page.get_by_label("Sentences that contain it").fill("\n\n".join(sentences))
     page.get_by_role("button", name="Compare").click()
-    page.wait_for_selector("h2:has-text('“bank” in 2 sentences')")
+    page.wait_for_selector(f"h2:has-text('“{word}” in 2 sentences')")
+
+
+def open_saved_picture(page: Any, folder: Path) -> None:
     with page.expect_download() as download:
         page.click("#save-svg")
-    download.value.save_as(tmp_path / "picture.svg")
-    page.goto((tmp_path / "picture.svg").as_uri())
+    download.value.save_as(folder / "picture.svg")
+    page.goto((folder / "picture.svg").as_uri())
+
+
+def test_a_saved_picture_breaks_long_sentences_into_lines(page: Any, tmp_path: Path) -> None:
+    sentence = " ".join(["The steep bank was covered with flowers, trees and a row of old chestnuts"] * 3)
+    compare_two(page, "bank", "A bank lends money.", sentence)
+    open_saved_picture(page, tmp_path)
     edges = page.locator("text").evaluate_all("all => all.map((one) => one.getBBox().x + one.getBBox().width)")
     assert max(edges) < 960
     shown = " ".join(page.locator("text").all_text_contents())
@@ -314,15 +323,8 @@ def test_a_saved_picture_shortens_words_that_are_wider_than_it(page: Any, view: 
         page.get_by_role("button", name=f"{word}, ").click()
         page.wait_for_selector("h2:has-text('What the model expects in place of')")
     else:
-        page.click("summary:has-text('Try your own word')")
-        page.get_by_label("A word", exact=True).fill(word)
-        page.get_by_label("Sentences that contain it").fill(f"{text}\n\nNobody saw {word} here.")
-        page.get_by_role("button", name="Compare").click()
-        page.wait_for_selector("h2:has-text('in 2 sentences')")
-    with page.expect_download() as download:
-        page.click("#save-svg")
-    download.value.save_as(tmp_path / "picture.svg")
-    page.goto((tmp_path / "picture.svg").as_uri())
+        compare_two(page, word, text, f"Nobody saw {word} here.")
+    open_saved_picture(page, tmp_path)
     boxes = page.locator("text").evaluate_all("all => all.map((one) => [one.getBBox().x, one.getBBox().width])")
     assert all(left >= 32 and left + width <= 928 for left, width in boxes)
     shortened = [one for one in page.locator("text").all_text_contents() if "Donaudampfschiff" in one]
